@@ -1,0 +1,69 @@
+"""What travels between searcher, builder and device. Plain values, no TVM: actors hand them on without loading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fleet_tune.domain import Candidate, Measurement, StopRule, Task
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and dtype of one argument of a kernel."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """Build ``candidate`` of ``task``; ``candidate`` None asks for the unscheduled program (the numeric reference)."""
+
+    task: Task
+    candidate: Candidate | None
+    timeout_secs: float = 60.0
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A kernel compiled for a device.
+
+    ``library``: bytes of a shared object with the function ``main`` over ``args`` (inputs and outputs in the order of
+    the TensorIR function). ``packed``: indices of the constant-weight arguments that ``main`` expects re-laid out; for
+    each the library has a function ``pack_<index>(original, packed)``. ``original_args``: the arguments before
+    re-laying out. ``outputs``: indices of the arguments that the kernel writes. ``trace``: JSON text of the applied
+    trace, empty for the reference.
+    """
+
+    task_id: str
+    candidate: Candidate | None
+    library: bytes = field(repr=False)
+    args: tuple[TensorSpec, ...]
+    original_args: tuple[TensorSpec, ...]
+    outputs: tuple[int, ...]
+    packed: tuple[int, ...]
+    trace: str = field(repr=False)
+    build_secs: float
+
+
+@dataclass(frozen=True)
+class BuildFailure:
+    """A build that gave no artifact, as a value; ``measurement`` has the outcome BUILD_ERROR or BUILD_TIMEOUT."""
+
+    task_id: str
+    candidate: Candidate | None
+    trace: str = field(repr=False)
+    measurement: Measurement
+
+
+BuildResult = Artifact | BuildFailure
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureRequest:
+    """Measure ``artifact``. ``incumbent_secs``: cost of the task's best verified candidate so far, infinite if none;
+    a result below it is checked numerically before it is returned."""
+
+    artifact: Artifact
+    incumbent_secs: float
+    rule: StopRule = StopRule()

@@ -1,0 +1,45 @@
+"""fleet-tune: tunes tensor programs on fleets of devices.
+
+What lives here: what users touch. The command line, the Python API, configuration, domain types, records, reports.
+``fleet_tune.domain``, ``fleet_tune.sketch``, ``fleet_tune.errors`` import nothing of the project; ``records`` and
+``config`` import only those; ``api``, ``report`` and ``cli`` stand above all other layers and are loaded lazily, so
+that importing this package loads neither ray nor torch nor tvm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.errors import FleetTuneError, UserError
+
+if TYPE_CHECKING:
+    from fleet_tune.api import TuneResult, load, stream, tune
+
+__version__ = "0.1.0"
+
+_LAZY = ("TuneResult", "load", "stream", "tune")
+
+__all__ = [
+    "Candidate",
+    "DeviceClass",
+    "FleetTuneError",
+    "Measurement",
+    "Outcome",
+    "Record",
+    "Task",
+    "TuneResult",
+    "UserError",
+    "Workload",
+    "load",
+    "stream",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from fleet_tune import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'fleet_tune' has no attribute {name!r}")

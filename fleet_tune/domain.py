@@ -1,0 +1,195 @@
+"""The words of fleet-tune as immutable values: workload, task, candidate, measurement, record, device.
+
+Units stand in the names. ``cost_secs`` is the one objective: seconds per run of the kernel, lower is better.
+Nothing here imports TVM or Ray: a TVM module or trace is carried as its JSON text and is opaque.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+import statistics
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+class Outcome(enum.StrEnum):
+    """How a trial ended. ``OK`` is the only one with run times."""
+
+    OK = "ok"
+    BUILD_ERROR = "build_error"
+    BUILD_TIMEOUT = "build_timeout"
+    RUN_ERROR = "run_error"
+    RUN_TIMEOUT = "run_timeout"
+    WRONG_OUTPUT = "wrong_output"
+    DEVICE_LOST = "device_lost"
+
+    @property
+    def blames_candidate(self) -> bool:
+        """Whether the search may learn from this outcome: a lost device says nothing about the candidate."""
+        return self is not Outcome.DEVICE_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAbstraction:
+    """What the analytic model knows of a device (Pruner section 4.1), probed when the device joins.
+
+    ``peak_flops`` in FLOP/s of all cores together, ``bandwidth_bytes`` in bytes/s of main memory, sizes in bytes.
+    ``cores``: CPU threads used, or streaming multiprocessors. ``lanes``: float32 values per vector register, or the
+    warp size. ``registers``: vector registers per core, or 32-bit registers per multiprocessor. ``l1_bytes``: L1
+    data cache per core, or shared memory per block. ``l2_bytes``: L2 per core, or the chip's L2. ``l3_bytes``:
+    shared last-level cache, 0 where there is none.
+    """
+
+    kind: str  # "cpu" or "cuda"
+    cores: int
+    lanes: int
+    registers: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    peak_flops: float
+    bandwidth_bytes: float
+    max_threads_per_block: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("cpu", "cuda"):
+            raise ValueError(f"device kind must be 'cpu' or 'cuda', got {self.kind!r}")
+        for name in ("cores", "lanes", "registers", "l1_bytes", "l2_bytes", "peak_flops", "bandwidth_bytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """Devices that are interchangeable for measurement. ``target``: canonical JSON text of the TVM target."""
+
+    name: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a device said of itself when it joined; ``reference_secs`` is the run time of the reference kernel."""
+
+    device_class: DeviceClass
+    abstraction: DeviceAbstraction
+    cpu_model: str
+    threads: int
+    tvm_version: str
+    reference_secs: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One TensorIR function. ``hash``: structural hash; ``flop``: float operations per run; ``module``: JSON text of
+    an IRModule whose only function is ``main`` (carried, never parsed outside ``devices``)."""
+
+    hash: str
+    name: str
+    flop: float
+    module: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload to tune for one device class; ``weight``: how often the network calls it."""
+
+    workload: Workload
+    device_class: DeviceClass
+    weight: int = 1
+
+    def __post_init__(self) -> None:
+        if self.weight < 1:
+            raise ValueError(f"a task's weight must be at least 1, got {self.weight}")
+
+    @cached_property
+    def id(self) -> str:
+        return f"{self.workload.hash}@{self.device_class.name}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A sketch with all decisions taken.
+
+    ``sketch_id`` is the sketch's content hash (indices may shift between versions of the sketch rules), ``decisions``
+    the flat decision vector in the sketch's column order (see :mod:`fleet_tune.sketch`).
+    """
+
+    task_id: str
+    sketch: int
+    sketch_id: str
+    decisions: tuple[int, ...]
+
+    @cached_property
+    def id(self) -> str:
+        """Content hash: equal for the same task, sketch and decisions in every process and version."""
+        text = f"{self.task_id}|{self.sketch_id}|{','.join(map(str, self.decisions))}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Outcome of a trial.
+
+    ``run_secs``: mean seconds per run of each micro-batch, in order; empty unless the outcome is OK.
+    ``stopped``: why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than
+    the incumbent), ``maximum``, or empty on failure. ``verified``: the output was compared with the unscheduled
+    program's and agrees. ``detail``: the error text of a failure.
+    """
+
+    outcome: Outcome
+    run_secs: tuple[float, ...] = ()
+    build_secs: float = 0.0
+    measure_secs: float = 0.0
+    stopped: str = ""
+    verified: bool = False
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.outcome is Outcome.OK) != bool(self.run_secs):
+            raise ValueError(f"run_secs belong to the outcome 'ok' and to it alone, got {self.outcome} {self.run_secs}")
+        if any(not (math.isfinite(s) and s > 0) for s in self.run_secs):
+            raise ValueError(f"run_secs must be positive and finite, got {self.run_secs}")
+
+    @property
+    def cost_secs(self) -> float:
+        """Median seconds per run; infinite for a failure."""
+        return statistics.median(self.run_secs) if self.run_secs else math.inf
+
+
+@dataclass(frozen=True)
+class Record:
+    """A measurement as stored. ``seq`` is given by the store (0 before), ``uid`` makes appending idempotent,
+    ``trace``: JSON text of the TVM schedule trace with its decisions, ``unix_secs``: when it was measured."""
+
+    uid: str
+    run_id: str
+    candidate: Candidate
+    trace: str = field(repr=False)
+    measurement: Measurement
+    device_id: str
+    unix_secs: float
+    seq: int = 0
+
+    @property
+    def task_id(self) -> str:
+        return self.candidate.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """When a measurement ends (AdaTune section 4.1, and racing beyond it).
+
+    Micro-batches of at least ``micro_batch_secs`` each are timed until the coefficient of variation of the running
+    throughput over at least ``min_batches`` of them falls below ``max_cv``, at most ``max_batches`` times, or until the
+    first micro-batch shows the candidate slower than ``race_factor`` times the incumbent.
+    """
+
+    micro_batch_secs: float = 0.01
+    min_batches: int = 3
+    max_batches: int = 10
+    max_cv: float = 0.03
+    race_factor: float = 2.0
+    timeout_secs: float = 10.0

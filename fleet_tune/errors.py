@@ -1,0 +1,66 @@
+"""Errors of fleet-tune, named after what the caller does next.
+
+Every error that a user can cause derives from :class:`UserError`: the command line prints it as one line with the
+next step and exits with code 2. Everything else is a fault of ours or of the machine and keeps its traceback.
+All of them pickle (they cross actors): they are built from positional arguments only.
+
+A failed build or run of a candidate is not an exception: it is a :class:`fleet_tune.domain.Measurement`.
+"""
+
+from __future__ import annotations
+
+
+class FleetTuneError(Exception):
+    """Root of all errors raised by fleet-tune."""
+
+
+class UserError(FleetTuneError):
+    """Something the user can mend. ``problem`` says what is wrong, ``next_step`` what to do about it."""
+
+    def __init__(self, problem: str, next_step: str) -> None:
+        super().__init__(problem, next_step)
+        self.problem = problem
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.next_step}"
+
+
+class ModelError(UserError):
+    """The model cannot be read or imported: give another one."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model was read but uses something we cannot compile: change the model."""
+
+
+class FleetFileError(UserError):
+    """The fleet file is wrong: edit it."""
+
+
+class OutputFolderError(UserError):
+    """The output folder cannot be used for this run: choose another one."""
+
+
+class RecordStoreError(UserError):
+    """The record database cannot be used: see the next step."""
+
+
+class DiskFullError(RecordStoreError):
+    """No space left where the records or results are written: free some and run again."""
+
+
+class ClusterError(UserError):
+    """The Ray cluster cannot be reached or used."""
+
+
+class DeviceUnreachableError(FleetTuneError):
+    """A device did not answer within its deadline: its trials go to another device or wait for it."""
+
+    def __init__(self, device_id: str, detail: str) -> None:
+        super().__init__(device_id, detail)
+        self.device_id = device_id
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"device {self.device_id}: {self.detail}"

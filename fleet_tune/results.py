@@ -1,0 +1,103 @@
+"""Snapshots of a running session and the result of a finished one: what views, metrics and reports show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """State of one task. ``best_secs``: the incumbent's cost, infinite while there is none."""
+
+    task_id: str
+    name: str
+    device_class: str
+    weight: int
+    flop: float
+    sketches: int
+    trials: int
+    best_secs: float
+    finished: bool = False
+    best_rule: str = ""
+
+    @property
+    def gflops(self) -> float:
+        """Throughput of the incumbent in GFLOP/s, 0 while there is none."""
+        return self.flop / self.best_secs / 1e9 if math.isfinite(self.best_secs) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One snapshot of a session.
+
+    ``outcomes``: trials of this store by outcome (earlier runs included), ``trials``: their sum; ``new_trials``: those
+    of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. Limits are None where
+    the user set none.
+    """
+
+    phase: str
+    elapsed_secs: float
+    time_budget_secs: float | None
+    trial_limit: int | None
+    trials: int
+    new_trials: int
+    outcomes: Mapping[str, int]
+    records_per_sec: float
+    queues: Mapping[str, int]
+    devices: Mapping[str, str]
+    tasks: tuple[TaskProgress, ...]
+
+    @property
+    def network_secs(self) -> dict[str, float]:
+        """Estimated network latency per device class: sum of weight times best; infinite until every task has one."""
+        totals: dict[str, float] = {}
+        for task in self.tasks:
+            totals[task.device_class] = totals.get(task.device_class, 0.0) + task.weight * task.best_secs
+        return totals
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them."""
+
+    model: str
+    method: str
+    devices: Mapping[str, str]
+    tasks: tuple[TaskProgress, ...]
+    trial_limit: int | None
+    time_budget_secs: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkResult:
+    """The compiled network of one device class, measured on its device.
+
+    Latencies are medians in seconds, None where not measured (no PyTorch model: an ONNX file). ``max_abs_error`` and
+    ``max_rel_error`` compare the tuned network's outputs with the reference framework's on the example inputs; the
+    relative one is divided by the largest absolute reference value.
+    """
+
+    device_class: str
+    folder: Path
+    tuned_secs: float
+    untuned_secs: float | None
+    torch_secs: float | None
+    max_abs_error: float
+    max_rel_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used."""
+
+    model: str
+    out: Path
+    tasks: tuple[TaskProgress, ...]
+    outcomes: Mapping[str, int]
+    new_trials: int
+    elapsed_secs: float
+    interrupted: bool
+    networks: tuple[NetworkResult, ...] = field(default=())
