@@ -1,0 +1,50 @@
+# Every target is safe to repeat and to interrupt: the set-up is recorded in a stamp file only once all of it is done.
+#
+#   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
+#   make test [PYTEST_ARGS=]  set up, then run all tests
+#   make lint               ruff, mypy --strict and the layer rules
+#   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
+#   make clean              remove .venv, caches and the demo's results
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+BUDGET ?= 5m
+OUT ?= demo-out
+PYTEST_ARGS ?=
+PYTHON ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test lint bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml .ci/setup.sh
+	@PYTHON='$(PYTHON)' .ci/setup.sh $(VENV)
+
+demo: setup
+	$(BIN)/fleet-tune tune examples/networks.py:resnet18 --time-budget $(BUDGET) --out $(OUT)
+
+test: setup
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m bench all --short --write docs/benchmarks.md
+
+clean:
+	rm -rf $(VENV) *.egg-info build dist $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
