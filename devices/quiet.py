@@ -1,0 +1,144 @@
+"""Quiet windows: on a host shared by builders and a device, a measurement has the host alone.
+
+Two lock files and flock(2), which the kernel releases when a process dies, however it dies:
+
+- ``room``: workers (builders, searchers) hold it shared, a measurement holds it exclusively;
+- ``turnstile``: everybody passes it before entering the room. A measurement stays in it while it waits and measures,
+  so workers that come later queue behind it, and a steady stream of them cannot starve it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class QuietTimeoutError(TimeoutError):
+    """The window was not free within the deadline: some process holds it for longer than it should."""
+
+
+class QuietWindow:
+    """The gate of one host, for any number of processes and threads that name the same ``path``.
+
+    ``path``: a folder on a local file system, created if missing. ``timeout_secs``: how long :meth:`working` and
+    :meth:`quiet` wait before they raise QuietTimeoutError.
+
+    Both are re-entrant within a thread: a device actor can hold one quiet window over several measurements that ask
+    for one themselves.
+    """
+
+    def __init__(self, path: str | Path, timeout_secs: float = 120.0) -> None:
+        self.path = Path(path)
+        self.timeout_secs = timeout_secs
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._held = threading.local()
+
+    def __reduce__(self) -> tuple[type[QuietWindow], tuple[Path, float]]:
+        return QuietWindow, (self.path, self.timeout_secs)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work that would disturb a measurement; many may work at once. Inside :meth:`quiet` it adds nothing."""
+        if self._depth():
+            with self._nested():
+                yield
+            return
+        deadline = time.monotonic() + self.timeout_secs
+        turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
+        try:
+            room = self._lock("room", fcntl.LOCK_SH, deadline)
+        finally:
+            os.close(turnstile)
+        try:
+            self._held.mode = fcntl.LOCK_SH
+            with self._nested():
+                yield
+        finally:
+            os.close(room)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """The host for oneself: nobody works, and no other measurement runs. RuntimeError inside :meth:`working`."""
+        if self._depth():
+            if self._held.mode != fcntl.LOCK_EX:
+                raise RuntimeError("a quiet window was asked for while working: it would wait for itself")
+            with self._nested():
+                yield
+            return
+        deadline = time.monotonic() + self.timeout_secs
+        turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
+        try:
+            room = self._lock("room", fcntl.LOCK_EX, deadline)
+            try:
+                self._held.mode = fcntl.LOCK_EX
+                with self._nested():
+                    yield
+            finally:
+                os.close(room)
+        finally:
+            os.close(turnstile)
+
+    def _depth(self) -> int:
+        return int(getattr(self._held, "depth", 0))
+
+    @contextmanager
+    def _nested(self) -> Iterator[None]:
+        self._held.depth = self._depth() + 1
+        try:
+            yield
+        finally:
+            self._held.depth -= 1
+
+    def _lock(self, name: str, mode: int, deadline: float) -> int:
+        """Descriptor of the lock file ``name``, locked; closing it unlocks."""
+        descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        # flock has no timeout, and polling would disturb the very measurement that is waited for: a thread waits.
+        waiter = _Waiter(descriptor, mode)
+        if not waiter.wait(deadline - time.monotonic()):
+            raise QuietTimeoutError(f"{self.path / name} was not free within {self.timeout_secs:g} s")
+        return descriptor
+
+
+class _Waiter:
+    """A thread blocked in flock; after a timeout it gives the lock back as soon as it gets it."""
+
+    def __init__(self, descriptor: int, mode: int) -> None:
+        self._descriptor = descriptor
+        self._mode = mode
+        self._state = threading.Lock()
+        self._locked = threading.Event()
+        self._abandoned = False
+        threading.Thread(target=self._run, name="quiet-window", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, self._mode)
+        finally:
+            with self._state:
+                if self._abandoned:
+                    os.close(self._descriptor)
+                else:
+                    self._locked.set()
+
+    def wait(self, timeout_secs: float) -> bool:
+        """Whether the lock was obtained in time; if not, the descriptor belongs to the thread from now on."""
+        if self._locked.wait(max(0.0, timeout_secs)):
+            return True
+        with self._state:
+            if self._locked.is_set():
+                return True
+            self._abandoned = True
+            return False

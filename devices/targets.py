@@ -1,0 +1,156 @@
+"""Targets: what code is generated for. A target travels as canonical JSON text; only here is it parsed or detected."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.target import Target, codegen
+
+from fleet_tune.errors import UserError
+
+NATIVE = "native"
+
+
+class TargetError(UserError):
+    """The target is not known to TVM or to LLVM: name another one."""
+
+
+def resolve_target(spec: str | Mapping[str, object], threads: int | None = None) -> str:
+    """Canonical JSON text of the target ``spec``: all its attributes and its host, keys sorted.
+
+    ``spec``: ``"native"`` (this machine's CPU), a tag that TVM knows (``"nvidia/jetson-orin-nano"``), a target kind
+    (``"llvm"``, ``"cuda"``), or a mapping or JSON text of attributes. ``threads``: number of cores that kernels are
+    scheduled for (CPU targets); default the number in ``spec``, else the CPUs this process may use for ``"native"``.
+
+    Raises TargetError, naming the target or its wrong attribute.
+    """
+    config: Any = spec
+    if spec == NATIVE:
+        config = {
+            "kind": "llvm",
+            "mcpu": codegen.llvm_get_system_cpu(),
+            "mtriple": codegen.llvm_get_system_triple(),
+            "num-cores": threads or usable_cpus(),
+        }
+    elif isinstance(spec, str) and spec.lstrip().startswith("{"):
+        try:
+            config = json.loads(spec)
+        except json.JSONDecodeError as error:
+            raise TargetError(f"target {spec!r} is not valid JSON ({error})", "write it as a JSON object") from error
+    if isinstance(config, Mapping):
+        config = {key: value for key, value in config.items() if key not in _DERIVED}
+    target = _parse(config, str(spec))
+    if target.get_target_device_type() != int(tvm.cpu().dlpack_device_type()) and target.host is None:
+        target = target.with_host(_parse(json.loads(resolve_target(NATIVE)), NATIVE))
+    attributes = _plain(target.export())
+    if attributes["kind"] == "llvm":
+        attributes.pop("host", None)  # a CPU is its own host
+        attributes["num-cores"] = threads or attributes.get("num-cores") or usable_cpus()
+        _check_cpu(target, str(spec))
+    return canonical(attributes)
+
+
+def canonical(attributes: Mapping[str, Any]) -> str:
+    """JSON text of a target's attributes: equal for equal targets."""
+    return json.dumps({k: v for k, v in attributes.items() if v != ""}, sort_keys=True, separators=(",", ":"))
+
+
+def parse_target(text: str) -> Target:
+    """TVM's target of a canonical JSON text (see :func:`resolve_target`)."""
+    return Target({key: value for key, value in json.loads(text).items() if key not in _DERIVED})
+
+
+def default_device_class_name(target: str) -> str:
+    """Name of the device class of a canonical target, where the user gave none: ``"znver5-2"``, ``"cuda-sm_87"``.
+
+    The number of threads is part of a CPU's name: run times at different thread counts are not interchangeable.
+    """
+    attributes = json.loads(target)
+    if attributes["kind"] == "llvm":
+        parts = [attributes.get("mcpu") or "cpu", str(attributes["num-cores"])]
+    else:
+        parts = [attributes["kind"], str(attributes.get("arch", ""))]
+    return re.sub(r"[^a-z0-9._-]+", "-", "-".join(part for part in parts if part).lower())
+
+
+def device_kind(target: str) -> str:
+    """``"cpu"`` or ``"cuda"``: the kind of device that a canonical target is for.
+
+    Raises TargetError for any other kind: no kernel space or device abstraction exists for it.
+    """
+    kind = json.loads(target)["kind"]
+    if kind == "llvm":
+        return "cpu"
+    if kind == "cuda":
+        return "cuda"
+    raise TargetError(f"target kind {kind!r} is not supported", "use an llvm (CPU) or a cuda target")
+
+
+def vector_bits(target: str) -> int:
+    """Width in bits of the vector registers that LLVM uses for a CPU target."""
+    with parse_target(target):
+        return int(codegen.llvm_get_vector_width(parse_target(target)))
+
+
+def is_native(target: str) -> bool:
+    """Whether the code of a CPU target (or of a GPU target's host) is of this machine's architecture."""
+    attributes = json.loads(target)
+    host = attributes.get("host") or attributes
+    triple = host.get("mtriple") or codegen.llvm_get_system_triple()
+    return str(triple).split("-")[0] == str(codegen.llvm_get_system_triple()).split("-")[0]
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: its affinity, and the CPU quota of its control group, rounded up."""
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cpus = min(cpus, max(1, -(-int(quota) // int(period))))
+    except (OSError, ValueError):
+        pass  # no control group of version 2: the affinity alone counts
+    return cpus
+
+
+# What TVM derives from a tag or the other attributes; giving it back to the parser would fix or contradict them.
+_DERIVED = ("tag",)
+
+
+def _parse(config: Any, shown: str) -> Target:
+    try:
+        return Target(config)
+    except (ValueError, TypeError, KeyError) as error:
+        reason = str(error).strip().splitlines()[-1].split(" Target creation from")[0].rstrip(".")
+        raise TargetError(
+            f"unknown target {shown!r} ({reason})",
+            'use "native", a TVM target tag, or attributes such as {"kind": "llvm", "mcpu": "cortex-a78"}',
+        ) from error
+
+
+def _check_cpu(target: Target, shown: str) -> None:
+    """LLVM only prints a warning for a CPU it does not know, and generates code for the oldest one."""
+    mcpu = str(target.attrs.get("mcpu", ""))
+    if mcpu and not codegen.llvm_is_valid_cpu(mcpu, target.attrs.get("mtriple", codegen.llvm_get_system_triple())):
+        raise TargetError(
+            f"unknown target {shown!r} (LLVM knows no CPU {mcpu!r})",
+            "give the CPU's LLVM name as mcpu, and its mtriple where it is of another architecture",
+        )
+
+
+def _plain(value: Any) -> Any:
+    """TVM containers as Python values."""
+    if isinstance(value, Target):
+        return _plain(value.export())
+    if isinstance(value, Mapping) or hasattr(value, "items"):
+        return {str(key): _plain(item) for key, item in value.items() if not (key == "tag" and item == "")}
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    return [_plain(item) for item in value]
