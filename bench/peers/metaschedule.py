@@ -1,0 +1,143 @@
+"""MetaSchedule as its users run it: how many valid trials a minute it measures on one workload.
+
+Run in a process of its own: ``python -m bench.peers.metaschedule --workload matmul_relu --trials 64``. Invoked as
+``tune_tir`` with ``LocalBuilder(timeout_sec=180, max_workers=cores)`` (its workers start so slowly that the default of
+30 s would void the trials of the first batch) and everything else at its defaults, for the host's CPU with all cores.
+The clock starts with ``tune_tir``, so it includes MetaSchedule's own start of its workers but no import of TVM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import tvm
+from tvm import te, topi
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.target.codegen import llvm_get_system_cpu
+
+from bench.common import BenchError, cores, die_with_parent
+
+# MetaSchedule reports a failed run as this many seconds.
+_FAILED_SECS = 1e9
+
+
+def matmul_relu(size: int = 256) -> tvm.IRModule:
+    """``relu(a @ b)`` of two ``(size, size)`` float32 matrices."""
+    a = te.placeholder((size, size), name="a")
+    b = te.placeholder((size, size), name="b")
+    out = topi.nn.relu(topi.matmul(a, b))
+    return tvm.IRModule({"main": te.create_prim_func([a, b, out])})
+
+
+def conv2d_nhwc(size: int = 56, channels: int = 64) -> tvm.IRModule:
+    """3x3 convolution, padding 1, of a ``(1, size, size, channels)`` float32 image with HWIO weights."""
+    data = te.placeholder((1, size, size, channels), name="data")
+    weight = te.placeholder((3, 3, channels, channels), name="weight")
+    out = topi.nn.conv2d(data, weight, 1, 1, 1, data_layout="NHWC", kernel_layout="HWIO")
+    return tvm.IRModule({"main": te.create_prim_func([data, weight, out])})
+
+
+WORKLOADS = {"matmul_relu": matmul_relu, "conv2d_nhwc": conv2d_nhwc}
+
+
+@derived_object
+class _Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+    """Notes after every batch how many trials were valid; ends the tuning once ``limit_secs`` are over."""
+
+    def __init__(self, start: float, limit_secs: float) -> None:
+        super().__init__()
+        self.start = start
+        self.limit_secs = limit_secs
+        self.batches: list[dict[str, Any]] = []
+        self.time_up = False
+
+    def apply(self, _scheduler: Any, _task_id: int, candidates: Any, builds: Any, runs: Any) -> None:
+        valid = [run for run in runs if run.error_msg is None and run.run_secs]
+        times = [sum(float(s) for s in run.run_secs) / len(run.run_secs) for run in valid]
+        times = [secs for secs in times if secs < _FAILED_SECS]
+        elapsed = time.perf_counter() - self.start
+        self.batches.append(
+            {
+                "elapsed_secs": elapsed,
+                "trials": len(candidates),
+                "valid": len(times),
+                "build_failures": sum(build.error_msg is not None for build in builds),
+                "best_secs": min(times, default=None),
+            }
+        )
+        if elapsed >= self.limit_secs:
+            self.time_up = True
+            raise RuntimeError("time is up")  # TVM turns any other error into a RuntimeError too
+
+
+def tune(workload: str, trials: int, limit_secs: float) -> dict[str, Any]:
+    """Tunes ``workload`` for at most ``trials`` trials, ending after the batch in which ``limit_secs`` passed.
+
+    Returns the valid trials a minute up to the end of the last batch, and each batch's figures.
+    """
+    target = tvm.target.Target({"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": cores()})
+    default_callbacks = ms.measure_callback.MeasureCallback.create("default")
+    start = time.perf_counter()
+    timeline = _Timeline(start, limit_secs)
+    # The clean-up is lenient: MetaSchedule's workers may still write below the folder when tuning has ended.
+    with tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as folder:
+        try:
+            ms.tune_tir(
+                WORKLOADS[workload](),
+                target,
+                folder,
+                max_trials_global=trials,
+                builder=ms.builder.LocalBuilder(timeout_sec=180, max_workers=cores()),
+                measure_callbacks=[*default_callbacks, timeline],
+            )
+        except RuntimeError:
+            if not timeline.time_up:
+                raise
+        total_secs = time.perf_counter() - start
+        stored = _stored_valid(Path(folder))
+    if not timeline.batches:
+        raise BenchError("MetaSchedule ended without measuring a batch")
+    valid = sum(batch["valid"] for batch in timeline.batches)
+    if valid != stored:
+        raise BenchError(f"MetaSchedule reported {valid} valid trials but stored {stored}")
+    elapsed_secs = timeline.batches[-1]["elapsed_secs"]
+    return {
+        "workload": workload,
+        "valid_per_minute": 60 * valid / elapsed_secs,
+        "valid": valid,
+        "trials": sum(batch["trials"] for batch in timeline.batches),
+        "elapsed_secs": elapsed_secs,
+        "total_secs": total_secs,
+        "best_secs": min((b["best_secs"] for b in timeline.batches if b["best_secs"] is not None), default=None),
+        "batches": timeline.batches,
+        "target": str(target),
+        "threads": os.environ.get("TVM_NUM_THREADS"),
+    }
+
+
+def _stored_valid(folder: Path) -> int:
+    """Records with real run times in MetaSchedule's JSON database (one ``[workload, [trace, secs, ...]]`` a line)."""
+    records = folder / "database_tuning_record.json"
+    rows = [json.loads(line) for line in records.read_text().splitlines()] if records.exists() else []
+    return sum(1 for _, (_, run_secs, *_) in rows if run_secs and max(run_secs) < _FAILED_SECS)
+
+
+@click.command()
+@click.option("--workload", type=click.Choice(sorted(WORKLOADS)), required=True)
+@click.option("--trials", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--limit-secs", type=float, default=float("inf"), help="End after the batch in which this time passed.")
+def main(workload: str, trials: int, limit_secs: float) -> None:
+    """Prints the figures as one line of JSON, the last line of output."""
+    die_with_parent()
+    click.echo(json.dumps(tune(workload, trials, limit_secs)))
+
+
+if __name__ == "__main__":
+    main()
