@@ -207,6 +207,15 @@ class RecordReader:
             yield from page
             cursor = page[-1].seq
 
+    def last_seq(self) -> int:
+        """The highest ``seq`` given so far, 0 in an empty store."""
+        ((seq,),) = self._rows("SELECT coalesce(max(seq), 0) FROM records")
+        return int(seq)
+
+    def last_seq(self) -> int:
+        """``seq`` of the latest record, 0 while there is none."""
+        return int(self._rows("SELECT coalesce(max(seq), 0) FROM records")[0][0])
+
     def best(self, task_id: str) -> Record | None:
         """The incumbent: the verified record of the lowest cost; the earlier one where two are equal."""
         rows = self._rows(

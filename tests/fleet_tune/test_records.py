@@ -66,8 +66,10 @@ def test_appended_records_are_read_back_in_order_from_a_cursor(store: RecordStor
 def test_a_reader_sees_what_is_appended_after_it_was_opened(store: RecordStore, path: Path) -> None:
     with RecordReader(path) as reader:
         assert list(reader) == []
-        store.append([_record("u")])
+        assert reader.last_seq() == 0
+        seqs = store.append([_record("u")])
         assert [record.uid for record in reader] == ["u"]
+        assert reader.last_seq() == seqs[0]
 
 
 def test_iteration_goes_over_more_records_than_one_page(store: RecordStore, path: Path) -> None:

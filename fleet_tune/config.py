@@ -1,0 +1,261 @@
+"""The fleet file: which devices measure, and how candidates are built.
+
+.. code-block:: toml
+
+    [[device]]
+    name = "jetson-1"                       # unique
+    connect = "192.168.1.20:9090"           # or "local", or "tracker://host:9190/key"
+    target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
+    threads = 8                             # threads a kernel runs on; default: all usable cores
+    device_class = "orin"                   # devices of one class share records; default: from the fingerprint
+
+    [build]
+    workers = 2                             # builder processes; default: from the number of cores
+    timeout_secs = 60
+
+A mistake raises :class:`FleetFileError` with file, line and key. Whether TVM knows a target is checked where TVM lives
+(``devices.targets``); :meth:`FleetConfig.where` gives the caller the place to name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fleet_tune.errors import FleetFileError, UserError
+from fleet_tune.toml_lines import line_of, line_of_error
+
+
+@dataclass(frozen=True, slots=True)
+class LocalConnection:
+    """A device server that the run starts itself, on loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcConnection:
+    """A device server, or a plain TVM RPC server, at an address."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerConnection:
+    """A device that a TVM RPC tracker hands out under ``key``."""
+
+    host: str
+    port: int
+    key: str
+
+
+Connection = LocalConnection | RpcConnection | TrackerConnection
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class DeviceConfig(_Frozen):
+    """One device. ``threads`` and ``device_class`` are None where the device itself shall say."""
+
+    name: _Name
+    connect: str = "local"
+    target: str | dict[str, Any] = "native"
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    device_class: _Name | None = None
+
+    @field_validator("connect")
+    @classmethod
+    def _connect_parses(cls, text: str) -> str:
+        parse_connection(text)
+        return text
+
+    @field_validator("target")
+    @classmethod
+    def _target_says_something(cls, target: str | dict[str, Any]) -> str | dict[str, Any]:
+        if isinstance(target, dict) and not isinstance(target.get("kind"), str):
+            raise ValueError('a target table needs kind, as in { kind = "llvm", mcpu = "cortex-a78" }')
+        if not target or (isinstance(target, str) and not target.strip()):
+            raise ValueError('give "native", the name of a TVM target, or a table')
+        return target
+
+    @property
+    def connection(self) -> Connection:
+        """``connect``, parsed."""
+        return parse_connection(self.connect)
+
+
+class BuildConfig(_Frozen):
+    """How candidates are built. ``workers``: processes per build host, None for a number that fits its cores."""
+
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    timeout_secs: Annotated[float, Field(gt=0, le=3600)] = 60.0
+
+
+class FleetConfig(_Frozen):
+    """All devices and how to build for them. ``source``: the file it was read from, None where there was none."""
+
+    devices: Annotated[tuple[DeviceConfig, ...], Field(min_length=1)]
+    build: BuildConfig = BuildConfig()
+    source: FleetSource | None = None
+
+    def where(self, device: str, key: str) -> str:
+        """Where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet`` without a file."""
+        if self.source is None:
+            return "the default fleet"
+        index = [config.name for config in self.devices].index(device)
+        return self.source.where(("device", index, key))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSource:
+    """A fleet file as read: its path for messages, and its text to find lines in."""
+
+    path: Path
+    text: str = field(repr=False)
+
+    def where(self, path: Sequence[str | int]) -> str:
+        """File and line of the value at ``path`` (see :func:`fleet_tune.toml_lines.line_of`)."""
+        return f"{self.path}, line {line_of(self.text, path)}"
+
+
+FleetConfig.model_rebuild()
+
+
+def default_fleet() -> FleetConfig:
+    """This machine's CPU with all cores that this process may use."""
+    device = DeviceConfig(name="local", connect="local", target="native", threads=len(os.sched_getaffinity(0)))
+    return FleetConfig(devices=(device,))
+
+
+def load_fleet(path: Path) -> FleetConfig:
+    """Reads a fleet file. Raises :class:`FleetFileError` that names the file and, for what is in it, line and key."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise FleetFileError(
+            f"cannot read the fleet file {path}: {os.strerror(error.errno or 0)}", "give an existing file with --fleet"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FleetFileError(f"the fleet file {path} is no UTF-8 text", "save it as UTF-8 text") from error
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason = re.sub(r" \(at .*\)$", "", str(error))
+        raise FleetFileError(
+            f"{path}, line {line_of_error(error, text)}: not valid TOML: {reason}", "correct this line"
+        ) from error
+    source = FleetSource(path, text)
+    file = _validated(tables, source)
+    names: dict[str, int] = {}
+    for index, device in enumerate(file.device):
+        if device.name in names:
+            first = source.where(("device", names[device.name], "name"))
+            raise FleetFileError(
+                f"{source.where(('device', index, 'name'))}: name = {device.name!r} is used already ({first})",
+                "give every device its own name",
+            )
+        names[device.name] = index
+    if not file.device:
+        raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
+    return FleetConfig(devices=file.device, build=file.build, source=source)
+
+
+def parse_connection(text: str) -> Connection:
+    """Parses ``connect``; raises ValueError with the accepted forms."""
+    if text == "local":
+        return LocalConnection()
+    tracker = re.fullmatch(r"tracker://(?P<address>[^/]+)/(?P<key>[^/\s]+)", text)
+    address = re.fullmatch(
+        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})",
+        tracker["address"] if tracker else text,
+    )
+    if address is None or not 1 <= int(address["port"]) <= 65535:
+        raise ValueError('give "local", "host:port" or "tracker://host:port/key"')
+    host, port = address["v6"] or address["host"], int(address["port"])
+    return TrackerConnection(host, port, tracker["key"]) if tracker else RpcConnection(host, port)
+
+
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``300``, ``5m``, ``1h30m``, ``1.5h``, ``2d``; raises :class:`UserError` for anything else or 0."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is not None:
+        parts = zip(match.groups(), _UNITS.values(), strict=True)
+        secs = sum(float(number) * unit for number, unit in parts if number is not None)
+        if secs > 0:
+            return secs
+    raise UserError(f"{text!r} is not a duration", "give seconds, or a form like 90s, 5m or 1h30m")
+
+
+class _FleetFile(_Frozen):
+    """The tables of a fleet file under the names they have there."""
+
+    device: Annotated[tuple[DeviceConfig, ...], Field(strict=False)] = ()
+    build: BuildConfig = BuildConfig()
+
+
+_TABLES: dict[str, type[_Frozen]] = {"device": DeviceConfig, "build": BuildConfig}
+_NAME_FORM = "letters, digits, dots, dashes and underscores (at most 64), the first a letter or digit"
+_EXPECTED = {
+    "device": "[[device]] tables, with double brackets",
+    "build": "one [build] table, with single brackets",
+    "name": _NAME_FORM,
+    "connect": '"local", "host:port" or "tracker://host:port/key"',
+    "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
+    "threads": "a whole number from 1 to 4096",
+    "device_class": _NAME_FORM,
+    "workers": "a whole number from 1 to 1024",
+    "timeout_secs": "a number of seconds above 0, at most 3600",
+}
+
+
+def _validated(tables: Mapping[str, Any], source: FleetSource) -> _FleetFile:
+    try:
+        return _FleetFile.model_validate(tables)
+    except ValidationError as error:
+        # One mistake is told, in one line. An unknown key comes first: it often explains a missing one.
+        problems = error.errors(include_url=False)
+        problem = min(problems, key=lambda candidate: candidate["type"] != "extra_forbidden")
+        raise _mistake(problem["type"], problem["loc"], problem["input"], source) from error
+
+
+def _mistake(kind: str, location: tuple[str | int, ...], value: Any, source: FleetSource) -> FleetFileError:
+    """The error for what pydantic found. ``location``: (table, index, key, ...), (table, key, ...) or (table,)."""
+    table = str(location[0])
+    path = location[:3] if table == "device" else location[:2]
+    where, key = source.where(path), path[-1]
+    if kind == "extra_forbidden":
+        known = list(_TABLES[table].model_fields) if len(path) > 1 else list(_TABLES)
+        close = difflib.get_close_matches(str(key), known, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        place = f" in [{table}]" if table == "build" else f" in [[{table}]]"
+        return FleetFileError(
+            f"{where}: unknown key {key!r}{place if len(path) > 1 else ''}",
+            f"{guess}{'keys' if len(path) > 1 else 'tables'} known here: {', '.join(known)}",
+        )
+    if kind == "missing":
+        return FleetFileError(f"{where}: this [[{table}]] has no {key}", f"add {key}: {_EXPECTED[str(key)]}")
+    if isinstance(key, int):
+        key = table
+    return FleetFileError(f"{where}: {key} = {_toml(value)} is not valid", f"give {_EXPECTED[str(key)]}")
+
+
+def _toml(value: Any) -> str:
+    """A value about as it stands in the file, shortened."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
