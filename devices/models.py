@@ -1,0 +1,459 @@
+"""Models as the user gives them: read, checked, and translated into a Relax module with fixed shapes.
+
+Three forms are read: ``file.py:function`` (the function returns a torch module and its example inputs), an ``.onnx``
+file, and a ``.pt2`` file saved by :func:`torch.export.save`. Importing this module loads neither torch, onnx nor TVM;
+an ONNX model is read without torch.
+
+Every mistake in the input is a :class:`~fleet_tune.errors.ModelError`; what was read but cannot be compiled is an
+:class:`~fleet_tune.errors.UnsupportedModelError` that names the operator, or the input and dimension.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import logging
+import re
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fleet_tune.errors import ModelError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+Array = npt.NDArray[Any]
+
+_FORMS = "give file.py:function, an .onnx file or a .pt2 file saved by torch.export"
+_SEED = 0
+
+
+class Reference(Protocol):
+    """The framework that the model came from, as the judge of our numbers."""
+
+    def run(self) -> tuple[Array, ...]:
+        """Outputs on the example inputs."""
+        ...
+
+    def measure_secs(self, threads: int, repeats: int) -> float | None:
+        """Median seconds per run, None where the framework's speed says nothing to the user."""
+        ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that was read and translated.
+
+    ``relax_module``: a TVM IRModule whose function ``main`` takes the inputs and has the weights bound as constants.
+    ``example_inputs``: one array per input, in order. ``fingerprint``: content hash of architecture and weights, equal
+    in every process; it tells whether an output folder belongs to another network.
+    """
+
+    name: str
+    relax_module: Any = field(repr=False)
+    example_inputs: tuple[Array, ...] = field(repr=False)
+    input_names: tuple[str, ...]
+    outputs: int
+    fingerprint: str
+    framework: Reference = field(repr=False)
+
+    def reference(self) -> tuple[Array, ...]:
+        """The outputs of the model's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
+        return self.framework.run()
+
+    def measure_reference_secs(self, threads: int, repeats: int = 20) -> float | None:
+        """Median seconds per run in PyTorch eager with ``threads`` threads; None for a model that is no torch model."""
+        return self.framework.measure_secs(threads, repeats)
+
+
+def load_model(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -> Model:
+    """Reads and translates a model.
+
+    ``spec``: one of the three forms of this module's docstring, or a pair of a torch module and its example inputs.
+
+    Raises :class:`ModelError` when it cannot be read, :class:`UnsupportedModelError` when it cannot be compiled.
+    """
+    if isinstance(spec, tuple):
+        module, inputs = _checked_example(spec, "the model given")
+        return _from_torch(type(module).__name__, module, inputs, "the model given")
+    text = str(spec)
+    path, _, function = text.rpartition(":") if _names_function(text) else (text, "", "")
+    file = Path(path)
+    if function:
+        if not file.is_file():
+            raise ModelError(f"no such file: {file}", _FORMS)
+        module, inputs = _checked_example(_call_function(file, function), text)
+        return _from_torch(function, module, inputs, text)
+    if file.suffix == ".py":
+        raise ModelError(f"{file} is a Python file, but no function is named", f"write {file}:FUNCTION")
+    if not file.is_file():
+        raise ModelError(f"no such file: {file}", _FORMS)
+    if file.suffix == ".onnx":
+        return _from_onnx(file)
+    if file.suffix == ".pt2":
+        return _from_pt2(file)
+    raise ModelError(f"{file} is not a model that we read", _FORMS)
+
+
+def _names_function(text: str) -> bool:
+    return re.search(r"\.py:[^/\\:]*$", text) is not None
+
+
+# --- torch -----------------------------------------------------------------------------------------------------------
+
+
+def _call_function(file: Path, function: str) -> object:
+    """Runs ``function`` of the Python ``file``, which may import its neighbours and the current folder."""
+    spec = importlib.util.spec_from_file_location(f"_fleet_tune_model_{file.stem}", file.resolve())
+    if spec is None or spec.loader is None:
+        raise ModelError(f"{file} is not a Python file", _FORMS)
+    python_module = importlib.util.module_from_spec(spec)
+    # Registered, as a plain import would be: dataclasses and torch look classes up by their module's name.
+    sys.modules[spec.name] = python_module
+    with _search_path(str(file.resolve().parent), str(Path.cwd())):
+        try:
+            spec.loader.exec_module(python_module)
+        except Exception as error:
+            raise ModelError(f"{file} cannot be imported: {_brief(error)}", "run it with python and mend it") from error
+        make = getattr(python_module, function, None)
+        if not callable(make):
+            offered = sorted(
+                name
+                for name, value in vars(python_module).items()
+                if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == spec.name
+            )
+            hint = f"it has {', '.join(offered)}" if offered else "define it"
+            raise ModelError(f"{file} has no function {function!r}", hint)
+        try:
+            return make()
+        except Exception as error:
+            raise ModelError(f"{file}:{function} raised {_brief(error)}", "call it with python and mend it") from error
+
+
+@contextlib.contextmanager
+def _search_path(*folders: str) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path[:0] = [folder for folder in folders if folder not in before]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    import torch
+
+    wanted = "return (torch module, tuple of example input tensors)"
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ModelError(f"{where} returned {_kind(value)}, not a module and its example inputs", wanted)
+    module, inputs = value
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"{where} returned {_kind(module)} where a torch.nn.Module is expected", wanted)
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, tuple | list) or not inputs:
+        raise ModelError(f"{where} returned {_kind(inputs)} where a tuple of input tensors is expected", wanted)
+    for index, tensor in enumerate(inputs):
+        if not isinstance(tensor, torch.Tensor):
+            raise ModelError(f"{where}: example input {index} is {_kind(tensor)}, not a tensor", wanted)
+    return module, tuple(inputs)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+@dataclass(frozen=True)
+class _TorchReference:
+    module: Callable[..., Any]
+    inputs: tuple[torch.Tensor, ...]
+
+    def run(self) -> tuple[Array, ...]:
+        import torch
+
+        # Not inference_mode: a module exported to .pt2 may hold views that it refuses.
+        with torch.no_grad():
+            return tuple(_tensors(self.module(*self.inputs)))
+
+    def measure_secs(self, threads: int, repeats: int) -> float:
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            with torch.no_grad():
+                for _ in range(3):
+                    self.module(*self.inputs)
+                times = []
+                for _ in range(repeats):
+                    start = time.perf_counter()
+                    self.module(*self.inputs)
+                    times.append(time.perf_counter() - start)
+        finally:
+            torch.set_num_threads(before)
+        return statistics.median(times)
+
+
+def _tensors(output: object) -> Iterator[Array]:
+    """The tensors of a module's output in the order in which torch.export flattens them."""
+    import torch
+    from torch.utils import _pytree as pytree  # the order torch.export itself uses
+
+    for leaf in pytree.tree_leaves(output):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf.detach().cpu().numpy()
+
+
+def _from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Model:
+    import torch
+
+    module = module.eval()
+    with _quiet():
+        try:
+            program = torch.export.export(module, inputs)
+        except Exception as error:
+            raise ModelError(
+                f"torch.export cannot export {where}: {_brief(error)}",
+                "check the example inputs, and rewrite what depends on data (see the torch.export documentation)",
+            ) from error
+    return _from_program(name, program, _TorchReference(module, inputs), where)
+
+
+def _from_pt2(file: Path) -> Model:
+    import torch
+
+    with _quiet():
+        try:
+            program = torch.export.load(str(file))
+        except Exception as error:
+            raise ModelError(f"{file} is not a model saved by torch.export: {_brief(error)}", _FORMS) from error
+    _refuse_dynamic_program(program, str(file))
+    inputs, keywords = program.example_inputs or ((), {})
+    if keywords or not all(isinstance(value, torch.Tensor) for value in inputs):
+        raise UnsupportedModelError(
+            f"{file} takes inputs that are no positional tensors", "export it with positional tensor arguments only"
+        )
+    if not inputs:
+        inputs = tuple(
+            torch.from_numpy(_example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
+            for index, value in enumerate(_program_inputs(program).values())
+        )
+    module = program.module()
+    return _from_program(file.stem, program, _TorchReference(module, tuple(inputs)), str(file))
+
+
+def _program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """Fake tensors of the user's inputs by name."""
+    names = program.graph_signature.user_inputs
+    return {
+        node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names
+    }
+
+
+def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -> None:
+    for name, value in _program_inputs(program).items():
+        for at, extent in enumerate(getattr(value, "shape", ())):
+            if not isinstance(extent, int):
+                raise UnsupportedModelError(
+                    f"{where}: input {name!r} has the dynamic dimension {at} ({extent})",
+                    "export it with fixed shapes: call torch.export.export without dynamic_shapes",
+                )
+
+
+def _from_program(name: str, program: torch.export.ExportedProgram, reference: _TorchReference, where: str) -> Model:
+    from tvm.relax.frontend.torch import from_exported_program
+
+    _refuse_dynamic_program(program, where)
+    refusals: list[UnsupportedModelError] = []
+    # Whole operators (linear, gelu, softmax over four dimensions) fuse better than torch's decompositions, which wrap
+    # every matrix product in reshapes; but the decompositions reach operators that TVM does not know as a whole.
+    for decompose in (False, True):
+        with _quiet():
+            try:
+                module = from_exported_program(program, unwrap_unit_return_tuple=True, run_ep_decomposition=decompose)
+            except Exception as error:
+                refusals.append(_unsupported(error, where))
+                continue
+        arrays = tuple(tensor.detach().cpu().numpy() for tensor in reference.inputs)
+        return _model(name, module, arrays, reference)
+    raise refusals[-1]
+
+
+# --- ONNX ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _OnnxReference:
+    proto: onnx.ModelProto
+    inputs: dict[str, Array]
+
+    def run(self) -> tuple[Array, ...]:
+        try:
+            import onnxruntime
+        except ImportError:
+            from onnx.reference import ReferenceEvaluator
+
+            return tuple(np.asarray(out) for out in ReferenceEvaluator(self.proto).run(None, self.inputs))
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(
+            self.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return tuple(np.asarray(out) for out in session.run(None, self.inputs))
+
+    def measure_secs(self, threads: int, repeats: int) -> None:  # noqa: ARG002 - the protocol's signature
+        return None
+
+
+def _from_onnx(file: Path) -> Model:
+    import onnx
+    from onnx import helper
+
+    try:
+        proto = onnx.load(str(file))
+        onnx.checker.check_model(proto)
+    except Exception as error:
+        raise ModelError(f"{file} is not a valid ONNX model: {_brief(error)}", "export the model again") from error
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs: dict[str, Array] = {}
+    for value in proto.graph.input:
+        if value.name in weights:
+            continue
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            raise UnsupportedModelError(
+                f"{file}: input {value.name!r} has no fixed shape", "export it with fixed shapes"
+            )
+        for at, extent in enumerate(tensor.shape.dim):
+            if extent.dim_value <= 0:
+                called = extent.dim_param or "unnamed"
+                raise UnsupportedModelError(
+                    f"{file}: input {value.name!r} has the dynamic dimension {at} ({called})",
+                    "export it with fixed shapes, or fix them with 'python -m "
+                    f"onnxruntime.tools.make_dynamic_shape_fixed --input_name {value.name} --input_shape ...'",
+                )
+        shape = tuple(int(extent.dim_value) for extent in tensor.shape.dim)
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+        inputs[value.name] = _example_array(shape, dtype, len(inputs))
+    from tvm.relax.frontend.onnx import from_onnx
+
+    with _quiet():
+        try:
+            # None: take the types from the model (the default claims float32 for every input).
+            module = from_onnx(proto, dtype_dict={name: array.dtype.name for name, array in inputs.items()})
+        except Exception as error:
+            raise _unsupported(error, str(file)) from error
+    return _model(file.stem, module, tuple(inputs.values()), _OnnxReference(proto, inputs), tuple(inputs))
+
+
+def _example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
+    """A made-up input: normal floats, and 0 or 1 for integers, which index any table."""
+    generator = np.random.default_rng((_SEED, index))
+    if dtype.startswith("float"):
+        return np.asarray(generator.standard_normal(shape).astype(dtype))
+    return np.asarray(generator.integers(0, 2, shape).astype(dtype))
+
+
+# --- common ----------------------------------------------------------------------------------------------------------
+
+
+def _model(
+    name: str, module: Any, inputs: tuple[Array, ...], framework: Reference, names: tuple[str, ...] | None = None
+) -> Model:
+    from tvm import relax
+
+    main = module["main"]
+    returned = main.ret_ty
+    outputs = len(returned.fields) if isinstance(returned, relax.TupleType) else 1
+    parameters = tuple(str(parameter.name) for parameter in main.params)
+    return Model(
+        name=re.sub(r"\W+", "_", name),
+        relax_module=module,
+        example_inputs=inputs,
+        input_names=names or parameters,
+        outputs=outputs,
+        fingerprint=fingerprint(module),
+        framework=framework,
+    )
+
+
+def fingerprint(module: Any) -> str:
+    """Content hash of an IRModule: its text, and the bytes of its constants in order of appearance."""
+    from tvm import relax
+    from tvm.ir import GenericConst
+
+    digest = hashlib.blake2b(module.script(show_meta=False).encode(), digest_size=16)
+
+    def add(expression: object) -> None:
+        if isinstance(expression, GenericConst):
+            array = np.ascontiguousarray(expression.value.numpy())
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+
+    relax.analysis.post_order_visit(module["main"], add)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the frontends' warnings and progress prints from the user: they name things inside TVM and torch."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _unsupported(error: Exception, where: str) -> UnsupportedModelError:
+    """The frontend's exception in the user's words: which operator it stumbled over."""
+    next_step = "replace it in the model by operators that TVM's frontend knows"
+    message = str(error)
+    listed = re.search(r"Unsupported function types? \[([^\]]*)\]", message) or re.search(
+        r"not supported for frontend ONNX: (.*)", message
+    )
+    if listed:
+        names = sorted(name.strip(" '\"") for name in listed.group(1).split(","))
+        return UnsupportedModelError(f"{where} uses operators that cannot be imported: {', '.join(names)}", next_step)
+    operator = _operator_in(error)
+    if operator:
+        return UnsupportedModelError(
+            f"{where} uses the operator {operator} in a way that cannot be imported: {_brief(error)}", next_step
+        )
+    return UnsupportedModelError(f"{where} cannot be imported: {_brief(error)}", "simplify the model")
+
+
+def _operator_in(error: BaseException) -> str:
+    """The operator that a frontend was converting when it raised, read from the frames of its traceback."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        values = trace.tb_frame.f_locals
+        if isinstance(values.get("op_name"), str):
+            found = values["op_name"]
+        node: Any = values.get("node")
+        if hasattr(node, "target") and hasattr(node, "op"):
+            found = str(node.target)
+        trace = trace.tb_next
+    return found
+
+
+def _brief(error: BaseException) -> str:
+    """Type and first line of an exception's message."""
+    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
