@@ -212,10 +212,6 @@ class RecordReader:
         ((seq,),) = self._rows("SELECT coalesce(max(seq), 0) FROM records")
         return int(seq)
 
-    def last_seq(self) -> int:
-        """``seq`` of the latest record, 0 while there is none."""
-        return int(self._rows("SELECT coalesce(max(seq), 0) FROM records")[0][0])
-
     def best(self, task_id: str) -> Record | None:
         """The incumbent: the verified record of the lowest cost; the earlier one where two are equal."""
         rows = self._rows(
