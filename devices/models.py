@@ -272,17 +272,32 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
                 )
 
 
+# Core ATen wraps every matrix product in reshapes and broadcasts, which then stand between the product and what
+# should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
+# aten.batch_norm becomes its epsilon).
+_WHOLE_OPERATORS = ("linear", "matmul")
+
+
+def _decomposed(program: torch.export.ExportedProgram, kept: tuple[str, ...]) -> torch.export.ExportedProgram:
+    import torch
+
+    table = torch.export.default_decompositions()
+    for name in kept:
+        table.pop(getattr(torch.ops.aten, name).default, None)
+    return program.run_decompositions(table)
+
+
 def _from_program(name: str, program: torch.export.ExportedProgram, reference: _TorchReference, where: str) -> Model:
     from tvm.relax.frontend.torch import from_exported_program
 
     _refuse_dynamic_program(program, where)
     refusals: list[UnsupportedModelError] = []
-    # Whole operators (linear, gelu, softmax over four dimensions) fuse better than torch's decompositions, which wrap
-    # every matrix product in reshapes; but the decompositions reach operators that TVM does not know as a whole.
-    for decompose in (False, True):
+    for kept in (_WHOLE_OPERATORS, ()):
         with _quiet():
             try:
-                module = from_exported_program(program, unwrap_unit_return_tuple=True, run_ep_decomposition=decompose)
+                module = from_exported_program(
+                    _decomposed(program, kept), unwrap_unit_return_tuple=True, run_ep_decomposition=False
+                )
             except Exception as error:
                 refusals.append(_unsupported(error, where))
                 continue
