@@ -1,0 +1,80 @@
+"""Seconds from starting ``fleet-tune tune`` to its first durable record, and to its end after SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.common import ROOT, BenchError, BenchResult, bench_env, cores, end_group, spread
+
+_POLL_SECS = 0.02
+_LIMIT_SECS = 120.0
+
+
+def once(model: str, out: Path) -> tuple[float, float]:
+    """Starts the command line on ``model``; seconds to the first record, and from SIGTERM to the end of the process."""
+    start = time.perf_counter()
+    with (out.parent / "log.txt").open("w+") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "fleet_tune", "tune", model, "--out", str(out), "--time-budget", "10m"],
+            cwd=ROOT,
+            env=bench_env(cores()),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while not _has_record(out / "records.db"):
+                if child.poll() is not None or time.perf_counter() - start > _LIMIT_SECS:
+                    log.seek(0)
+                    raise BenchError(f"no record after {time.perf_counter() - start:.0f} s: {log.read()[-2000:]}")
+                time.sleep(_POLL_SECS)
+            first_secs = time.perf_counter() - start
+            os.kill(child.pid, signal.SIGTERM)
+            stopping = time.perf_counter()
+            try:
+                child.wait(timeout=60)
+            except subprocess.TimeoutExpired as error:
+                raise BenchError("still running 60 s after SIGTERM") from error
+            return first_secs, time.perf_counter() - stopping
+        finally:
+            end_group(child)
+
+
+def _has_record(path: Path) -> bool:
+    from fleet_tune.errors import RecordStoreError
+    from fleet_tune.records import RecordReader
+
+    try:
+        with RecordReader(path) as reader:
+            return reader.last_seq() > 0
+    except RecordStoreError:
+        return False  # not created yet
+
+
+def run(models: Sequence[str], rounds: int) -> BenchResult:
+    """``ours``: median seconds to the first record over ``rounds`` runs of the slowest of ``models``. No peer."""
+    figures = {}
+    for model in models:
+        first, stop = [], []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
+                first_secs, stop_secs = once(model, Path(folder) / "out")
+            first.append(first_secs)
+            stop.append(stop_secs)
+        figures[model] = {"first_record_secs": spread(first), "stop_secs": spread(stop)}
+    return BenchResult(
+        bench="first-record",
+        ours=max(item["first_record_secs"]["median"] for item in figures.values()),
+        peer=None,
+        ratio=None,
+        unit="s",
+        details={"models": figures, "asked_secs": 30, "threads": cores()},
+    )

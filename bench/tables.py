@@ -1,0 +1,103 @@
+"""Writes the tables of docs/benchmarks.md anew from results, each between its two markers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.common import BenchError
+
+
+def replace_table(text: str, name: str, table: str) -> str:
+    """``text`` with what stands between the markers of ``name`` replaced by ``table``."""
+    begin, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not (found and closed):
+        raise BenchError(f"the markers {begin} and {end} are missing")
+    return f"{head}{begin}\n{table.strip()}\n{end}{tail}"
+
+
+def write_tables(path: Path, results: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str]) -> None:
+    """Rewrites the tables of every benchmark in ``results`` (by name, as JSON objects) in the file ``path``."""
+    text = path.read_text()
+    for name, result in results.items():
+        table = _TABLES[name](result)
+        text = replace_table(text, name, f"`{commands[name]}`\n\n{table}\n\n{machine_line(result)}")
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def machine_line(result: Mapping[str, Any]) -> str:
+    machine = result["details"]["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
+        f"Python {machine['python']}, {versions}."
+    )
+
+
+def _rows(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    align = ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, tuple(align), *rows))
+
+
+def _range(figures: Mapping[str, Any], scale: float = 1.0, digits: int = 2) -> str:
+    """``median (min to max)`` of a spread."""
+    low, mid, high = (figures[key] * scale for key in ("min", "median", "max"))
+    return f"{mid:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def trial_rate(result: Mapping[str, Any]) -> str:
+    rows = []
+    for name, figures in result["details"]["workloads"].items():
+        after = [run["valid_per_minute_after_first"] for run in figures["our_runs"]]
+        rows.append(
+            (
+                f"`{name}`",
+                _range(figures["ours"], digits=0),
+                "-" if None in after else f"{sum(after) / len(after):.0f}",
+                _range(figures["peer"], digits=0),
+                f"{figures['ratio']:.1f}",
+            )
+        )
+    header = ("valid trials a minute", "ours", "ours after the first record", "MetaSchedule", "ratio")
+    return _rows(header, rows)
+
+
+def network_latency(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {
+        "ours": f"fleet-tune, {details['budget_secs'] / 60:g} min",
+        "eager": "PyTorch eager",
+        "compile": "torch.compile, freezing",
+        "ort": "ONNX Runtime",
+    }
+    rows = [
+        (
+            names[side],
+            _range(figures["secs"], scale=1e3),
+            "1" if side == "ours" else f"{details['ratios'][side]:.2f}",
+            f"{figures['relative_error']:.1e}",
+        )
+        for side, figures in details["sides"].items()
+    ]
+    header = (f"`{details['model']}`", "ms a run", "ours is faster by", "relative error against PyTorch")
+    return _rows(header, rows)
+
+
+def first_record(result: Mapping[str, Any]) -> str:
+    rows = [
+        (f"`{model}`", _range(figures["first_record_secs"], digits=1), _range(figures["stop_secs"], digits=1))
+        for model, figures in result["details"]["models"].items()
+    ]
+    return _rows(("model", "s to the first record", "s from SIGTERM to the end"), rows)
+
+
+_TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "trial-rate": trial_rate,
+    "network-latency": network_latency,
+    "first-record": first_record,
+}

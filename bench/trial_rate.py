@@ -1,0 +1,81 @@
+"""Valid measured trials a minute, ours and MetaSchedule's, on the same two workloads.
+
+Both start from nothing in a fresh process, with the same number of threads, and have the same time: MetaSchedule runs
+a number of trials, and we tune for as long as that took. Both clocks include the start of workers; ours includes the
+import of the network, of TVM and of Ray too. ``ratio`` is the geometric mean of the workloads' ratios.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.common import BenchError, BenchResult, bench_env, cores, run_json, spread
+
+# Our model and MetaSchedule's workload of the same name compute the same.
+WORKLOADS = ("matmul_relu", "conv2d_nhwc")
+
+
+def metaschedule(workload: str, trials: int, limit_secs: float) -> dict[str, Any]:
+    """MetaSchedule's figures (see :mod:`bench.peers.metaschedule`), from a process of its own."""
+    limits = ("--trials", str(trials), "--limit-secs", str(limit_secs))
+    return run_json(
+        ["-m", "bench.peers.metaschedule", "--workload", workload, *limits],
+        env=bench_env(cores()),
+        timeout_secs=600 + 30 * trials,
+    )
+
+
+def ours(workload: str, budget_secs: float, seed: int) -> dict[str, Any]:
+    """Our figures (see :mod:`bench.tune_once`), from a process and a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
+        what = (f"bench/models.py:{workload}", str(Path(folder) / "out"))
+        return run_json(
+            ["-m", "bench.tune_once", *what, "--budget-secs", str(budget_secs), "--seed", str(seed)],
+            env=bench_env(cores()),
+            timeout_secs=budget_secs + 600,
+        )
+
+
+def run(workloads: Sequence[str], trials: int, rounds: int, limit_secs: float = math.inf) -> BenchResult:
+    """``rounds`` times on each workload: MetaSchedule for ``trials`` trials, then ours for as long as it took."""
+    per_workload: dict[str, Any] = {}
+    for workload in workloads:
+        peers, mine = [], []
+        for seed in range(rounds):
+            peers.append(metaschedule(workload, trials, limit_secs))
+            mine.append(ours(workload, peers[-1]["elapsed_secs"], seed))
+        per_workload[workload] = workload_figures(mine, peers)
+    our_rates = [figures["ours"]["median"] for figures in per_workload.values()]
+    peer_rates = [figures["peer"]["median"] for figures in per_workload.values()]
+    ratios = [figures["ratio"] for figures in per_workload.values()]
+    return BenchResult(
+        bench="trial-rate",
+        ours=statistics.geometric_mean(our_rates),
+        peer=statistics.geometric_mean(peer_rates),
+        ratio=statistics.geometric_mean(ratios),
+        unit="valid trials/min",
+        details={"workloads": per_workload, "threads": cores(), "rounds": rounds},
+    )
+
+
+def workload_figures(mine: Sequence[dict[str, Any]], peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Rates of one workload over all rounds, and their ratio, from the figures of both sides' runs."""
+    for side, runs in (("ours", mine), ("MetaSchedule", peers)):
+        if any(not run["valid"] for run in runs):
+            raise BenchError(f"{side} measured no valid trial: {runs}")
+    if any(run["tasks"] != 1 for run in mine):
+        raise BenchError(f"our model gave {[run['tasks'] for run in mine]} tasks; MetaSchedule tunes one")
+    our_rate = spread([run["valid_per_minute"] for run in mine])
+    peer_rate = spread([run["valid_per_minute"] for run in peers])
+    return {
+        "ours": our_rate,
+        "peer": peer_rate,
+        "ratio": our_rate["median"] / peer_rate["median"],
+        "our_runs": [{k: v for k, v in run.items() if k not in ("folder", "task_results")} for run in mine],
+        "peer_runs": [{k: v for k, v in run.items() if k != "batches"} for run in peers],
+    }
