@@ -1,0 +1,74 @@
+"""Fixtures that several packages' tests share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def prometheus_dir() -> Path:
+    """The folder with a real ``prometheus`` and ``promtool``.
+
+    In this order: FLEET_TUNE_PROMETHEUS_DIR, the PATH, a cache folder, and Debian's package unpacked into that folder.
+    Fails where there is none: a check of the exporter that nobody runs is worth nothing.
+    """
+    named = os.environ.get("FLEET_TUNE_PROMETHEUS_DIR")
+    if named:
+        if not _complete(Path(named)):
+            pytest.fail(f"FLEET_TUNE_PROMETHEUS_DIR={named} has no prometheus and promtool")
+        return Path(named)
+    found = shutil.which("prometheus")
+    if found and _complete(Path(found).parent):
+        return Path(found).parent
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fleet-tune" / "prometheus"
+    if _complete(cache):
+        return cache
+    if os.environ.get("CI") == "true":
+        pytest.fail("prometheus and promtool are missing: install Debian's package, or set FLEET_TUNE_PROMETHEUS_DIR")
+    if not shutil.which("apt-get"):
+        pytest.fail("prometheus and promtool are missing: install them, or set FLEET_TUNE_PROMETHEUS_DIR")
+    _unpack_debian_package(cache)
+    return cache
+
+
+def _complete(folder: Path) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in ("prometheus", "promtool"))
+
+
+def _unpack_debian_package(cache: Path) -> None:
+    """Needs no rights: the package is not installed, and where apt has no package lists they go to a private folder."""
+    with tempfile.TemporaryDirectory() as text:
+        work = Path(text)
+        apt = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root"]
+        private = ["-o", f"Dir::State={work}/state", "-o", f"Dir::Cache={work}/cache"]
+        download = ["download", "prometheus"]
+        if subprocess.run([*apt, *download], cwd=work, capture_output=True, check=False).returncode:
+            (work / "state" / "lists" / "partial").mkdir(parents=True)
+            (work / "cache" / "archives" / "partial").mkdir(parents=True)
+            for command in (["update"], download):
+                done = subprocess.run([*apt, *private, *command], cwd=work, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    pytest.fail(f"cannot download prometheus: apt-get {command[0]}: {done.stderr.strip()}")
+        (package,) = work.glob("prometheus_*.deb")
+        subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        for name in ("prometheus", "promtool"):  # promtool last: its presence says that both are there
+            part = cache / f"{name}.{os.getpid()}"
+            shutil.copy2(work / "root" / "usr" / "bin" / name, part)
+            part.replace(cache / name)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
