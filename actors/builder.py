@@ -1,0 +1,34 @@
+"""The builder actor: compiles candidates in a warm worker process and hands the artifact on by object reference."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult
+from devices.builder import BuildWorker
+from devices.quiet import QuietWindow
+
+
+class Builder:
+    """One build at a time. ``quiet_window``: path of the host's window where a device is measured on this host, None
+    on a host that only builds."""
+
+    def __init__(self, quiet_window: str | None) -> None:
+        self._worker = BuildWorker()
+        self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
+
+    def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact | None]:
+        """Two return values, so that the scheduler learns of a failure without fetching the artifact."""
+        with self._window.working() if self._window else contextlib.nullcontext():
+            result: BuildResult = self._worker.build(request)
+        if isinstance(result, Artifact):
+            return None, result
+        return result, None
+
+    def warm_up(self) -> None:
+        """Start the worker process, so that the first build does not wait for it."""
+        self._worker.start()
+
+    def close(self) -> None:
+        self._worker.close()

@@ -1,0 +1,72 @@
+"""Calls between actors: every wait has a deadline, and Ray's errors are translated here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from fleet_tune.errors import FleetTuneError
+
+
+class ActorLostError(FleetTuneError):
+    """The actor's process is gone: start it again or give its work to another."""
+
+
+class ActorTimeoutError(FleetTuneError):
+    """The actor did not answer within the deadline: treat its work as not done."""
+
+
+async def ask(reference: Any, deadline_secs: float, what: str) -> Any:
+    """Await an object reference for at most ``deadline_secs``.
+
+    Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process is gone and
+    :class:`ActorTimeoutError` at the deadline. ``what`` names the call in the message.
+    """
+    try:
+        return await asyncio.wait_for(_resolve(reference), deadline_secs)
+    except TimeoutError:
+        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
+    except RayTaskError as error:
+        raise _own_error(error) from error
+    except RayError as error:
+        raise ActorLostError(f"{what}: {first_line(error)}") from error
+
+
+def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
+    """:func:`ask` for an actor without an event loop: waits in the calling thread."""
+    try:
+        return ray.get(reference, timeout=deadline_secs)
+    except GetTimeoutError:
+        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
+    except RayTaskError as error:
+        raise _own_error(error) from error
+    except RayError as error:
+        raise ActorLostError(f"{what}: {first_line(error)}") from error
+
+
+def _own_error(error: RayTaskError) -> Exception:
+    """The exception that the actor raised, without Ray's wrapping."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, Exception) else error
+
+
+async def _resolve(reference: Any) -> Any:
+    return await reference
+
+
+def remote_actor(cls: type, *, restarts: int = 0, concurrency: int | None = None, **options: Any) -> Any:
+    """The Ray class of a plain class. Actors take no CPU share: what may run when is decided by quiet windows and
+    bounded queues, not by Ray's counting."""
+    settings: dict[str, Any] = {"num_cpus": 0, "max_restarts": restarts, **options}
+    if concurrency is not None:
+        settings["max_concurrency"] = concurrency
+    return ray.remote(cls).options(**settings)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,84 @@
+"""The Ray cluster of a session: an embedded one of our own, or an existing one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.calls import first_line
+from fleet_tune.errors import ClusterError
+
+# Ray's own files in an embedded cluster: the path must be short, since it holds Unix sockets.
+_EMBEDDED_PREFIX = "ft-ray-"
+_OBJECT_STORE_BYTES = 200 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A connected Ray cluster. ``node_id``: the node of this driver, where the output folder is."""
+
+    node_id: str
+    embedded: bool
+
+    def here(self) -> Any:
+        """Scheduling strategy that pins an actor to the driver's node."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(node_id=self.node_id, soft=False)
+
+
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[Cluster]:
+    """Connect to ``address``, or start an embedded cluster where it is None; leave it again at the end.
+
+    Raises :class:`ClusterError` where the cluster cannot be reached.
+    """
+    # Ray otherwise sets OMP_NUM_THREADS=1 in workers and warns; device servers set their own thread counts.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    import ray
+
+    if ray.is_initialized():
+        # The caller connected (a notebook, a test, a service): use its cluster and leave it as it was.
+        yield Cluster(ray.get_runtime_context().get_node_id(), embedded=False)
+        return
+    folder: Path | None = None
+    try:
+        if address is None:
+            folder = Path(tempfile.mkdtemp(prefix=_EMBEDDED_PREFIX, dir="/tmp"))
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(folder),
+                logging_level="error",
+                log_to_driver=False,
+                configure_logging=True,
+            )
+        else:
+            ray.init(address=address, logging_level="error", log_to_driver=False)
+    except Exception as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        where = "an embedded Ray cluster" if address is None else f"the Ray cluster at {address!r}"
+        raise ClusterError(
+            f"cannot start {where}: {first_line(error)}"
+            if address is None
+            else f"cannot connect to {where}: {first_line(error)}",
+            "check --address, and RAY_AUTH_MODE=token where the cluster asks for a token"
+            if address is not None
+            else "check free memory and space in /tmp, or give a running cluster with --address",
+        ) from error
+    try:
+        yield Cluster(ray.get_runtime_context().get_node_id(), embedded=address is None)
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)

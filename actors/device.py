@@ -1,0 +1,103 @@
+"""The device actor: owns one device, measures artifacts on it and makes the records durable."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from devices.rpc_device import RpcDevice
+
+from actors.calls import fetch
+from actors.recorder import make_record
+from devices.artifact import Artifact, MeasureRequest
+from devices.device import Device
+from devices.quiet import QuietWindow
+from devices.server import DeviceServer
+from fleet_tune.config import DeviceConfig
+from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
+from fleet_tune.errors import DeviceUnreachableError
+
+_APPEND_DEADLINE_SECS = 30.0
+_FETCH_DEADLINE_SECS = 30.0
+STOP_DECISION = "policies.stopping:decide"
+
+
+class DeviceActor:
+    """One device: a local one, whose server it starts, or one reached at ``host:port``.
+
+    A device that shares its host with builders (``quiet_window``) is measured in quiet windows, a batch in each.
+    """
+
+    def __init__(self, config: DeviceConfig, run_id: str, quiet_window: str | None) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
+        self._server: DeviceServer | None = None
+        self._device: Device = self._connect()
+        self._best_secs: dict[str, float] = {}
+
+    def _connect(self) -> Device:
+        config = self._config
+        if config.connect == "local":
+            self._server = DeviceServer(threads=config.threads, decide=STOP_DECISION)
+            self._server.start()
+            host, port = "127.0.0.1", self._server.port
+        else:
+            host, _, text = config.connect.rpartition(":")
+            port = int(text)
+        return RpcDevice(config, host, port, decide=STOP_DECISION)
+
+    def fingerprint(self) -> Fingerprint:
+        """Probe the device. Raises :class:`DeviceUnreachableError`."""
+        with self._quiet():
+            return self._device.fingerprint()
+
+    def add_reference(self, artifact: Artifact, best_secs: float) -> None:
+        """The unscheduled program of a task, and the cost of the task's incumbent from earlier runs."""
+        self._device.add_reference(artifact)
+        self._best_secs[artifact.task_id] = best_secs
+
+    def measure(self, artifacts: Sequence[Any], rule: StopRule, recorder: Any) -> list[tuple[str, Outcome]]:
+        """Measure a batch in one quiet window and store the records; returns (candidate id, outcome) of each.
+
+        ``artifacts``: object references. A lost device gives DEVICE_LOST, which is not stored: the scheduler decides
+        whether the candidate is tried again elsewhere.
+        """
+        fetched: list[Artifact] = [
+            fetch(reference, _FETCH_DEADLINE_SECS, "fetch an artifact") for reference in artifacts
+        ]
+        records: list[Record] = []
+        outcomes: list[tuple[str, Outcome]] = []
+        with self._quiet():
+            for artifact in fetched:
+                assert artifact.candidate is not None
+                measurement = self._measure(artifact, rule)
+                outcomes.append((artifact.candidate.id, measurement.outcome))
+                if measurement.outcome is not Outcome.DEVICE_LOST:
+                    records.append(
+                        make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._config.name)
+                    )
+        if records:
+            fetch(recorder.append.remote(records), _APPEND_DEADLINE_SECS, "store records")
+        return outcomes
+
+    def _measure(self, artifact: Artifact, rule: StopRule) -> Measurement:
+        incumbent_secs = self._best_secs[artifact.task_id]
+        try:
+            measured = self._device.measure(MeasureRequest(artifact, incumbent_secs, rule))
+        except DeviceUnreachableError as error:
+            return Measurement(Outcome.DEVICE_LOST, detail=str(error))
+        if measured.verified and measured.cost_secs < incumbent_secs:
+            self._best_secs[artifact.task_id] = measured.cost_secs
+        return dataclasses.replace(measured, build_secs=artifact.build_secs)
+
+    def close(self) -> None:
+        self._device.close()
+        if self._server is not None:
+            self._server.stop()
+
+    def _quiet(self) -> contextlib.AbstractContextManager[Any]:
+        return self._window.quiet() if self._window else contextlib.nullcontext()

@@ -1,0 +1,101 @@
+"""The recorder: the one writer of the record store. Nobody learns of a measurement before it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fleet_tune.domain import Candidate, Measurement, Record, Task
+from fleet_tune.records import RecordReader, RecordStore
+
+# Appends that arrive within this time share one transaction (and so one fsync).
+_GROUP_COMMIT_SECS = 0.01
+_READ_LIMIT = 512
+_T = TypeVar("_T")
+
+
+class Recorder:
+    """Async actor. ``append`` returns after COMMIT; ``follow`` hands out committed records in order of ``seq``."""
+
+    def __init__(self, path: str, meta: Mapping[str, str]) -> None:
+        self._store = RecordStore(Path(path))
+        self._store.bind(meta)
+        self._reader = RecordReader(Path(path))
+        # One thread: the connection has one user, and the event loop stays free while SQLite waits for the disk.
+        self._thread = ThreadPoolExecutor(1)
+        self._reading = ThreadPoolExecutor(1)
+        self._waiting: list[tuple[Sequence[Record], asyncio.Future[list[int]]]] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
+        self._last_seq = self._reader.last_seq()
+
+    async def put_tasks(self, tasks: Sequence[Task]) -> None:
+        """Store the tasks' definitions, so that records can be read without the model."""
+        for task in tasks:
+            await self._in_thread(self._store.put_task, task)
+
+    async def append(self, records: Sequence[Record]) -> list[int]:
+        """Make ``records`` durable and return their sequence numbers; the same ``uid`` twice is stored once."""
+        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((records, done))
+        if self._committing is None or self._committing.done():
+            self._committing = asyncio.create_task(self._commit())
+        return await done
+
+    async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
+        """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then returns none."""
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait_for(lambda: self._last_seq > cursor), wait_secs)
+            except TimeoutError:
+                return []
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, self._reader.since, cursor, _READ_LIMIT)
+
+    async def last_seq(self) -> int:
+        return self._last_seq
+
+    async def close(self) -> None:
+        """Commit what waits and close the store."""
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
+        await self._in_thread(self._store.close)
+
+    async def _commit(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_GROUP_COMMIT_SECS)
+            group, self._waiting = self._waiting, []
+            flat = [record for records, _ in group for record in records]
+            try:
+                seqs = await self._in_thread(self._store.append, flat)
+            except Exception as error:
+                for _, done in group:
+                    done.set_exception(error)
+                continue
+            start = 0
+            for records, done in group:
+                done.set_result(seqs[start : start + len(records)])
+                start += len(records)
+            async with self._changed:
+                self._last_seq = max([self._last_seq, *seqs])
+                self._changed.notify_all()
+
+    async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+
+def make_record(candidate: Candidate, trace: str, measurement: Measurement, run_id: str, device_id: str) -> Record:
+    """The record of a trial that ended now. The same trial stored twice (a retry after a lost answer) is one record."""
+    return Record(
+        uid=f"{run_id}-{candidate.id}",
+        run_id=run_id,
+        candidate=candidate,
+        trace=trace,
+        measurement=measurement,
+        device_id=device_id,
+        unix_secs=time.time(),
+    )

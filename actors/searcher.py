@@ -1,0 +1,135 @@
+"""The searcher actor: drafts, verifies and selects the candidates of its tasks, in one process, with no call per
+candidate. Its state is what the records say; it follows them from the first one at every start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.calls import ActorLostError, ActorTimeoutError, ask
+from devices.quiet import QuietWindow
+from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
+from fleet_tune.sketch import Sketch
+from policies.cost_model import GradientBoostedModel
+from policies.presets import preset
+from policies.search import Observation, TaskSearch
+
+_LOG = logging.getLogger(__name__)
+_FOLLOW_SECS = 5.0
+_RETRY_SECS = 1.0
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """A task with its sketches and the abstraction of the devices of its class."""
+
+    task: Task
+    sketches: tuple[Sketch, ...]
+    abstraction: DeviceAbstraction
+
+
+class Searcher:
+    """Async actor. ``propose`` returns new candidates of one task; records and model versions arrive by themselves."""
+
+    def __init__(
+        self, tasks: Sequence[SearchTask], method: str, seed: int, recorder: Any, learner: Any, quiet_window: str | None
+    ) -> None:
+        chosen = preset(method)
+        self._tasks = {entry.task.id: entry for entry in tasks}
+        self._searches = {
+            entry.task.id: TaskSearch(
+                entry.sketches,
+                entry.task.workload.flop,
+                entry.abstraction,
+                chosen,
+                # One stream per task, whatever the order in which tasks are served.
+                np.random.default_rng([seed, *entry.task.id.encode()]),
+            )
+            for entry in tasks
+        }
+        self._sketch_index = {entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in tasks}
+        self._recorder = recorder
+        self._learner = learner
+        self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
+        self._cursor = 0
+        self._replayed = asyncio.Event()
+        # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
+        self._lock = asyncio.Lock()
+        self._followers: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Read the records of earlier runs, then follow new ones and the learner's models in the background."""
+        if not self._followers:
+            self._followers = [asyncio.create_task(self._follow_records()), asyncio.create_task(self._follow_models())]
+        await self._replayed.wait()
+
+    async def propose(self, task_id: str, count: int) -> list[Candidate]:
+        """Up to ``count`` candidates that are neither measured nor pending; none when the space is exhausted."""
+        await self.start()
+        entry = self._tasks[task_id]
+        async with self._lock:
+            proposals = await asyncio.to_thread(self._propose, task_id, count)
+        return [
+            Candidate(task_id, proposal.sketch, entry.sketches[proposal.sketch].id, proposal.decisions)
+            for proposal in proposals
+        ]
+
+    def _propose(self, task_id: str, count: int) -> Any:
+        with self._window.working() if self._window else contextlib.nullcontext():
+            return self._searches[task_id].propose(count)
+
+    async def _follow_records(self) -> None:
+        while True:
+            wait_secs = _FOLLOW_SECS if self._replayed.is_set() else 0.0
+            try:
+                records = await ask(self._recorder.follow.remote(self._cursor, wait_secs), 60.0, "follow the records")
+            except (ActorLostError, ActorTimeoutError) as error:
+                _LOG.warning("%s", error)
+                await asyncio.sleep(_RETRY_SECS)
+                continue
+            if not records:
+                self._replayed.set()
+                continue
+            async with self._lock:
+                for task_id, observations in group_observations(records, self._sketch_index).items():
+                    self._searches[task_id].observe(observations)
+            self._cursor = records[-1].seq
+
+    async def _follow_models(self) -> None:
+        """Take the learner's newest models; a slow or dead learner leaves the search with what it has."""
+        versions: dict[str, int] = {}
+        while self._learner is not None:
+            try:
+                fresh = await ask(self._learner.follow.remote(versions, _FOLLOW_SECS), 60.0, "follow the models")
+            except (ActorLostError, ActorTimeoutError) as error:
+                _LOG.warning("%s", error)
+                await asyncio.sleep(_RETRY_SECS)
+                continue
+            for task_id, (version, [weights]) in fresh.items():
+                versions[task_id] = version
+                if task_id in self._searches:
+                    model = GradientBoostedModel.load(await ask(weights, 30.0, "fetch a model"))
+                    async with self._lock:
+                        self._searches[task_id].use_model(model)
+
+
+def group_observations(
+    records: Sequence[Record], sketch_index: Mapping[str, Mapping[str, int]]
+) -> dict[str, list[Observation]]:
+    """Records as observations, by task. Left out: other tasks, sketches that no longer exist, and outcomes that say
+    nothing of the candidate."""
+    grouped: dict[str, list[Observation]] = {}
+    for record in records:
+        index = sketch_index.get(record.task_id, {}).get(record.candidate.sketch_id)
+        if index is None or not record.measurement.outcome.blames_candidate:
+            continue
+        observation = Observation(index, record.candidate.decisions, record.measurement.cost_secs)
+        grouped.setdefault(record.task_id, []).append(observation)
+    return grouped

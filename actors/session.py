@@ -1,0 +1,185 @@
+"""A tuning session: starts the actors, wires them, and takes them down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.builder import Builder
+from actors.calls import ActorLostError, ActorTimeoutError, ask, remote_actor
+from actors.cluster import Cluster
+from actors.device import DeviceActor
+from actors.learner import Learner
+from actors.recorder import Recorder
+from actors.scheduler import Scheduler, SchedulerPlan
+from actors.searcher import Searcher, SearchTask
+from fleet_tune.config import DeviceConfig, FleetConfig
+from fleet_tune.domain import Fingerprint, Record, StopRule
+from fleet_tune.errors import FleetTuneError
+from fleet_tune.results import Progress
+
+_START_SECS = 120.0
+_FOLLOW_SECS = 1.0
+# A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
+_STOP_SECS = 2.0
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """What a session tunes, and within which limits (None: no limit)."""
+
+    run_id: str
+    method: str
+    seed: int
+    tasks: tuple[SearchTask, ...]
+    trial_limit: int | None
+    time_budget_secs: float | None
+
+
+class Session:
+    """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``records``, ``close``."""
+
+    def __init__(self, cluster: Cluster, fleet: FleetConfig, run_id: str) -> None:
+        self._cluster = cluster
+        self._fleet = fleet
+        self._run_id = run_id
+        # A device of this host shares its cores with the builders and searchers: they pause while it measures.
+        shared = any(is_local(device) for device in fleet.devices)
+        self._window = str(Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}") if shared else None
+        self._devices: dict[str, Any] = {}
+        self._builders: list[Any] = []
+        self._actors: list[Any] = []
+        self._recorder: Any = None
+        self._scheduler: Any = None
+        self._running: asyncio.Future[Any] | None = None
+        self._abandoned = False
+
+    async def start_hosts(self) -> dict[str, Fingerprint]:
+        """Start builders and devices; returns each device's fingerprint.
+
+        Raises :class:`fleet_tune.errors.DeviceUnreachableError` where a device does not answer.
+        """
+        here = self._cluster.here()
+        workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
+        builder = remote_actor(Builder, restarts=-1, scheduling_strategy=here if self._window else "SPREAD")
+        self._builders = [builder.remote(self._window) for _ in range(workers)]
+        for device in self._fleet.devices:
+            actor = remote_actor(DeviceActor, restarts=-1, scheduling_strategy=here if is_local(device) else "DEFAULT")
+            self._devices[device.name] = actor.remote(device, self._run_id, self._window if is_local(device) else None)
+        self._actors += [*self._builders, *self._devices.values()]
+        prints = {
+            name: await ask(device.fingerprint.remote(), _START_SECS, f"device {name}")
+            for name, device in self._devices.items()
+        }
+        for one in self._builders:
+            one.warm_up.remote()
+        return prints
+
+    async def start_tuning(
+        self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
+    ) -> None:
+        """Start recorder, learner, searchers and scheduler, and tune in the background.
+
+        ``device_classes``: the name of each device's class.
+        """
+        here = self._cluster.here()
+        self._recorder = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
+        await ask(self._recorder.put_tasks.remote([entry.task for entry in plan.tasks]), _START_SECS, "recorder")
+        learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
+            plan.tasks, plan.method, plan.seed, self._recorder, self._window
+        )
+        searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
+            plan.tasks, plan.method, plan.seed, self._recorder, learner, self._window
+        )
+        await ask(searcher.start.remote(), _START_SECS, "searcher")
+        learner.start.remote()
+        schedule = SchedulerPlan(
+            run_id=plan.run_id,
+            method=plan.method,
+            tasks=tuple(entry.task for entry in plan.tasks),
+            sketch_rules={entry.task.id: tuple(sketch.rule for sketch in entry.sketches) for entry in plan.tasks},
+            floor_secs={entry.task.id: entry.task.workload.flop / entry.abstraction.peak_flops for entry in plan.tasks},
+            trial_limit=plan.trial_limit,
+            time_budget_secs=plan.time_budget_secs,
+            build_timeout_secs=self._fleet.build.timeout_secs,
+            seed=plan.seed,
+            rule=StopRule(),
+        )
+        self._scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
+            schedule,
+            self._recorder,
+            {entry.task.id: searcher for entry in plan.tasks},
+            self._builders,
+            {name: (device_classes[name], device) for name, device in self._devices.items()},
+        )
+        self._actors += [learner, searcher, self._scheduler]
+        self._running = asyncio.ensure_future(_result(self._scheduler.run.remote()))
+
+    async def records(self, cursor: int = 0) -> AsyncIterator[Record | None]:
+        """Acknowledged records with ``seq > cursor`` as they come, None whenever a second passes without one; ends
+        when tuning has ended and all are read. Raises what ended tuning early."""
+        assert self._running is not None
+        while True:
+            over = self._running.done() or self._abandoned
+            wait_secs = 0.0 if over else _FOLLOW_SECS
+            records: Sequence[Record] = await ask(
+                self._recorder.follow.remote(cursor, wait_secs), 60.0, "follow the records"
+            )
+            for record in records:
+                yield record
+                cursor = record.seq
+            if over and not records:
+                break
+            if not records:
+                yield None
+        if self._running.done():
+            self._running.result()
+
+    async def progress(self) -> Progress:
+        progress: Progress = await ask(self._scheduler.progress.remote(), 10.0, "progress")
+        return progress
+
+    async def last_seq(self) -> int:
+        seq: int = await ask(self._recorder.last_seq.remote(), 30.0, "recorder")
+        return seq
+
+    async def stop(self) -> None:
+        """Stop granting; what is being measured is stored if it ends in time."""
+        if self._scheduler is None or self._running is None or self._running.done():
+            return
+        with contextlib.suppress(ActorLostError, ActorTimeoutError):
+            await ask(self._scheduler.stop.remote(), 1.0, "stop")
+        await asyncio.wait([self._running], timeout=_STOP_SECS)
+        self._abandoned = True
+
+    async def close(self) -> None:
+        """Close the store and end every actor. Acknowledged records are already durable: a deadline loses none."""
+        import ray
+
+        if self._recorder is not None:
+            with contextlib.suppress(FleetTuneError):
+                await ask(self._recorder.close.remote(), 1.0, "close the record store")
+            self._actors.append(self._recorder)
+        hosts = [*self._builders, *self._devices.values()]
+        closing = (ask(actor.close.remote(), 0.5, "close") for actor in hosts)
+        # A host that is busy is ended below; its child processes end with it.
+        await asyncio.gather(*closing, return_exceptions=True)
+        for actor in self._actors:
+            with contextlib.suppress(Exception):
+                ray.kill(actor, no_restart=True)
+
+
+def is_local(device: DeviceConfig) -> bool:
+    """Whether the device shares this host's cores."""
+    return device.connect == "local" or device.connect.rpartition(":")[0] in ("127.0.0.1", "localhost")
+
+
+async def _result(reference: Any) -> None:
+    """The end of tuning. No deadline of its own: it lasts as long as the budget, and ``stop`` bounds its end."""
+    await reference

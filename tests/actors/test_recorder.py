@@ -1,0 +1,89 @@
+"""The recorder: acknowledged means committed, followers miss nothing and get nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from actors.recorder import Recorder, make_record
+from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.records import RecordReader
+
+TASK = Task(Workload("17", "matmul", 2.0, "{}"), DeviceClass("cpu-2", '{"kind":"llvm"}'), 3)
+
+
+def record(number: int, run_id: str = "run") -> Record:
+    measurement = Measurement(Outcome.OK, (1e-3 / (number + 1),), verified=True)
+    return make_record(Candidate(TASK.id, 0, "s", (number,)), "[]", measurement, run_id, "here")
+
+
+@pytest.fixture
+async def recorder(tmp_path: Path) -> Recorder:
+    made = Recorder(str(tmp_path / "records.db"), {"network": "n"})
+    await made.put_tasks([TASK])
+    return made
+
+
+async def test_an_acknowledged_record_is_in_the_file(recorder: Recorder, tmp_path: Path) -> None:
+    seqs = await recorder.append([record(0), record(1)])
+    # Another connection sees only what is committed.
+    assert [found.seq for found in RecordReader(tmp_path / "records.db").since(0)] == seqs
+
+
+async def test_concurrent_appends_get_their_own_sequence_numbers(recorder: Recorder, tmp_path: Path) -> None:
+    answers = await asyncio.gather(*(recorder.append([record(2 * i), record(2 * i + 1)]) for i in range(20)))
+    stored = {found.seq: found.candidate.decisions[0] for found in RecordReader(tmp_path / "records.db")}
+    assert [[stored[seq] for seq in seqs] for seqs in answers] == [[2 * i, 2 * i + 1] for i in range(20)]
+
+
+async def test_the_same_trial_twice_is_one_record(recorder: Recorder) -> None:
+    first = await recorder.append([record(5)])
+    assert await recorder.append([record(5)]) == first
+    assert await recorder.append([record(5, "later run")]) != first
+
+
+async def test_a_follower_gets_every_record_once_in_order(recorder: Recorder) -> None:
+    got: list[int] = []
+
+    async def follow() -> None:
+        cursor = 0
+        while len(got) < 30:
+            for found in await recorder.follow(cursor, 5.0):
+                got.append(found.seq)
+                cursor = found.seq
+
+    following = asyncio.create_task(follow())
+    for number in range(30):
+        await recorder.append([record(number)])
+    await asyncio.wait_for(following, 30.0)
+    assert got == sorted(set(got))
+    assert len(got) == 30
+
+
+async def test_following_an_idle_store_returns_nothing_after_the_wait(recorder: Recorder) -> None:
+    (seq,) = await recorder.append([record(0)])
+    assert await recorder.follow(seq, 0.0) == []
+
+
+async def test_a_failing_store_fails_the_append_and_the_next_one_works(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> list[int]:
+        raise OSError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recorder._store, "append", refuse)
+        with pytest.raises(OSError, match="no"):
+            await recorder.append([record(0)])
+    assert await recorder.append([record(0)]) == [1]
+
+
+async def test_a_restarted_recorder_continues_the_sequence(recorder: Recorder, tmp_path: Path) -> None:
+    (before,) = await recorder.append([record(0)])
+    await recorder.close()
+    again = Recorder(str(tmp_path / "records.db"), {"network": "n"})
+    assert await again.last_seq() == before
+    (after,) = await again.append([record(1)])
+    assert after > before
