@@ -1,0 +1,136 @@
+"""Latent schedule explorer (Pruner section 4.1): a genetic search over decision matrices on a cheap fitness.
+
+Nothing is scheduled or lowered: a generation is a few dozen numpy calls. The fitness is the analyzer's predicted log
+seconds with the calibration's correction (``fleet``), or a learned model's (``ansor``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.analyzer import analyse
+from policies.features import symbolic_features
+from policies.quantities import Floats
+from policies.sampling import Matrix, crossover, enumerate_all, mutate, sample, space_size, unique_rows
+
+Fitness = Callable[[NDArray[np.float32], Floats], Floats]
+"""From features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN where undescribed) to predicted log seconds."""
+
+ENUMERATE_LIMIT = 2048
+"""Spaces up to this size are enumerated instead of searched."""
+
+
+@dataclass(frozen=True)
+class DraftSettings:
+    """``size``: candidates kept; ``population`` evaluated a generation; ``mutation``: share of children mutated."""
+
+    size: int = 512
+    population: int = 1024
+    generations: int = 4
+    mutation: float = 0.85
+    elite_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.population < 2 or self.generations < 1:
+            raise ValueError(f"a draft needs at least one candidate, two parents and one generation, got {self}")
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """Distinct candidates of one sketch, the best first.
+
+    ``matrix`` (n, d); ``features`` (n, f); ``analytic_log_secs`` (n,): the analyzer alone, NaN where undescribed;
+    ``log_secs`` (n,): the fitness; ``unrolled`` (n,): straight-line operations, 1 where unknown.
+    """
+
+    matrix: Matrix
+    features: NDArray[np.float32]
+    analytic_log_secs: Floats
+    log_secs: Floats
+    unrolled: Floats
+
+    def take(self, rows: NDArray[np.intp]) -> Drafted:
+        return Drafted(
+            self.matrix[rows],
+            self.features[rows],
+            self.analytic_log_secs[rows],
+            self.log_secs[rows],
+            self.unrolled[rows],
+        )
+
+
+def _join(first: Drafted, second: Drafted) -> Drafted:
+    return Drafted(
+        np.concatenate([first.matrix, second.matrix]),
+        np.concatenate([first.features, second.features]),
+        np.concatenate([first.analytic_log_secs, second.analytic_log_secs]),
+        np.concatenate([first.log_secs, second.log_secs]),
+        np.concatenate([first.unrolled, second.unrolled]),
+    )
+
+
+def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
+    """Score candidates in their order. Those the analyzer calls infeasible score plus infinity."""
+    if sketch.statements:
+        known = analyse(sketch, matrix, device)
+        features = symbolic_features(sketch, matrix, device, known)
+        analytic = np.log(known.latency_secs)
+        allowed = known.feasible
+        unrolled = known.terms.get("unrolled", np.ones(len(matrix)))
+    else:
+        features = symbolic_features(sketch, matrix, device)
+        analytic = np.full(len(matrix), np.nan)
+        allowed = np.ones(len(matrix), dtype=bool)
+        unrolled = np.ones(len(matrix))
+    scores = np.nan_to_num(analytic, nan=0.0) if fitness is None else fitness(features, analytic)
+    return Drafted(matrix, features, analytic, np.where(allowed, scores, np.inf), unrolled)
+
+
+def draft(
+    sketch: Sketch,
+    device: DeviceAbstraction,
+    rng: np.random.Generator,
+    settings: DraftSettings | None = None,
+    fitness: Fitness | None = None,
+    seeds: Matrix | None = None,
+) -> Drafted:
+    """The best ``settings.size`` distinct feasible candidates found, the best first.
+
+    ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. Fewer than ``size`` come
+    back where the space is small. Infeasible candidates come back only where nothing feasible was found at all.
+    """
+    settings = settings or DraftSettings()
+    if space_size(sketch) <= ENUMERATE_LIMIT:
+        return _best(evaluate(sketch, enumerate_all(sketch), device, fitness), settings.size)
+    first = sample(sketch, settings.population, rng)
+    if seeds is not None and len(seeds):
+        parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
+        first = np.concatenate([seeds, mutate(sketch, parents, rng), first[: -settings.population // 4]])
+    found = evaluate(sketch, first[unique_rows(first)], device, fitness)
+    for _ in range(settings.generations - 1):
+        found = _best(found, max(settings.size, settings.population))
+        elite = max(int(settings.elite_share * len(found.matrix)), 2)
+        # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
+        ranks = (np.square(rng.random((2, settings.population))) * elite).astype(np.int64)
+        children = crossover(sketch, found.matrix[ranks[0]], found.matrix[ranks[1]], rng)
+        mutated = rng.random(settings.population) < settings.mutation
+        children[mutated] = mutate(sketch, children[mutated], rng)
+        together = np.concatenate([found.matrix, children])
+        fresh = unique_rows(together)
+        fresh = fresh[fresh >= len(found.matrix)] - len(found.matrix)
+        if len(fresh):
+            found = _join(found, evaluate(sketch, children[fresh], device, fitness))
+    return _best(found, settings.size)
+
+
+def _best(found: Drafted, size: int) -> Drafted:
+    usable = np.flatnonzero(np.isfinite(found.log_secs))
+    rows = usable if len(usable) else np.arange(len(found.log_secs))
+    order = rows[np.argsort(found.log_secs[rows], kind="stable")]
+    return found.take(order[:size])
