@@ -1,0 +1,138 @@
+"""Lowered networks as executables of TVM's virtual machine, with their weights beside them.
+
+The weights become arguments of ``main``, so that the library stays small and building it does not depend on their
+size. Where a schedule wants a weight in another layout, the re-layout is lifted out of ``main`` into a function of its
+own, which runs once, here, when the network is built: at run time it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from devices.artifact import TensorSpec
+from devices.targets import NATIVE, parse_target, resolve_target
+
+Array = npt.NDArray[Any]
+
+_TRANSFORM = "main_transform_params"
+
+
+@dataclass(frozen=True)
+class Executable:
+    """``module``: TVM's runtime module for the target, not yet linked. ``parameters``: the weights in the layouts that
+    ``main`` wants, in the order of its arguments after the inputs. ``main_text``: the lowered ``main``, for tests."""
+
+    module: Any
+    parameters: tuple[Array, ...]
+    main: Any
+
+
+def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
+    """Shapes and dtypes of Relax tensor types, tuples flattened."""
+    specs: list[TensorSpec] = []
+    for kind in types:
+        if isinstance(kind, relax.TupleType):
+            specs.extend(tensor_specs(list(kind.fields)))
+        else:
+            specs.append(TensorSpec(tuple(int(extent) for extent in kind.shape.values), str(kind.dtype)))
+    return tuple(specs)
+
+
+def build(module: Any, target_text: str) -> Executable:
+    """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule get none on a CPU
+    and TVM's default thread bindings on a GPU."""
+    module, constants = _constants_to_parameters(module)
+    module = relax.transform.SplitLayoutRewritePreproc()(module)
+    module = relax.transform.LiftTransformParams()(module)
+    clean = relax.transform.DeadCodeElimination
+    parameters = _transformed(clean([_TRANSFORM])(module), constants)
+    main = clean(["main"])(module)
+    return Executable(_compile(main, parse_target(target_text)).mod, parameters, main["main"])
+
+
+def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
+    """The lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
+    executable = build(module, resolve_target(NATIVE))
+    machine = relax.VirtualMachine(tvm.runtime.Executable(executable.module), tvm.cpu())
+    parameters = [tvm.runtime.tensor(array) for array in executable.parameters]
+
+    def run(*inputs: Array) -> tuple[Array, ...]:
+        return flatten(machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(x)) for x in inputs), *parameters))
+
+    return run
+
+
+def flatten(result: Any) -> tuple[Array, ...]:
+    """The tensors of a virtual machine's result as arrays, nested tuples flattened."""
+    if hasattr(result, "numpy"):
+        return (result.numpy(),)
+    return tuple(array for item in result for array in flatten(item))
+
+
+@mutator
+class _Binder(PyExprMutator):  # type: ignore[misc]
+    """Replaces every constant by a new parameter."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.variables: list[Any] = []
+        self.arrays: list[Any] = []
+
+    def visit_generic_const_(self, constant: GenericConst) -> Any:
+        if not hasattr(constant.value, "numpy"):
+            return constant
+        # One for each use: the layout of a weight is chosen by the kernel that reads it.
+        variable = relax.Var(f"param_{len(self.variables)}", constant.ty)
+        self.variables.append(variable)
+        self.arrays.append(constant.value)
+        return variable
+
+
+def _constants_to_parameters(module: Any) -> tuple[Any, list[Any]]:
+    function = module["main"]
+    binder = _Binder(module)
+    body = binder.visit_expr(function.body)
+    with_parameters = relax.Function(
+        [*function.params, *binder.variables], body, function.ret_ty, function.is_pure, function.attrs
+    ).with_attr("num_input", len(function.params))
+    result = tvm.IRModule(dict(module.functions.items()), module.attrs)
+    result.update_func(module.get_global_var("main"), with_parameters)
+    return result, binder.arrays
+
+
+def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
+    """Runs the lifted re-layout on this machine."""
+    executable = _compile(module, parse_target(resolve_target(NATIVE)))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    # The function takes and returns tuples of tensors.
+    return tuple(tensor.numpy() for tensor in machine[_TRANSFORM](constants))
+
+
+def _compile(module: Any, target: tvm.target.Target) -> Any:
+    transform = relax.transform
+    pipeline = [
+        transform.RewriteDataflowReshape(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        transform.StaticPlanBlockMemory(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]
+    if target.kind.name != "llvm":
+        pipeline.insert(0, tvm.s_tir.transform.DefaultGPUSchedule())
+    with target:
+        return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(pipeline))
