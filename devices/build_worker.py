@@ -1,0 +1,125 @@
+"""The child process of :class:`devices.builder.BuildWorker`: schedules, compiles and links, one request at a time.
+
+Run as ``python -m devices.build_worker``. TVM is imported once; the design spaces of recent tasks stay in memory. A
+request names a task by its id; the task itself comes with the first request for it.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from devices.child import Channel, parent_channel, read_in_background, without_torch
+from devices.failures import last_line
+from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.errors import UserError
+
+# Design spaces hold a TVM schedule for each sketch: about a megabyte each.
+CACHED_SPACES = 64
+
+
+def main() -> None:
+    channel = parent_channel()
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    read_in_background(channel, requests.put)
+    without_torch()
+    serve(channel, requests.get, Compiler())
+
+
+def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler: Compiler) -> None:
+    """Answer requests until the process is killed."""
+    channel.send({"ready": True})
+    while True:
+        request = next_request()
+        started = time.perf_counter()
+        try:
+            answer = compiler.build(request)
+        except UserError as error:
+            answer = {"status": "user_error", "problem": error.problem, "next_step": error.next_step}
+        except Exception as error:
+            answer = {"status": "error", "detail": last_line(error)}
+        answer["build_secs"] = time.perf_counter() - started
+        answer["resident_bytes"] = resident_bytes()
+        channel.send(answer)
+
+
+class Compiler:
+    """Design spaces by task, and the way from a candidate to a library."""
+
+    def __init__(self) -> None:
+        from devices import intrinsics, linking, spaces  # slow to import: the worker is ready when it has done so
+
+        self._load_intrinsics = intrinsics.load_intrinsics
+        self._spaces = spaces
+        self._link = linking.link
+        self._by_task: OrderedDict[str, tuple[Task, spaces.DesignSpace]] = OrderedDict()
+
+    def build(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request: library, arguments and trace. Raises whatever TVM or the design space raises."""
+        import tvm
+
+        from devices.targets import parse_target
+
+        started = time.perf_counter()
+        task, space = self._space(request)
+        candidate = request["candidate"]
+        if candidate is None:
+            scheduled = self._spaces.unscheduled(task)
+        else:
+            sketch, sketch_id, decisions = candidate
+            scheduled = space.schedule(Candidate(task.id, sketch, sketch_id, tuple(decisions)))
+        scheduled_at = time.perf_counter()
+        module = tvm.tirx.build(scheduled.module, target=parse_target(task.device_class.target))
+        compiled_at = time.perf_counter()
+        library = self._link(module, task.device_class.target)
+        return {
+            "status": "ok",
+            "library": library,
+            "args": [[list(spec.shape), spec.dtype] for spec in scheduled.args],
+            "original_args": [[list(spec.shape), spec.dtype] for spec in scheduled.original_args],
+            "outputs": list(scheduled.outputs),
+            "packed": list(scheduled.packed),
+            "trace": scheduled.trace,
+            "schedule_secs": scheduled_at - started,
+            "compile_secs": compiled_at - scheduled_at,
+            "link_secs": time.perf_counter() - compiled_at,
+        }
+
+    def _space(self, request: dict[str, Any]) -> tuple[Task, Any]:
+        task_id = request["task_id"]
+        if request["task"] is not None:
+            task = decode_task(request["task"])
+            self._load_intrinsics(task.device_class.target)
+            self._by_task[task_id] = task, self._spaces.DesignSpace(task)
+            if len(self._by_task) > CACHED_SPACES:
+                self._by_task.popitem(last=False)
+        self._by_task.move_to_end(task_id)
+        return self._by_task[task_id]
+
+
+def encode_task(task: Task) -> dict[str, Any]:
+    """A task as a msgpack map."""
+    workload, device_class = task.workload, task.device_class
+    return {
+        "workload": [workload.hash, workload.name, workload.flop, workload.module],
+        "device_class": [device_class.name, device_class.target],
+        "weight": task.weight,
+    }
+
+
+def decode_task(message: dict[str, Any]) -> Task:
+    return Task(Workload(*message["workload"]), DeviceClass(*message["device_class"]), message["weight"])
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+if __name__ == "__main__":
+    main()

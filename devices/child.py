@@ -1,0 +1,182 @@
+"""Long-lived child processes of ours: how they start, talk to their parent, and end with it.
+
+A child is a fresh interpreter (never a fork of a process that has TVM loaded) that runs one module of this package.
+Parent and child share a socket pair; messages are msgpack maps with their length in front. The socket is the child's
+lifeline too: when the parent dies, however it dies, the kernel closes its end, and the child sees that and exits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+_LENGTH = struct.Struct("<Q")
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class Channel:
+    """Messages over a connected stream socket. Either end may be used by one thread at a time for each direction."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Raises OSError when the other end is gone."""
+        body = msgpack.packb(message, use_bin_type=True)
+        self._socket.settimeout(None)
+        self._socket.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self, timeout_secs: float | None = None) -> dict[str, Any]:
+        """The next message. Raises EOFError when the other end is gone, TimeoutError past the deadline."""
+        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        message: dict[str, Any] = msgpack.unpackb(self._read(length, deadline), raw=False)
+        return message
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self, size: int, deadline: float | None) -> bytes:
+        chunks = bytearray()
+        while len(chunks) < size:
+            if deadline is None:
+                self._socket.settimeout(None)
+            else:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise TimeoutError("no message within the deadline")
+                self._socket.settimeout(remaining)
+            try:
+                chunk = self._socket.recv(min(size - len(chunks), 1 << 20))
+            except ConnectionError as error:
+                raise EOFError("the other process is gone") from error
+            if not chunk:
+                raise EOFError("the other process is gone")
+            chunks += chunk
+        return bytes(chunks)
+
+
+class Child:
+    """A running child process, seen from its parent.
+
+    ``module``: dotted name of the module to run; it gets ``args`` on its command line and its end of the channel from
+    :func:`parent_channel`. ``env``: variables on top of this process' own. ``pass_fds``: descriptors it inherits.
+    """
+
+    def __init__(
+        self, module: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *args],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": path, **(env or {}), _CHANNEL_VARIABLE: str(theirs.fileno())},
+                pass_fds=[theirs.fileno(), *pass_fds],
+                # Its own process group: Ctrl-C in a terminal is for the parent, which then ends its children in order.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self) -> None:
+        """Wait until the child has ended."""
+        self._process.wait()
+
+    def kill(self) -> None:
+        """End the child and all processes of its group, and reap it. May be called twice."""
+        if self._process.poll() is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                self._process.kill()
+        self._process.wait()
+        self.channel.close()
+        self._errors.close()
+
+    def obituary(self, wait_secs: float = 5.0) -> str:
+        """What a child that ended said last and how it ended, in one line; kill() takes the words away."""
+        try:
+            code = self._process.wait(wait_secs)
+        except subprocess.TimeoutExpired:
+            return "still running, with its channel closed"
+        return "; ".join(filter(None, [describe_exit(code), self.last_words()]))
+
+    def last_words(self) -> str:
+        """The last line of the child's output."""
+        if self._errors.closed:
+            return ""
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - 4096))
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip()[:500] if lines else ""
+
+
+def describe_exit(code: int) -> str:
+    """A process' exit code in words, as :mod:`subprocess` gives it: negative is the number of a signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def parent_channel() -> Channel:
+    """In the child: its end of the channel."""
+    return Channel(socket.socket(fileno=int(os.environ.pop(_CHANNEL_VARIABLE))))
+
+
+def read_in_background(channel: Channel, handle: Callable[[dict[str, Any]], None]) -> None:
+    """In the child: hand each message to ``handle`` on a thread, and exit at once when the parent is gone."""
+
+    def run() -> None:
+        while True:
+            try:
+                message = channel.receive()
+            except (EOFError, OSError):
+                os._exit(0)
+            handle(message)
+
+    threading.Thread(target=run, name="parent", daemon=True).start()
+
+
+def without_torch() -> None:
+    """In the child, before TVM is imported: make ``import torch`` fail.
+
+    tvm_ffi imports torch if it can, which takes a second and 200 MB, and TVM's code generation needs none of it.
+    """
+    sys.modules["torch"] = None  # type: ignore[assignment]
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """In a forked child of ``parent_pid``: have the kernel kill it when its parent's forking thread ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+    if os.getppid() != parent_pid:
+        os._exit(0)
+
+
+_CHANNEL_VARIABLE = "FLEET_TUNE_CHANNEL"

@@ -1,0 +1,222 @@
+"""The device server: what ``fleet-tune device serve`` runs, and what a device actor starts for its own machine.
+
+It holds the listening socket, and keeps a child process on it that serves TVM RPC sessions
+(:mod:`devices.session_server`). A kernel that crashes costs its session's process; if the child itself dies, a new one
+takes over the same socket, and clients that connect in between wait in its queue.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from devices.child import Child
+from devices.evaluator import load_decide
+from fleet_tune.errors import FleetTuneError, UserError
+
+DEFAULT_KEY = ""
+_START_TIMEOUT_SECS = 60.0
+# A child that dies sooner than this after its start is not tried again at once.
+_QUICK_DEATH_SECS = 5.0
+_MAX_QUICK_DEATHS = 5
+
+
+class ServerStartError(FleetTuneError):
+    """The server's child process could not be started: a fault of the installation."""
+
+
+class ServerAddressError(UserError):
+    """The address cannot be listened on: choose another one."""
+
+
+class DeviceServer:
+    """A supervised TVM RPC server for one device.
+
+    ``host``, ``port``: where to listen; port 0 takes a free one (see :attr:`port`). Whoever reaches the port can run
+    code as this user, so the default is loopback. ``threads``: threads that kernels run on (TVM's own default is half
+    of the logical CPUs); None for all CPUs that this process may use. ``decide``: ``"module:function"`` of the rule
+    that stops a measurement; None to stop at the rule's maximum only.
+    ``key``: what clients must name to be served (TVM's routing label, no secret).
+
+    The server ends with the process that started it, also when that is killed.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int | None = None,
+        decide: str | None = None,
+        key: str = DEFAULT_KEY,
+    ) -> None:
+        load_decide(decide)  # a wrong name is the caller's error, here and now
+        self.host = host
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._requested_port = port
+        self._decide = decide
+        self._key = key
+        self._socket: socket.socket | None = None
+        self._folder: Path | None = None
+        self._child: Child | None = None
+        self._supervisor: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self.failure: ServerStartError | None = None
+
+    def __enter__(self) -> DeviceServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port in use. RuntimeError before :meth:`start`."""
+        if self._socket is None:
+            raise RuntimeError("the device server is not started")
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def child_pid(self) -> int:
+        """Process id of the child that serves at the moment. RuntimeError before :meth:`start`."""
+        if self._child is None:
+            raise RuntimeError("the device server is not started")
+        return self._child.pid
+
+    def start(self) -> None:
+        """Listen, start the child and return when it serves.
+
+        Raises ServerAddressError if the address is taken or not ours, ServerStartError if the child does not start.
+        """
+        self._socket = self._listen()
+        self._folder = Path(tempfile.mkdtemp(prefix="fleet-tune-device-"))
+        try:
+            self._child = self._start_child()
+        except ServerStartError:
+            self.stop()
+            raise
+        self._supervisor = threading.Thread(target=self._supervise, name="device-server", daemon=True)
+        self._supervisor.start()
+
+    def stop(self) -> None:
+        """End the child and its session, close the socket, remove the temporary files. May be called twice."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.kill()
+        if self._supervisor is not None:
+            self._supervisor.join(10.0)
+        if self._socket is not None:
+            self._socket.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def serve_forever(self, ready: Callable[[DeviceServer], None] | None = None) -> None:
+        """Start, call ``ready``, and serve until SIGTERM or SIGINT (main thread only).
+
+        Raises what :meth:`start` raises, and ServerStartError if the child can not be kept alive.
+        """
+
+        def finish(_number: int, _frame: FrameType | None) -> None:
+            self._stopping.set()
+
+        before = {number: signal.signal(number, finish) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            with self:
+                if ready is not None:
+                    ready(self)
+                self._stopping.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.failure is not None:
+            raise self.failure
+
+    def _listen(self) -> socket.socket:
+        listening = None
+        try:
+            family = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)[0][0]
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self.host, self._requested_port))
+            listening.listen(16)
+        except OSError as error:
+            if listening is not None:
+                listening.close()
+            raise ServerAddressError(
+                f"cannot listen on {self.host}:{self._requested_port} ({error.strerror or error})",
+                "choose another host or port, or port 0 for a free one",
+            ) from error
+        return listening
+
+    def _start_child(self) -> Child:
+        assert self._socket is not None
+        arguments = [f"--socket={self._socket.fileno()}", f"--key={self._key}", f"--folder={self._folder}"]
+        if self._decide is not None:
+            arguments.append(f"--decide={self._decide}")
+        environment = {
+            "TVM_NUM_THREADS": str(self.threads),
+            "OMP_NUM_THREADS": str(self.threads),
+            # Starts in half the time and half the memory; a device runs kernels and compiles none.
+            "TVM_USE_RUNTIME_LIB": "1",
+        }
+        child = Child("devices.session_server", arguments, environment, pass_fds=[self._socket.fileno()])
+        try:
+            child.channel.receive(_START_TIMEOUT_SECS)
+        except (EOFError, OSError) as error:
+            reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
+            child.kill()
+            raise ServerStartError(f"the device server's process did not start: {reason}") from error
+        return child
+
+    def _supervise(self) -> None:
+        """Replace the child whenever it dies; give up when it keeps dying as soon as it is started."""
+        quick_deaths = 0
+        while True:
+            assert self._child is not None
+            started = time.monotonic()
+            self._child.wait()
+            if self._stopping.is_set():
+                return
+            quick_deaths = quick_deaths + 1 if time.monotonic() - started < _QUICK_DEATH_SECS else 0
+            reason = self._child.obituary()
+            self._child.kill()
+            try:
+                if quick_deaths >= _MAX_QUICK_DEATHS:
+                    raise ServerStartError(f"the device server's process keeps dying: {reason}")
+                child = self._start_child()
+            except ServerStartError as error:
+                self.failure = error
+                self._stopping.set()
+                return
+            self._child = child
+            if self._stopping.is_set():
+                child.kill()
+                return
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    threads: int | None = None,
+    decide: str | None = None,
+    key: str = DEFAULT_KEY,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve this machine as a device until SIGTERM or SIGINT; ``announce`` gets one line when it is ready.
+
+    Raises ServerAddressError, ServerStartError.
+    """
+    server = DeviceServer(host, port, threads, decide, key)
+    server.serve_forever(
+        lambda ready: announce(f"device server ready on {ready.host}:{ready.port} ({ready.threads} threads)")
+    )

@@ -1,0 +1,248 @@
+"""The child process of :class:`devices.server.DeviceServer`: accepts TVM RPC clients and forks one process for each.
+
+Run as ``python -m devices.session_server``. It speaks the handshake of TVM's RPC server and hands the connection to
+TVM's own server loop, in a forked session process. TVM's Python server, which does the same, ends for good when a
+session process dies of a crashing kernel, and waits for ever on a client that connects and says nothing; this one
+notes how the session ended and takes the next client at once.
+
+On top of TVM's functions a session has, for our own clients:
+
+- ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.evaluator`);
+- ``fleet_tune.describe()``: JSON text about the machine (:func:`describe`);
+- ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
+- ``fleet_tune.last_exit()``: how the session before this one ended, empty if it ended in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from devices.child import describe_exit, die_with_parent, parent_channel, read_in_background, without_torch
+from devices.evaluator import (
+    Decide,
+    batch_timer,
+    decode_request,
+    encode_evaluation,
+    evaluate,
+    killed_after,
+    load_decide,
+)
+
+HANDSHAKE_TIMEOUT_SECS = 5.0
+_INT = struct.Struct("<i")
+# A batch may take a little longer than the rule's timeout before the kernel ends the process.
+_TIMEOUT_SLACK = 1.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
+    parser.add_argument("--key", required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="private folder for uploads")
+    parser.add_argument("--decide", help="module:function of the stopping rule")
+    options = parser.parse_args()
+    channel = parent_channel()
+    read_in_background(channel, lambda _message: None)
+    without_torch()
+    decide = load_decide(options.decide)
+    listener = SessionServer(socket.socket(fileno=options.socket), options.key, options.folder, decide)
+    channel.send({"ready": True})
+    listener.run()
+
+
+class SessionServer:
+    """Accepts clients on a listening socket, one session at a time, until the process is killed."""
+
+    def __init__(self, listening: socket.socket, key: str, folder: Path, decide: Decide | None) -> None:
+        import tvm.rpc.server as tvm_server
+
+        _load_cuda_runtime()
+        self._tvm_server = tvm_server
+        self._listening = listening
+        self._key = key
+        self._folder = folder
+        self._last_exit = ""
+        _register(decide, lambda: self._last_exit)
+
+    def run(self) -> None:
+        while True:
+            connection, _address = self._listening.accept()
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                try:
+                    timeout_secs = self._handshake(connection)
+                except (OSError, struct.error, UnicodeDecodeError, ValueError):
+                    continue  # not a TVM client, or one that does not know our key
+                self._serve(connection, timeout_secs)
+
+    def _handshake(self, connection: socket.socket) -> float | None:
+        """The session timeout that the client asks for, if any. Raises ValueError for a client that is not for us."""
+        base = self._tvm_server.base
+        connection.settimeout(HANDSHAKE_TIMEOUT_SECS)
+        if _INT.unpack(base.recvall(connection, _INT.size))[0] != base.RPC_MAGIC:
+            raise ValueError("not a TVM RPC client")
+        (length,) = _INT.unpack(base.recvall(connection, _INT.size))
+        if not 0 < length < 4096:
+            raise ValueError("not a TVM RPC client")
+        words = base.recvall(connection, length).decode().split()
+        if not words or words[0] != f"client:{self._key}":
+            connection.sendall(_INT.pack(base.RPC_CODE_MISMATCH))
+            raise ValueError("the client asks for another key")
+        answer = f"server:{self._key}".encode()
+        connection.sendall(_INT.pack(base.RPC_CODE_SUCCESS) + _INT.pack(len(answer)) + answer)
+        connection.settimeout(None)
+        timeouts = [word.removeprefix("-timeout=") for word in words[1:] if word.startswith("-timeout=")]
+        return float(timeouts[-1]) if timeouts else None
+
+    def _serve(self, connection: socket.socket, timeout_secs: float | None) -> None:
+        """Fork the session's process, wait until it ends and note how."""
+        folder = Path(tempfile.mkdtemp(prefix="session-", dir=self._folder))
+        own_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent(own_pid)
+                self._listening.close()
+                self._session(connection, folder, timeout_secs)
+            except BaseException as error:
+                print(f"session: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        connection.close()
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._last_exit = describe_exit(code) if code else ""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _session(self, connection: socket.socket, folder: Path, timeout_secs: float | None) -> None:
+        """In the forked process: TVM's server loop over the connection, until the client closes it."""
+        os.chdir(folder)
+        _end_with_client(connection, timeout_secs)
+        work_folder = self._tvm_server.utils.tempdir(custom_path=str(folder / "files"))
+        self._tvm_server._server_env(None, work_folder)
+        self._tvm_server._ffi_api.ServerLoop(connection.fileno())
+
+
+def _end_with_client(connection: socket.socket, timeout_secs: float | None) -> None:
+    """End this process once the client is gone or its session has expired, even while a kernel hangs."""
+
+    def watch() -> None:
+        poller = select.poll()
+        poller.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+        poller.poll(None if timeout_secs is None else timeout_secs * 1000)
+        # The server loop sees an orderly end too, and cleans up: give it a moment.
+        threading.Event().wait(1.0)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="client", daemon=True).start()
+
+
+def _load_cuda_runtime() -> None:
+    """TVM with its runtime library alone leaves CUDA's part out; without a driver on this machine it does not load."""
+    from tvm.base import _LOADED_LIBS
+    from tvm_ffi.libinfo import load_lib_ctypes
+
+    folder = Path(_LOADED_LIBS["tvm_runtime"]._name).resolve().parent
+    with contextlib.suppress(OSError, RuntimeError):
+        load_lib_ctypes("tvm", "tvm_runtime_cuda", "RTLD_LOCAL", extra_lib_paths=[folder])
+
+
+def _register(decide: Decide | None, last_exit: Callable[[], str]) -> None:
+    """Make our functions known to TVM; the sessions' processes, forked later, serve them."""
+    import tvm
+
+    def run(module: Any, entry: str, request: str, *tensors: Any) -> str:
+        rule, incumbent_secs, kind = decode_request(request)
+        run_batch = batch_timer(module, entry, tvm.device(kind, 0), tensors)
+
+        def guarded(runs: int) -> float:
+            with killed_after(rule.timeout_secs * _TIMEOUT_SLACK):
+                return run_batch(runs)
+
+        return encode_evaluation(evaluate(guarded, rule, incumbent_secs, decide))
+
+    functions = {
+        "evaluate": run,
+        "describe": lambda: json.dumps(describe()),
+        "native_target": native_target,
+        "last_exit": last_exit,
+    }
+    for name, function in functions.items():
+        tvm.register_global_func(f"fleet_tune.{name}", function, override=True)
+
+
+def native_target() -> str:
+    """Canonical JSON text of this machine's CPU as a target.
+
+    Asked of a process of its own: LLVM, which knows the CPU's name, is not in TVM's runtime library.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "TVM_USE_RUNTIME_LIB"}
+    code = "from devices.child import without_torch; without_torch()\n"
+    code += "from devices.targets import resolve_target; print(resolve_target('native'))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """What this machine says of itself: CPU model, threads of TVM's pool, cache sizes of core 0 by level, versions."""
+    import tvm
+
+    return {
+        "cpu_model": cpu_model(root),
+        "threads": int(environment.get("TVM_NUM_THREADS", "0")),
+        "tvm_version": tvm.__version__,
+        "caches": cache_sizes(root),
+    }
+
+
+def cpu_model(root: Path = Path("/")) -> str:
+    """The CPU's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
+    fields: dict[str, str] = {}
+    for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    named = fields.get("model name") or fields.get("Model")
+    if named:
+        return named
+    part = " ".join(f"{key} {fields[key]}" for key in ("CPU implementer", "CPU part") if key in fields)
+    return part or platform.processor() or platform.machine()
+
+
+def cache_sizes(root: Path = Path("/")) -> dict[str, int]:
+    """Bytes of the data caches that core 0 sees, by level ("1", "2", "3"); empty where the kernel does not say."""
+    sizes: dict[str, int] = {}
+    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (index / "type").read_text().strip() != "Instruction":
+                sizes[(index / "level").read_text().strip()] = parse_size((index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    return sizes
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as sysfs writes it: ``48K``, ``1M``, ``32768``. Raises ValueError for anything else."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main()

@@ -1,0 +1,78 @@
+"""What lies on a device in one session: the tensors of recent tasks, and loaded kernels.
+
+All of it vanishes with the session, and is made anew from the same seeds in the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from devices.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
+from devices.artifact import Artifact, TensorSpec
+from devices.rpc_session import RpcSession
+
+
+class Workbench:
+    """Tensors and kernels on a device, over one session.
+
+    ``cache_bytes``: tensors of the tasks used last are kept up to this size, those of the task in use in any case.
+    Every method blocks on the device: call it inside ``session.deadline``.
+    """
+
+    def __init__(self, session: RpcSession, kind: str, cache_bytes: int) -> None:
+        self.session = session
+        self.kind = kind
+        self.device = session.device(kind)
+        self._cache_bytes = cache_bytes
+        self._tensors: OrderedDict[tuple[str, bool], list[Any]] = OrderedDict()
+        self._sizes: dict[tuple[str, bool], int] = {}
+        self._names = itertools.count()
+
+    def load(self, library: bytes) -> Any:
+        """The library as a module of the device's server."""
+        return self.session.load(library, f"kernel-{next(self._names)}.so")
+
+    def empty(self, spec: TensorSpec) -> Any:
+        return tvm.runtime.empty(spec.shape, spec.dtype, self.device)
+
+    def tensors(self, artifact: Artifact, positive: bool) -> list[Any]:
+        """Tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
+        key = (artifact.task_id, positive)
+        if key not in self._tensors:
+            size = sum(nbytes(spec) for spec in artifact.original_args)
+            self._make_room(size)
+            arrays = make_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive)
+            self._tensors[key] = [tvm.runtime.tensor(array, self.device) for array in arrays]
+            self._sizes[key] = size
+        self._tensors.move_to_end(key)
+        return list(self._tensors[key])
+
+    def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
+        """Tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own functions."""
+        tensors = self.tensors(artifact, positive)
+        for index in artifact.packed:
+            packed = self.empty(artifact.args[index])
+            module[f"pack_{index}"](tensors[index], packed)
+            tensors[index] = packed
+        return tensors
+
+    def outputs(self, artifact: Artifact, module: Any, arguments: Sequence[Any]) -> list[Array]:
+        """Run ``main`` once on ``arguments``, whose outputs are poisoned before, and fetch the outputs."""
+        for index in artifact.outputs:
+            arguments[index].copyfrom(poison(artifact.args[index]))
+        module["main"](*arguments)
+        self.device.sync()
+        return [
+            arguments[index].numpy().astype(numpy_dtype(artifact.args[index].dtype), copy=False)
+            for index in artifact.outputs
+        ]
+
+    def _make_room(self, size: int) -> None:
+        while self._tensors and sum(self._sizes.values()) + size > self._cache_bytes:
+            key, _ = self._tensors.popitem(last=False)
+            del self._sizes[key]
