@@ -7,7 +7,8 @@ own, which runs once, here, when the network is built: at run time it costs noth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm import relax
-from tvm.ir import GenericConst
+from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.artifact import TensorSpec
@@ -29,11 +30,11 @@ _TRANSFORM = "main_transform_params"
 @dataclass(frozen=True)
 class Executable:
     """``module``: TVM's runtime module for the target, not yet linked. ``parameters``: the weights in the layouts that
-    ``main`` wants, in the order of its arguments after the inputs. ``main_text``: the lowered ``main``, for tests."""
+    ``main`` wants, in the order of its arguments after the inputs. ``lowered``: the IRModule that was built."""
 
     module: Any
     parameters: tuple[Array, ...]
-    main: Any
+    lowered: Any
 
 
 def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
@@ -53,15 +54,46 @@ def build(module: Any, target_text: str) -> Executable:
     module, constants = _constants_to_parameters(module)
     module = relax.transform.SplitLayoutRewritePreproc()(module)
     module = relax.transform.LiftTransformParams()(module)
-    clean = relax.transform.DeadCodeElimination
-    parameters = _transformed(clean([_TRANSFORM])(module), constants)
-    main = clean(["main"])(module)
-    return Executable(_compile(main, parse_target(target_text)).mod, parameters, main["main"])
+    parameters = _transformed(_reachable(module, _TRANSFORM), constants)
+    main = _reachable(module, "main")
+    return Executable(_compile(main, parse_target(target_text)).mod, parameters, main)
+
+
+def calls(expression: Any) -> Iterator[Call]:
+    """All calls in a Relax function's body, in order, branches included."""
+    if isinstance(expression, Call):
+        yield expression
+    elif isinstance(expression, relax.SeqExpr):
+        for block in expression.blocks:
+            for binding in block.bindings:
+                yield from calls(binding.value)
+        yield from calls(expression.body)
+    elif isinstance(expression, relax.If):
+        yield from calls(expression.true_branch)
+        yield from calls(expression.false_branch)
+
+
+def kernel_calls(function: Any) -> list[Any]:
+    """The global variable of each kernel that a Relax function calls, once for each call, in order."""
+    return [
+        call.args[0]
+        for call in calls(function.body)
+        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
+    ]
+
+
+def _reachable(module: Any, name: str) -> Any:
+    """The function ``name`` and the kernels it calls."""
+    main = module.get_global_var(name)
+    used = [main, *kernel_calls(module[main])]
+    return tvm.IRModule({variable: module[variable] for variable in used}, module.attrs)
 
 
 def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
     """The lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
-    executable = build(module, resolve_target(NATIVE))
+    target = json.loads(resolve_target(NATIVE))
+    # Building takes as long as running: without the late optimisations it is a third faster.
+    executable = build(module, json.dumps({**target, "opt-level": 1}))
     machine = relax.VirtualMachine(tvm.runtime.Executable(executable.module), tvm.cpu())
     parameters = [tvm.runtime.tensor(array) for array in executable.parameters]
 

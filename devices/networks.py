@@ -9,6 +9,7 @@ forms that MetaSchedule's rules are written for; NCHW loses that on images of 7x
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,12 +20,11 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.ir import Call
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from devices.artifact import TensorSpec
-from devices.executables import compile_host, tensor_specs
+from devices.executables import calls, compile_host, kernel_calls, tensor_specs
 from devices.models import Model
 from devices.rewrites import rewrite
 from devices.targets import parse_target
@@ -33,12 +33,10 @@ from fleet_tune.errors import ModelError, UnsupportedModelError
 
 # Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
-_DESIRED_LAYOUTS = {
-    "relax.nn.conv2d": ["NHWC", "HWIO"],
-    "relax.nn.conv2d_transpose": ["NHWC", "HWOI"],
-    "relax.nn.max_pool2d": ["NHWC"],
-    "relax.nn.avg_pool2d": ["NHWC"],
-}
+_DESIRED_LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+# Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
+# puts transposes around every ReLU6.
+_ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,18 @@ def _tolerance(network: Network) -> float:
 # --- graph pipeline --------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _register_layouts() -> None:
+    """Gives the operators without a layout rule the one that TVM has for ReLU."""
+    rule = tvm.ir.Op.get("relax.nn.relu").get_attr("FRelaxInferLayout")
+    for name in _ELEMENTWISE_WITHOUT_LAYOUT:
+        if tvm.ir.Op.get(name).get_attr("FRelaxInferLayout") is None:
+            tvm.ir.register_op_attr(name, "FRelaxInferLayout", rule)
+
+
 def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
     """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely."""
+    _register_layouts()
     transform = relax.transform
     canonical = tvm.transform.Sequential([transform.CanonicalizeBindings(), transform.DeadCodeElimination(["main"])])
     with target:
@@ -161,7 +169,7 @@ def _refuse_unlowered(main: Any, name: str) -> None:
     unknown = sorted(
         {
             call.op.name
-            for call in _calls(main.body)
+            for call in calls(main.body)
             if isinstance(call.op, tvm.ir.Op)
             and call.op.name not in _RUNTIME_OPERATORS
             and isinstance(call.ty, relax.TensorType | relax.TupleType)
@@ -174,32 +182,14 @@ def _refuse_unlowered(main: Any, name: str) -> None:
         )
 
 
-def _calls(expression: Any) -> Iterator[Call]:
-    """All calls of a function's body, in order, branches included."""
-    if isinstance(expression, Call):
-        yield expression
-    elif isinstance(expression, relax.SeqExpr):
-        for block in expression.blocks:
-            for binding in block.bindings:
-                yield from _calls(binding.value)
-        yield from _calls(expression.body)
-    elif isinstance(expression, relax.If):
-        yield from _calls(expression.true_branch)
-        yield from _calls(expression.false_branch)
-
-
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
 def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, ...], dict[str, str]]:
-    calls = Counter(
-        call.args[0].name_hint
-        for call in _calls(module["main"].body)
-        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
-    )
+    calls_of = Counter(variable.name_hint for variable in kernel_calls(module["main"]))
     functions, weights = {}, Counter[str]()
     workloads: dict[str, str] = {}
-    for name, count in calls.items():
+    for name, count in calls_of.items():
         function = _workload_function(module[name])
         if not _can_be_scheduled(function):
             continue

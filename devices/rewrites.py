@@ -6,8 +6,7 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - Constants are folded with numpy. TVM's FoldConstant compiles a function for every call, 15 s on MobileNetV2.
 - ``convolution * constant`` and ``convolution + constant`` (what is left of a batch norm) go into the convolution's
   weights and bias, if the constants vary over its output channels only and nothing else reads the intermediate values.
-- Transposes are moved behind element-wise operators that ConvertLayout does not know, cancel each other, or become
-  reshapes; reshapes and broadcasts that change nothing vanish.
+- Transposes cancel each other or become reshapes; reshapes and broadcasts that change nothing vanish.
 - ``take`` clips its indices: TVM's default reads outside of the table and crashes for an index out of range.
 """
 
@@ -26,8 +25,6 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 Array = npt.NDArray[Any]
 
-# Element-wise operators with one tensor operand, first, for which ConvertLayout has no rule.
-_LAYOUT_AGNOSTIC = frozenset({"relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus"})
 _AFFINE = frozenset({"relax.add", "relax.subtract", "relax.multiply", "relax.divide"})
 _CONVOLUTIONS = frozenset({"relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"})
 
@@ -140,8 +137,6 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
                 return folded
         if name == "relax.permute_dims":
             return self._permute(call)
-        if name in _LAYOUT_AGNOSTIC:
-            return self._move_behind(call)
         if name in ("relax.reshape", "relax.broadcast_to"):
             return self._reshape(call)
         if name == "relax.take" and str(call.attrs.mode) == "fast":
@@ -203,9 +198,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         weight = self._known(convolution.args[1]).value.numpy()
         output_axis = str(convolution.attrs.kernel_layout).find("O")
         scaled = weight * self._spread_array(factor, weight.ndim, output_axis)
-        result = Call(
-            convolution.op, [convolution.args[0], _constant(scaled)], convolution.attrs, convolution.ty_args
-        )
+        result = Call(convolution.op, [convolution.args[0], _constant(scaled)], convolution.attrs, convolution.ty_args)
         if bias is None:
             return result
         return relax.op.add(self.builder_.emit(result), self._spread(bias * factor, rank, channel_axis))
@@ -263,14 +256,6 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         if moved == sorted(moved):  # only axes of one element change place
             return relax.op.reshape(argument, tuple(shape[axis] for axis in axes))
         return relax.op.permute_dims(argument, list(axes))
-
-    def _move_behind(self, call: Call) -> Any:
-        """``f(permute(x)) -> permute(f(x))``: there it meets the next transpose and cancels."""
-        producer = self._known(call.args[0])
-        if not self._is(producer, "relax.permute_dims"):
-            return call
-        inner = self.builder_.emit(Call(call.op, [producer.args[0], *call.args[1:]], call.attrs, call.ty_args))
-        return relax.op.permute_dims(inner, list(_axes(producer.attrs, len(_shape(call) or ()))))
 
     def _reshape(self, call: Call) -> Any:
         shape, before = _shape(call), _shape(call.args[0])
