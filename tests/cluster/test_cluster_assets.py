@@ -57,15 +57,15 @@ def _rules() -> str:
 def test_unit_starts_a_command_that_exists() -> None:
     import click
 
-    from fleet_tune.cli import main
+    from fleet_tune.cli import cli
 
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(CLUSTER / "fleet-tune-device.service")
     words = unit["Service"]["ExecStart"].split()
     assert words[0].endswith("/bin/fleet-tune")
-    command: click.Command = main
-    context = click.Context(main)
+    command: click.Command = cli
+    context = click.Context(cli)
     while isinstance(command, click.Group):
         found = command.get_command(context, words.pop(1))
         assert found is not None
