@@ -69,7 +69,11 @@ fi
 
 echo "Installing the locked dependencies into $venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -r requirements.lock
-# The build backend is in the lock too, so building the project needs no download.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation -e .
+# The build backend is in the lock too, so building the project needs no download. It warns at length about editable
+# installations, which this is on purpose.
+if ! output=$("$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-deps --no-build-isolation -e . 2>&1); then
+    printf '%s\n' "$output" >&2
+    fail "the project could not be installed"
+fi
 "$venv/bin/python" -m pip check
 touch "$stamp"
