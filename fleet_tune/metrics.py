@@ -10,11 +10,11 @@ import errno
 import math
 import os
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, start_http_server
 from prometheus_client.registry import Collector
 
+from fleet_tune import __version__
 from fleet_tune.domain import Outcome, Record
 from fleet_tune.errors import UserError
 from fleet_tune.results import Progress
@@ -35,7 +35,7 @@ class Metrics:
         counted = CollectorRegistry()
         registry.register(_WithoutCreated(counted))
         info = Gauge("fleet_tune_info", "Always 1; the label tells the version.", ["version"], registry=registry)
-        info.labels(version("fleet-tune")).set(1)
+        info.labels(__version__).set(1)
         self._trials = Counter(
             "fleet_tune_trials", "Trials of this run whose record is durable.", ["outcome"], registry=counted
         )

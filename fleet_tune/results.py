@@ -91,7 +91,8 @@ class NetworkResult:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used."""
+    """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
+    ``signal_number``: by which one, 0 without a signal."""
 
     model: str
     out: Path
@@ -101,3 +102,4 @@ class TuneResult:
     elapsed_secs: float
     interrupted: bool
     networks: tuple[NetworkResult, ...] = field(default=())
+    signal_number: int = 0
