@@ -73,19 +73,17 @@ def calls(expression: Any) -> Iterator[Call]:
         yield from calls(expression.false_branch)
 
 
-def kernel_calls(function: Any) -> list[Any]:
-    """The global variable of each kernel that a Relax function calls, once for each call, in order."""
+def kernel_calls(function: Any) -> list[Call]:
+    """A Relax function's calls of kernels, in order: ``args[0]`` is the kernel's variable, ``args[1]`` its inputs."""
     return [
-        call.args[0]
-        for call in calls(function.body)
-        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
+        call for call in calls(function.body) if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
     ]
 
 
 def _reachable(module: Any, name: str) -> Any:
     """The function ``name`` and the kernels it calls."""
     main = module.get_global_var(name)
-    used = [main, *kernel_calls(module[main])]
+    used = [main, *(call.args[0] for call in kernel_calls(module[main]))]
     return tvm.IRModule({variable: module[variable] for variable in used}, module.attrs)
 
 

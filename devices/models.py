@@ -281,10 +281,11 @@ _WHOLE_OPERATORS = ("linear", "matmul")
 def _decomposed(program: torch.export.ExportedProgram, kept: tuple[str, ...]) -> torch.export.ExportedProgram:
     import torch
 
-    table = torch.export.default_decompositions()
+    table: Any = torch.export.default_decompositions()
     for name in kept:
         table.pop(getattr(torch.ops.aten, name).default, None)
-    return program.run_decompositions(table)
+    decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
+    return decomposed
 
 
 def _from_program(name: str, program: torch.export.ExportedProgram, reference: _TorchReference, where: str) -> Model:

@@ -186,8 +186,9 @@ def _refuse_unlowered(main: Any, name: str) -> None:
 
 
 def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, ...], dict[str, str]]:
-    calls_of = Counter(variable.name_hint for variable in kernel_calls(module["main"]))
-    functions, weights = {}, Counter[str]()
+    calls_of = Counter(call.args[0].name_hint for call in kernel_calls(module["main"]))
+    functions: dict[str, tuple[str, Any]] = {}
+    weights: Counter[str] = Counter()
     workloads: dict[str, str] = {}
     for name, count in calls_of.items():
         function = _workload_function(module[name])
