@@ -125,9 +125,9 @@ class _WithoutCreated(Collector):
 
 
 def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:
-    """Sets one child per value; a child that is no longer among them stays, at 0."""
-    gone = {sample.labels[gauge._labelnames[0]] for metric in gauge.collect() for sample in metric.samples}
-    for label in gone - values.keys():
+    """Sets the children of a gauge with one label; a child that is not among ``values`` any more stays, at 0."""
+    shown = {label for metric in gauge.collect() for sample in metric.samples for label in sample.labels.values()}
+    for label in shown - values.keys():
         gauge.labels(label).set(0)
     for label, value in values.items():
         gauge.labels(label).set(value)

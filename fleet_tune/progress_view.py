@@ -137,7 +137,7 @@ class _Panel:
         facts = fact_grid()
         clock = Table.grid(padding=(0, 1))
         share = _share_done(progress)
-        bar = [] if share is None else [ProgressBar(total=1.0, completed=share, width=30)]
+        bar = [] if share is None else [ProgressBar(total=1.0, completed=share, width=30, complete_style="cyan")]
         clock.add_row(format_clock(progress.elapsed_secs), *bar, _left(progress))
         facts.add_row("time", clock)
         facts.add_row(
