@@ -1,0 +1,321 @@
+"""Design spaces: from a task to its sketches, and from a candidate to a scheduled program.
+
+The sketches of a task are MetaSchedule's (its space generator with the default rules of the target) and those of our
+own rule (:mod:`devices.sketch_rules`). A sketch is a trace whose sampling decisions are open; a candidate closes them.
+Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which vectorise,
+unroll, bind threads and re-lay out constant weights. The resulting trace, post-processors included, is what a record
+stores: applied to the unscheduled program it gives the same scheduled program, here and in plain TVM.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import tvm
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, Trace
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule.instruction import Instruction
+from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+from tvm.target import Target
+from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt, Stmt
+from tvm.tirx.analysis import undefined_vars
+from tvm_ffi import structural_walk
+
+from devices import intrinsics
+from devices.artifact import TensorSpec
+from devices.sketch_rules import DATA_PARALLEL, REGISTER_BLOCKED, register_blocked
+from devices.symbolic import describe
+from devices.targets import parse_target
+from fleet_tune.domain import Candidate, Task
+from fleet_tune.sketch import INLINE_LOCATION, ROOT_LOCATION, Choice, Decision, Location, Sketch, Tile
+
+_LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
+
+
+class ScheduleError(Exception):
+    """A candidate that cannot be scheduled; the text says why."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A scheduled program.
+
+    ``module``: an IRModule ready to build, with the function ``main`` over ``args`` and, for each argument ``i`` in
+    ``packed`` (constant weights that ``main`` wants re-laid out), a function ``pack_<i>(original, packed)``.
+    ``original_args``: the arguments before re-laying out. ``outputs``: indices of the arguments that ``main`` writes.
+    ``trace``: JSON text of the whole trace, post-processors included; empty for the unscheduled program.
+    """
+
+    module: tvm.IRModule = field(repr=False)
+    original_args: tuple[TensorSpec, ...]
+    args: tuple[TensorSpec, ...]
+    outputs: tuple[int, ...]
+    packed: tuple[int, ...]
+    trace: str = field(repr=False)
+
+
+class DesignSpace:
+    """The sketches of a task, and the way from its candidates to programs. Keeps the parsed program warm."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._module = parse_module(task.workload.module)
+        self._target = parse_target(task.device_class.target)
+        intrinsics.load_intrinsics(task.device_class.target)
+        self._fresh = Schedule(self._module, debug_mask="none", error_render_level="none")
+        context = ms.TuneContext(
+            self._module, target=self._target, space_generator=_generator(self._target), rand_state=1
+        )
+        self._context = context  # the post-processors point into it
+        self._postprocs = list(context.space_generator.postprocs)
+        spaces = [(REGISTER_BLOCKED, s) for s in register_blocked(self._module, self._target)]
+        spaces += [(_rule_name(s.trace), s) for s in context.generate_design_space()]
+        self._traces: list[Trace] = []
+        self._sampled: list[list[Instruction]] = []
+        sketches: list[Sketch] = []
+        for rule, schedule in spaces:
+            trace = schedule.trace.simplified(remove_postproc=True)
+            text = json.dumps(_plain(trace.as_json(remove_postproc=True)[0]))
+            if any(text == sketch.trace_text for sketch in sketches):
+                continue
+            sampled = [inst for inst in trace.insts if inst.kind.name in _DECISIONS]
+            decisions = self._decisions(trace, sampled)
+            statements, undescribed = describe(self._module, trace, self._target)
+            self._traces.append(trace)
+            self._sampled.append(sampled)
+            sketches.append(Sketch(len(sketches), rule, text, decisions, statements, undescribed))
+        self.sketches: tuple[Sketch, ...] = tuple(sketches)
+
+    def schedule(self, candidate: Candidate) -> Scheduled:
+        """The program of ``candidate``. Raises :class:`ScheduleError` where the trace or a post-processor refuses it."""
+        return _finish(self._module, self._apply(candidate))
+
+    def _apply(self, candidate: Candidate, postprocess: bool = True) -> Schedule:
+        index = next((s.index for s in self.sketches if s.id == candidate.sketch_id), None)
+        if index is None:
+            raise ScheduleError(f"task {self._task.id} has no sketch {candidate.sketch_id}")
+        sketch, trace = self.sketches[index], self._traces[index]
+        values = _values(sketch, candidate.decisions)
+        closed = Trace(trace.insts, dict(zip(self._sampled[index], values, strict=True)))
+        schedule = self._fresh.copy()
+        try:
+            closed.apply_to_schedule(schedule, remove_postproc=True)
+            if not postprocess:
+                return schedule
+            schedule.enter_postproc()
+            for postproc in self._postprocs:
+                if not postproc.apply(schedule):
+                    raise ScheduleError(f"{_name(postproc)} rejects the schedule")
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ScheduleError(_first_line(error)) from error
+        return schedule
+
+    def _decisions(self, trace: Trace, sampled: list[Instruction]) -> tuple[Decision, ...]:
+        """The open decisions in trace order. Where a block may be computed is read from the schedule as it stands
+        when the trace samples it."""
+        schedule = self._fresh.copy()
+        found: list[Decision] = []
+
+        def visit(inst: Instruction, inputs: Any, _attributes: Any, decision: Any) -> Any:
+            if inst.kind.name == "SamplePerfectTile":
+                parts, limit = (int(a) for a in inst.attrs)
+                found.append(Tile(prod(int(d) for d in decision), parts, limit))
+            elif inst.kind.name == "SampleCategorical":
+                found.append(Choice("unroll", tuple(int(v) for v in inst.attrs[0])))
+            elif inst.kind.name == "SampleComputeLocation":
+                found.append(_location(schedule.copy(), inputs[0]))
+            return decision
+
+        trace.apply_to_schedule(schedule, remove_postproc=True, decision_provider=visit)
+        if len(found) != len(sampled):
+            raise RuntimeError(f"{len(sampled)} sampling instructions, {len(found)} of them with a decision")
+        return tuple(found)
+
+
+def unscheduled(task: Task) -> Scheduled:
+    """The program of ``task`` as it was imported: the numeric reference."""
+    module = parse_module(task.workload.module)
+    args = _specs(module["main"])
+    return Scheduled(module, args, args, _outputs(module["main"]), (), "")
+
+
+def replay(workload_module: str, trace: str) -> Scheduled:
+    """The program that a record describes: ``workload_module`` (:attr:`Workload.module`) scheduled by ``trace``.
+
+    Raises :class:`ScheduleError` where the trace does not fit the program.
+    """
+    module = parse_module(workload_module)
+    return _finish(module, _replayed(module, trace))
+
+
+def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
+    """Schedule the function ``main`` of ``module`` by a stored trace, post-processors included.
+
+    Constant weights are re-laid out by a block inside of the function (annotated
+    ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
+    a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
+    """
+    return _replayed(module, trace).mod
+
+
+def parse_module(text: str) -> tvm.IRModule:
+    """The IRModule of a :attr:`Workload.module`."""
+    return tvm.ir.load_json(text)
+
+
+def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
+    schedule = Schedule(module, debug_mask="none", error_render_level="none")
+    try:
+        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ScheduleError(_first_line(error)) from error
+    return schedule
+
+
+_DECISIONS = ("SamplePerfectTile", "SampleCategorical", "SampleComputeLocation")
+
+
+def _location(schedule: Schedule, block: Any) -> Location:
+    """Root, or any loop around the consumers outside of their reductions; TVM moves an invalid choice outwards."""
+    consumers = schedule.get_consumers(block)
+    places = [ROOT_LOCATION]
+    if consumers:
+        depth = 0
+        for loop in schedule.get_loops(consumers[0]):
+            if not _is_data_parallel(schedule, consumers[0], loop):
+                break
+            depth += 1
+        places += range(depth)
+    inlined = schedule.copy()
+    try:
+        inlined.compute_inline(block)
+        places.insert(0, INLINE_LOCATION)
+    except RuntimeError:
+        pass
+    return Location(schedule.get(block).name_hint, tuple(places))
+
+
+def _generator(target: Target) -> ms.space_generator.PostOrderApply:
+    """MetaSchedule's default generator without the rule that looks up hand-written schedules by an annotation: they
+    are not part of TVM any more, and each miss is logged."""
+    probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
+    rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
+    return ms.space_generator.PostOrderApply(sch_rules=rules)
+
+
+def _rule_name(trace: Trace) -> str:
+    kinds = {inst.kind.name for inst in trace.insts}
+    keys = {str(inst.attrs[0]) for inst in trace.insts if inst.kind.name == "Annotate"}
+    if "Tensorize" in kinds or "meta_schedule.auto_tensorize" in keys:
+        return "tensorize"
+    if "RFactor" in kinds:
+        return "rfactor"
+    return "multi-level-tiling" if "meta_schedule.tiling_structure" in keys else "loops"
+
+
+def _values(sketch: Sketch, vector: tuple[int, ...]) -> list[Any]:
+    """TVM's decisions for a decision vector; raises :class:`ScheduleError` for an invalid one."""
+    if len(vector) != sketch.width:
+        raise ScheduleError(f"{len(vector)} decisions for a sketch of {sketch.width} columns")
+    values: list[Any] = []
+    for decision, at in zip(sketch.decisions, sketch.offsets, strict=True):
+        if isinstance(decision, Tile):
+            factors = [int(f) for f in vector[at : at + decision.parts]]
+            if min(factors) < 1 or prod(factors) != decision.extent or factors[-1] > decision.innermost_limit:
+                raise ScheduleError(f"{factors} does not tile {decision}")
+            values.append(factors)
+            continue
+        options = decision.values if isinstance(decision, Choice) else decision.locations
+        if not 0 <= vector[at] < len(options):
+            raise ScheduleError(f"choice {vector[at]} of {decision}")
+        values.append(int(vector[at]) if isinstance(decision, Choice) else options[vector[at]])
+    return values
+
+
+def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
+    """Take the re-laying out of constant weights out of the scheduled program, into functions of their own."""
+    scheduled = schedule.mod["main"]
+    functions = {"main": RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)["main"]}
+    params = list(scheduled.params)
+    packed = []
+    for nest, block in _layout_rewrites(scheduled):
+        source, packed_buffer = block.reads[0].source, block.writes[0].source
+        index = next(i for i, param in enumerate(params) if param.same_as(source))
+        packed.append(index)
+        functions[f"pack_{index}"] = _pack_function(f"pack_{index}", source, packed_buffer, nest)
+    return Scheduled(
+        module=tvm.IRModule(functions),
+        original_args=_specs(original["main"]),
+        args=_specs(functions["main"]),
+        outputs=_outputs(original["main"]),
+        packed=tuple(sorted(packed)),
+        trace=json.dumps(_plain(schedule.trace.as_json())),
+    )
+
+
+def _layout_rewrites(func: PrimFunc) -> Iterable[tuple[Stmt, SBlock]]:
+    """The loop nests at the root of ``func`` that re-lay out a weight, with their blocks."""
+    body = func.body.block.body
+    for nest in body.seq if isinstance(body, SeqStmt) else [body]:
+        inner = nest
+        while isinstance(inner, For):
+            inner = inner.body
+        if isinstance(inner, SBlockRealize) and _LAYOUT_REWRITE in inner.block.annotations:
+            yield nest, inner.block
+
+
+def _pack_function(name: str, source: Any, packed: Any, nest: Stmt) -> PrimFunc:
+    root = SBlockRealize([], True, SBlock([], [], [], "root", nest))
+    attributes = {"global_symbol": name, "s_tir": True, "tirx.noalias": True}
+    return PrimFunc([source, packed], root).with_attr(attributes)
+
+
+def _specs(func: PrimFunc) -> tuple[TensorSpec, ...]:
+    infos = ms.arg_info.ArgInfo.from_prim_func(func)
+    return tuple(TensorSpec(tuple(int(n) for n in info.shape), str(info.dtype)) for info in infos)
+
+
+def _outputs(func: PrimFunc) -> tuple[int, ...]:
+    written: list[Any] = []
+    structural_walk(func.body, (BufferStore, lambda store: written.append(store.buffer)))
+    return tuple(i for i, param in enumerate(func.params) if any(param.same_as(buffer) for buffer in written))
+
+
+def _plain(value: Any) -> Any:
+    """A trace's JSON as plain Python: TVM leaves its own integers and floats in it."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
+        return value.value
+    return value
+
+
+def _is_data_parallel(schedule: Schedule, block: Any, loop: Any) -> bool:
+    """Whether no reduction axis of ``block`` runs over ``loop``."""
+    statement, variable = schedule.get(block), schedule.get(loop).loop_var
+    realizes: list[SBlockRealize] = []
+
+    def visit(node: SBlockRealize) -> None:
+        if node.block.same_as(statement):
+            realizes.append(node)
+
+    structural_walk(schedule.get(loop), (SBlockRealize, visit))
+    return not any(
+        axis.iter_type != DATA_PARALLEL and any(v.same_as(variable) for v in undefined_vars(value))
+        for axis, value in zip(statement.iter_vars, realizes[0].iter_values, strict=True)
+    )
+
+
+def _name(postproc: ms.postproc.Postproc) -> str:
+    return type(postproc).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
