@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -281,3 +283,22 @@ def test_a_process_ends_with_code_2_and_no_traceback(program: list[str], tmp_pat
         "next: did you mean threads? keys known here: name, connect, target, threads, device_class",
     ]
     assert not (tmp_path / "fleet-tune-out").exists()
+
+
+def test_a_served_device_says_when_it_is_ready_and_ends_on_sigterm() -> None:
+    command = [sys.executable, "-m", "fleet_tune", "device", "serve", "--port", "0", "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        ready = server.stdout.readline()
+        found = re.search(r"127\.0\.0\.1:(\d+) \(1 threads\)", ready)
+        assert found, ready
+        socket.create_connection(("127.0.0.1", int(found[1])), timeout=10).close()
+        server.send_signal(signal.SIGTERM)
+        _, err = server.communicate(timeout=60)
+    assert server.returncode == 0
+    assert "Traceback" not in err
+
+
+def test_an_address_of_another_machine_cannot_be_served(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["device", "serve", "--host", "192.0.2.1", "--port", "9090"]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot listen on 192.0.2.1:9090")
