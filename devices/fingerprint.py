@@ -15,7 +15,7 @@ from devices import probe_kernels
 from devices.artifact import TensorSpec
 from devices.probe_kernels import ProbeKernel
 from devices.session_server import parse_size
-from devices.targets import parse_target, vector_bits
+from devices.targets import architecture, parse_target, vector_bits
 from devices.workbench import Workbench
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
@@ -116,11 +116,9 @@ def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int)
 
 def vector_registers(target: str) -> int:
     """Vector registers of a core: 32 with AVX-512 and on 64-bit ARM, 16 on other x86 CPUs."""
-    parsed = parse_target(target)
-    triple = str(parsed.attrs.get("mtriple", codegen.llvm_get_system_triple()))
-    if triple.split("-")[0] in ("aarch64", "arm64"):
+    if architecture(target) in ("aarch64", "arm64"):
         return 32
-    return 32 if codegen.target_has_features("avx512f", parsed) else 16
+    return 32 if codegen.target_has_features("avx512f", parse_target(target)) else 16
 
 
 def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:

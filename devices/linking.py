@@ -53,14 +53,15 @@ def link(module: tvm.runtime.Module, target: str) -> bytes:
 @cache
 def find_linker(target: str) -> tuple[str, ...]:
     """Command that links position-independent objects for the host of ``target``. Raises LinkerError."""
-    options = ("-shared", "-z", "noexecstack")
+    # All symbols are bound at loading: a missing one is then an error, and does not end the process at its first call.
+    options = ("-shared", "-z", "noexecstack", "-z", "now")
     if is_native(target):
         for name in ("ld", "ld.lld"):
             if shutil.which(name):
                 return (name, *options)
         for name in ("cc", "gcc", "clang"):
             if shutil.which(name):
-                return (name, "-shared")
+                return (name, "-shared", "-Wl,-z,now")
         raise LinkerError("no linker found on this machine", "install binutils (ld) or gcc")
     attributes = json.loads(target)
     triple = str((attributes.get("host") or attributes)["mtriple"])

@@ -73,6 +73,8 @@ class SessionServer:
         import tvm.rpc.server as tvm_server
 
         _load_cuda_runtime()
+        for left in folder.glob("session-*"):  # of a process before this one that was killed
+            shutil.rmtree(left, ignore_errors=True)
         self._tvm_server = tvm_server
         self._listening = listening
         self._key = key

@@ -93,17 +93,26 @@ def device_kind(target: str) -> str:
 
 
 def vector_bits(target: str) -> int:
-    """Width in bits of the vector registers that LLVM uses for a CPU target."""
-    with parse_target(target):
-        return int(codegen.llvm_get_vector_width(parse_target(target)))
+    """Width in bits of the vector registers of a CPU target."""
+    parsed = parse_target(target)
+    if architecture(target) != "x86_64":
+        return int(codegen.llvm_get_vector_width(parsed))
+    # For x86, TVM's function says 512 whatever the CPU is.
+    if codegen.target_has_features("avx512f", parsed):
+        return 512
+    return 256 if codegen.target_has_features("avx", parsed) else 128
+
+
+def architecture(target: str) -> str:
+    """Architecture of a CPU target, or of a GPU target's host: ``"x86_64"``, ``"aarch64"``, ..."""
+    attributes = json.loads(target)
+    host = attributes.get("host") or attributes
+    return str(host.get("mtriple") or codegen.llvm_get_system_triple()).split("-")[0]
 
 
 def is_native(target: str) -> bool:
     """Whether the code of a CPU target (or of a GPU target's host) is of this machine's architecture."""
-    attributes = json.loads(target)
-    host = attributes.get("host") or attributes
-    triple = host.get("mtriple") or codegen.llvm_get_system_triple()
-    return str(triple).split("-")[0] == str(codegen.llvm_get_system_triple()).split("-")[0]
+    return architecture(target) == str(codegen.llvm_get_system_triple()).split("-")[0]
 
 
 def usable_cpus() -> int:

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from devices import targets
+from devices.targets import (
+    TargetError,
+    default_device_class_name,
+    device_kind,
+    is_native,
+    parse_target,
+    resolve_target,
+    vector_bits,
+)
+
+CORTEX = {"kind": "llvm", "mcpu": "cortex-a78", "mtriple": "aarch64-linux-gnu", "num-cores": 4}
+
+
+def test_native_is_this_cpu_with_all_usable_cores() -> None:
+    attributes = json.loads(resolve_target("native"))
+    assert attributes["kind"] == "llvm"
+    assert attributes["mcpu"]
+    assert attributes["num-cores"] == targets.usable_cpus()
+    assert is_native(resolve_target("native"))
+
+
+@pytest.mark.parametrize(
+    "spec", ["native", "llvm", CORTEX, "nvidia/jetson-orin-nano", {"kind": "cuda", "arch": "sm_90"}]
+)
+def test_canonical_text_is_a_fixed_point_that_tvm_reads(spec: str | dict[str, object]) -> None:
+    text = resolve_target(spec)
+    assert resolve_target(text) == text
+    assert resolve_target(json.loads(text)) == text
+    assert parse_target(text).kind.name == json.loads(text)["kind"]
+
+
+def test_threads_become_the_number_of_cores() -> None:
+    assert json.loads(resolve_target(CORTEX))["num-cores"] == 4
+    assert json.loads(resolve_target(CORTEX, threads=2))["num-cores"] == 2
+    assert json.loads(resolve_target("native", threads=1))["num-cores"] == 1
+
+
+def test_a_gpu_gets_a_host() -> None:
+    attributes = json.loads(resolve_target({"kind": "cuda", "arch": "sm_90"}))
+    assert attributes["host"]["kind"] == "llvm"
+    jetson = json.loads(resolve_target("nvidia/jetson-orin-nano"))
+    assert jetson["arch"] == "sm_87"
+    assert jetson["host"]["mtriple"] == "aarch64-linux-gnu"
+    assert not is_native(resolve_target("nvidia/jetson-orin-nano"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("nonsense", "nonsense"),
+        ({"kind": "llvm", "bogus": 1}, "bogus"),
+        ({"kind": "llvm", "mcpu": "pentium-9"}, "pentium-9"),
+        ('{"kind": "llvm"', "not valid JSON"),
+        ("llvm -mcpu=skylake", "JSON dict form"),
+        ({}, "kind"),
+    ],
+)
+def test_a_wrong_target_is_named(spec: str | dict[str, object], named: str) -> None:
+    with pytest.raises(TargetError, match=named):
+        resolve_target(spec)
+
+
+def test_default_names_tell_classes_apart() -> None:
+    assert default_device_class_name(resolve_target(CORTEX)) == "cortex-a78-4"
+    assert default_device_class_name(resolve_target(CORTEX, threads=1)) == "cortex-a78-1"
+    assert default_device_class_name(resolve_target({"kind": "cuda", "arch": "sm_87"})) == "cuda-sm_87"
+
+
+def test_device_kinds() -> None:
+    assert device_kind(resolve_target(CORTEX)) == "cpu"
+    assert device_kind(resolve_target("nvidia/jetson-orin-nano")) == "cuda"
+    with pytest.raises(TargetError, match="opencl"):
+        device_kind(resolve_target("opencl"))
+
+
+def test_vector_width_is_the_cpus() -> None:
+    assert vector_bits(resolve_target(CORTEX)) == 128
+    x86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
+    assert vector_bits(resolve_target({**x86, "mcpu": "haswell"})) == 256
+    assert vector_bits(resolve_target({**x86, "mcpu": "znver5"})) == 512
