@@ -42,8 +42,12 @@ FMA_PORTS = 2
 FMA_LATENCY = 4
 LOAD_PORTS = 2
 FLOP_PER_FMA = 2
-L1_FILL_BYTES_PER_CYCLE = 32.0
+L1_FILL_BYTES_PER_CYCLE = 48.0
 L2_FILL_BYTES_PER_CYCLE = 16.0
+EXPOSED_FILLS = 0.1
+"""Share of the time to fill caches that prefetching does not hide behind the computation."""
+SPILL_CYCLES = 4.0
+"""Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a chain."""
 USABLE_CACHE = 0.75
 """Share of a cache that a tile can count on."""
 LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
@@ -127,20 +131,18 @@ def _registers(
     accumulators = loops.spatial_points(tile_depth) / vector * vectors
 
     loads = np.zeros(loops.count)
-    operands = np.full(loops.count, np.inf)
+    operands = np.zeros(loops.count)
     for access, elements in zip(statement.accesses, touched, strict=True):
         if access.write or access.buffer in written:
             continue
         inner = elements[step]
-        stride = unit_stride(statement, access, axis) if loops.kept else None
-        if stride:
+        if loops.kept and unit_stride(statement, access, axis):
             loaded = inner / vector * vectors
-            operands = np.minimum(operands, loaded)
+            # The vectors of one row of the tile are kept and used for every other row.
+            operands = operands + np.minimum(loaded, vectors)
         else:
-            loaded = inner  # a broadcast per element, or a gather of single elements
-            operands = np.minimum(operands, 1.0)
+            loaded = inner  # a broadcast for each element, or a gather of single elements
         loads += loaded
-    operands = np.where(np.isfinite(operands), operands, 0.0)
     loads = loads / step_operations
 
     reduced = np.ones(loops.count)
@@ -171,6 +173,7 @@ def _registers(
     independent = np.maximum(np.where(held, np.minimum(accumulators, device.registers), step_operations), 1.0)
     ports = np.full(loops.count, 1.0 / FMA_PORTS)
     cycles = _smooth_max(ports, FMA_LATENCY / independent, loads / LOAD_PORTS, stores) + 1.0 / step_operations
+    cycles = cycles + SPILL_CYCLES * spilled
     operations = loops.points() / vector * vectors
     return _Registers(
         vector, vectors, accumulators, needed, step_operations, loads, stores, cycles, operations, unrolled
@@ -278,7 +281,7 @@ def _analyse_cpu(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> A
     l1_secs = into_l1 / (L1_FILL_BYTES_PER_CYCLE * share)
     l2_secs = into_l2 / (L2_FILL_BYTES_PER_CYCLE * share)
     memory_secs = from_memory / device.bandwidth_bytes
-    main_secs = _smooth_max(compute, l1_secs, l2_secs, memory_secs) + 0.3 * (l1_secs + l2_secs)
+    main_secs = _smooth_max(compute, l1_secs, l2_secs, memory_secs) + EXPOSED_FILLS * (l1_secs + l2_secs)
 
     other_secs = np.zeros(main.count)
     terms: dict[str, Floats] = {}

@@ -115,8 +115,8 @@ def latency_gradient(state: TaskState, alpha: float = 0.2, window: int = 16) -> 
     ``w (alpha (g(t - dt) - g(t)) / dt + (1 - alpha) min(g(t) / t, g(t) - floor))``: what the last ``window`` trials
     gained, and the optimistic guess that the cost falls like ``1 / t``, but not under the floor. (The paper bounds the
     guess by the throughput of similar tasks; a device's peak is the bound that always exists.) Trials are visits, with
-    the pending ones. A task with failures alone is valued like one at a hundredth of its device's peak; with no floor
-    known its value is infinite.
+    the pending ones, which count as having gained nothing so far. A task with failures alone is valued like one at a
+    hundredth of its device's peak; with no floor known its value is infinite.
     """
     trials = max(state.visits, 1)
     best = state.best_secs
@@ -124,7 +124,7 @@ def latency_gradient(state: TaskState, alpha: float = 0.2, window: int = 16) -> 
         return state.weight * 100.0 * state.floor_secs / trials if state.floor_secs > 0 else math.inf
     span = min(window, len(state.best_history) - 1)
     before = state.best_history[-1 - span]
-    slope = max(before - best, 0.0) / span if span > 0 and math.isfinite(before) else 0.0
+    slope = max(before - best, 0.0) / (span + state.pending) if span > 0 and math.isfinite(before) else 0.0
     guess = min(best / trials, max(best - state.floor_secs, 0.0))
     return state.weight * (alpha * slope + (1.0 - alpha) * guess)
 

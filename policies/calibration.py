@@ -1,11 +1,12 @@
-"""Online, in-domain correction of the analyzer: Bayesian ridge regression on symbolic features.
+"""Online, in-domain correction of the analyzer: kernel ridge regression on symbolic features.
 
 The target is ``log(measured / predicted)``; a candidate is then predicted as the analyzer's seconds times the
-exponential of the correction. With features standardised, ``K = Z Z^T / f`` and noise ``s^2``, mean and deviation are
+exponential of the correction. With standardised features ``z`` (``f`` of them), the kernel
+``k(x, y) = z_x z_y / 2f + exp(-|z_x - z_y|^2 / 2f)`` and its matrix ``K`` over the records, mean and deviation are
 
-    m(x) = mean(y) + k(x)^T (K + a I)^-1 (y - mean(y)),    v(x) = s^2 + t^2 (k(x, x) - k(x)^T (K + a I)^-1 k(x))
+    m(x) = median(y) + k(x)^T (K + a I)^-1 (y - median(y)),    v(x) = s^2 + t^2 (k(x, x) - k(x)^T (K + a I)^-1 k(x))
 
-which costs ``O(n^3)`` in the number of records: a few milliseconds for hundreds of them.
+where ``s`` is the leave-one-out error. It costs ``O(n^3)`` in the number of records: milliseconds for hundreds.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ class Calibration:
         count = len(features)
         if len(self.points) == 0:
             return np.full(count, self.shift), np.full(count, self.noise)
-        near = _kernel(_standard(features, self.centre, self.scale), self.points)
+        standard = _standard(features, self.centre, self.scale)
+        near = _kernel(standard, self.points)
         mean = self.shift + near @ self.weights
-        explained = np.einsum("ij,jk,ik->i", near, self.inverse, near, optimize=True)
-        own = 1.0 + np.square(_standard(features, self.centre, self.scale)).mean(axis=1)
+        explained = np.einsum("ij,ij->i", near @ self.inverse, near)
+        own = 1.0 + 0.5 * np.square(standard).mean(axis=1)  # k(x, x)
         variance = self.noise**2 + self.signal * np.maximum(own - explained, 0.0)
         return mean, np.sqrt(variance)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Sketch
+from fleet_tune.sketch import Sketch, Tile
 from policies.analyzer import analyse
 from policies.features import symbolic_features
 from policies.quantities import Floats
@@ -22,6 +22,8 @@ from policies.sampling import Matrix, crossover, enumerate_all, mutate, sample, 
 Fitness = Callable[[NDArray[np.float32], Floats], Floats]
 """From features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN where undescribed) to predicted log seconds."""
 
+NICHES = 16
+"""Least number of different innermost tiles among the candidates of a draft."""
 ENUMERATE_LIMIT = 2048
 """Spaces up to this size are enumerated instead of searched."""
 
@@ -107,14 +109,15 @@ def draft(
     """
     settings = settings or DraftSettings()
     if space_size(sketch) <= ENUMERATE_LIMIT:
-        return _best(evaluate(sketch, enumerate_all(sketch), device, fitness), settings.size)
+        everything = _best(evaluate(sketch, enumerate_all(sketch), device, fitness), ENUMERATE_LIMIT)
+        return _spread(sketch, everything, settings.size)
     first = sample(sketch, settings.population, rng)
     if seeds is not None and len(seeds):
         parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
         first = np.concatenate([seeds, mutate(sketch, parents, rng), first[: -settings.population // 4]])
     found = evaluate(sketch, first[unique_rows(first)], device, fitness)
     for _ in range(settings.generations - 1):
-        found = _best(found, max(settings.size, settings.population))
+        found = _spread(sketch, _best(found, len(found.matrix)), max(settings.size, settings.population))
         elite = max(int(settings.elite_share * len(found.matrix)), 2)
         # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
         ranks = (np.square(rng.random((2, settings.population))) * elite).astype(np.int64)
@@ -126,7 +129,7 @@ def draft(
         fresh = fresh[fresh >= len(found.matrix)] - len(found.matrix)
         if len(fresh):
             found = _join(found, evaluate(sketch, children[fresh], device, fitness))
-    return _best(found, settings.size)
+    return _spread(sketch, _best(found, len(found.matrix)), settings.size)
 
 
 def _best(found: Drafted, size: int) -> Drafted:
@@ -134,3 +137,42 @@ def _best(found: Drafted, size: int) -> Drafted:
     rows = usable if len(usable) else np.arange(len(found.log_secs))
     order = rows[np.argsort(found.log_secs[rows], kind="stable")]
     return found.take(order[:size])
+
+
+def _spread(sketch: Sketch, ordered: Drafted, size: int) -> Drafted:
+    """The best ``size`` of candidates in order, with at most a share of them alike in their innermost spatial tile.
+
+    The analyzer knows that tile best and the rest (reduction splits, outer loops) hardly at all, so that without a
+    bound its favourite tile would fill the whole draft. Where there are too few others, the favourites fill up.
+    """
+    if len(ordered.matrix) <= size:
+        return ordered
+    ids = innermost_tiles(sketch, ordered.matrix)
+    order = np.argsort(ids, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(ids[order]) != 0])
+    rank = np.empty(len(ids), dtype=np.int64)
+    rank[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.r_[starts, len(ids)]))
+    allowed = rank < max(size // NICHES, 1)
+    rows = np.concatenate([np.flatnonzero(allowed), np.flatnonzero(~allowed)])[:size]
+    return ordered.take(np.sort(rows))
+
+
+def innermost_tiles(sketch: Sketch, matrix: Matrix) -> NDArray[np.int64]:
+    """One integer for the innermost factors of the spatial tiles, of all tiles where nothing is known, shape ``(n,)``.
+
+    Equal tiles have equal integers within this call only.
+    """
+    reductions = {
+        loop.column
+        for statement in sketch.statements[:1]
+        for loop in statement.loops
+        if statement.axes[loop.axis].reduction
+    }
+    innermost = [
+        start + decision.parts - 1
+        for decision, start in zip(sketch.decisions, sketch.offsets, strict=True)
+        if isinstance(decision, Tile) and start + decision.parts - 1 not in reductions
+    ]
+    if not innermost:
+        return np.zeros(len(matrix), dtype=np.int64)
+    return np.unique(matrix[:, innermost], axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -23,7 +23,7 @@ from policies.acquisition import epsilon_of_secs, improvement_of_secs
 from policies.bandits import allocate
 from policies.calibration import Calibration, calibrate, uncalibrated
 from policies.cost_model import CostModel, targets
-from policies.draft import Drafted, draft, evaluate
+from policies.draft import Drafted, draft, evaluate, innermost_tiles
 from policies.features import joint_layout
 from policies.presets import Preset
 from policies.quantities import Floats
@@ -38,6 +38,8 @@ BUILD_SECS_PER_OPERATION = 0.0008
 """Prior of a trial's time: what a build takes at least, and for each straight-line vector operation."""
 MEASURE_RUNS = 10
 MEASURE_SECS = 0.05
+MEASURED_RADIUS = 0.7
+"""Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""
 UNDESCRIBED_PEAK_SHARE = 0.05
 """Share of the peak that a candidate of an undescribed sketch is expected to reach before any record."""
 
@@ -72,6 +74,12 @@ class TrainingSet:
     log_secs: Floats
     names: tuple[str, ...]
     offset_column: int | None
+
+
+def _matrix(rows: Iterable[Sequence[int] | NDArray[np.int64]], width: int) -> Matrix:
+    """Decision vectors as a matrix, also where there are none or they are empty."""
+    listed = list(rows)
+    return np.array(listed, dtype=np.int64).reshape(len(listed), width)
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class TaskSearch:
             self._calibration = None
         for at, rows in enumerate(fresh):
             if rows:
-                matrix = np.array(rows, dtype=np.int64).reshape(len(rows), -1)
+                matrix = _matrix(rows, self._sketches[at].width)
                 known = evaluate(self._sketches[at], matrix, self._device)
                 self._features.append(self._layout.place(at, known.features))
                 self._analytic.extend(self._base(known.analytic_log_secs))
@@ -306,8 +314,7 @@ class TaskSearch:
                 if self._model is None:
                     return self._rng.random(len(features))
                 return self._model.predict(self._layout.place(sketch, features))[0]
-            correction, _ = self._calibrated().correct(self._layout.place(sketch, features))
-            return self._base(analytic) + correction
+            return self._predict(sketch, features, analytic)[0]
 
         drafted = draft(
             self._sketches[sketch], self._device, self._rng, self._preset.draft, fitness, self._seeds(sketch)
@@ -321,8 +328,7 @@ class TaskSearch:
         costs = sorted((cost, key) for key, cost in self._costs[sketch].items() if math.isfinite(cost))[:16]
         if not costs:
             return None
-        rows = [np.frombuffer(key, dtype=np.int64) for _, key in costs]
-        return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
+        return _matrix((np.frombuffer(key, dtype=np.int64) for _, key in costs), self._sketches[sketch].width)
 
     def _unseen(self, sketch: int, matrix: Matrix) -> NDArray[np.intp]:
         """Rows that are neither measured nor pending."""
@@ -364,10 +370,15 @@ class TaskSearch:
             else:
                 scores = np.exp(each.mean.min() - each.mean)
             points = log_coordinates(sketch, each.drafted.matrix)
-            pending = np.array(list(self._pending[each.sketch].values()), dtype=np.int64).reshape(-1, sketch.width)
+            pending = _matrix(self._pending[each.sketch].values(), sketch.width)
             together = decision_ids(sketch, np.concatenate([each.drafted.matrix, pending]))
             if self._preset.radius > 0:
                 scores = scores * neighbourhood_discount(points, log_coordinates(sketch, pending), self._preset.radius)
+                measured = _matrix(
+                    (np.frombuffer(key, dtype=np.int64) for key in self._costs[each.sketch]), sketch.width
+                )
+                near = log_coordinates(sketch, measured)
+                scores = scores * neighbourhood_discount(points, near, MEASURED_RADIUS * self._preset.radius)
             rows = greedy(
                 scores,
                 together[: len(points)],
@@ -395,14 +406,35 @@ class TaskSearch:
         """Random candidates: of the draft where the method explores there, else of the whole space; now pending."""
         taken: list[Proposal] = []
         if self._preset.explore == "draft" and scored:
-            choices = [(each, int(row)) for each in scored for row in self._unseen(each.sketch, each.drafted.matrix)]
-            for at in self._rng.permutation(len(choices))[:count]:
-                each, row = choices[at]
-                taken.append(self._proposal(each, row, "exploration"))
+            choices = [(each, row) for each in scored for row in self._untried_tiles(each)]
+            # The most promising half of them, in random order.
+            choices.sort(key=lambda choice: float(choice[0].mean[choice[1]]))
+            promising = choices[: max(len(choices) // 2, count)]
+            for at in self._rng.permutation(len(promising))[:count]:
+                taken.append(self._proposal(*promising[at], "exploration"))
                 self._mark(taken[-1])
         if len(taken) < count:
             taken.extend(self._uniform(count - len(taken)))
         return taken
+
+    def _untried_tiles(self, scored: _Scored) -> list[int]:
+        """The best drafted candidate of every innermost tile that was neither measured nor is pending."""
+        sketch = self._sketches[scored.sketch]
+        known = _matrix(
+            (
+                np.frombuffer(key, dtype=np.int64)
+                for key in (*self._costs[scored.sketch], *self._pending[scored.sketch])
+            ),
+            sketch.width,
+        )
+        ids = innermost_tiles(sketch, np.concatenate([scored.drafted.matrix, known]))
+        drafted, tried = ids[: len(scored.mean)], set(ids[len(scored.mean) :].tolist())
+        best: dict[int, int] = {}
+        for row in np.argsort(scored.mean, kind="stable").tolist():
+            tile = int(drafted[row])
+            if tile not in tried:
+                best.setdefault(tile, row)
+        return list(best.values())
 
     def _uniform(self, count: int) -> list[Proposal]:
         """Candidates drawn uniformly from sketches that have some left; now pending. Fewer where draws repeat."""
@@ -430,16 +462,15 @@ class TaskSearch:
         self._pending[proposal.sketch][key] = proposal.decisions
 
     def _key(self, sketch: int, decisions: tuple[int, ...]) -> bytes:
-        row = np.array(decisions, dtype=np.int64).reshape(1, -1)
-        if row.shape[1] != self._sketches[sketch].width:
+        if len(decisions) != self._sketches[sketch].width:
             raise ValueError(
                 f"sketch {sketch} has {self._sketches[sketch].width} columns, got {len(decisions)} decisions"
             )
-        return row_keys(row)[0]
+        return row_keys(_matrix([decisions], len(decisions)))[0]
 
     def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
         """Whether a valid candidate was measured or is pending; ValueError where it is not of this sketch."""
         key = self._key(sketch, decisions)
-        if not is_valid(self._sketches[sketch], np.array([decisions], dtype=np.int64).reshape(1, -1))[0]:
+        if not is_valid(self._sketches[sketch], _matrix([decisions], len(decisions)))[0]:
             raise ValueError(f"{decisions} is no candidate of sketch {sketch}")
         return key in self._costs[sketch] or key in self._pending[sketch]
