@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import platform
 import select
@@ -29,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,8 @@ from devices.evaluator import (
     load_decide,
 )
 
-HANDSHAKE_TIMEOUT_SECS = 5.0
+HANDSHAKE_TIMEOUT_SECS = 2.0
+SILENCE_TIMEOUT_SECS = 30.0
 _INT = struct.Struct("<i")
 # A batch may take a little longer than the rule's timeout before the kernel ends the process.
 _TIMEOUT_SLACK = 1.05
@@ -80,11 +83,12 @@ class SessionServer:
         self._key = key
         self._folder = folder
         self._last_exit = ""
+        self._silent: dict[socket.socket, float] = {}
         _register(decide, lambda: self._last_exit)
 
     def run(self) -> None:
         while True:
-            connection, _address = self._listening.accept()
+            connection = self._next_client()
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 try:
@@ -92,6 +96,24 @@ class SessionServer:
                 except (OSError, struct.error, UnicodeDecodeError, ValueError):
                     continue  # not a TVM client, or one that does not know our key
                 self._serve(connection, timeout_secs)
+
+    def _next_client(self) -> socket.socket:
+        """The first connection that says something; those that say nothing for a while are closed."""
+        while True:
+            oldest = min(self._silent.values(), default=math.inf)
+            wait_secs = None if oldest == math.inf else max(0.0, oldest + SILENCE_TIMEOUT_SECS - time.monotonic())
+            readable, _, _ = select.select([self._listening, *self._silent], [], [], wait_secs)
+            for connection in readable:
+                if connection is self._listening:
+                    accepted, _ = self._listening.accept()
+                    self._silent[accepted] = time.monotonic()
+                else:
+                    del self._silent[connection]
+                    return connection
+            for connection, since in list(self._silent.items()):
+                if time.monotonic() - since > SILENCE_TIMEOUT_SECS:
+                    del self._silent[connection]
+                    connection.close()
 
     def _handshake(self, connection: socket.socket) -> float | None:
         """The session timeout that the client asks for, if any. Raises ValueError for a client that is not for us."""
@@ -120,7 +142,8 @@ class SessionServer:
         if pid == 0:
             try:
                 die_with_parent(own_pid)
-                self._listening.close()
+                for other in (self._listening, *self._silent):
+                    other.close()
                 self._session(connection, folder, timeout_secs)
             except BaseException as error:
                 print(f"session: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,136 @@
+"""What every device promises (devices.device.Device), checked on the real one and on the simulated one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from devices.artifact import Artifact, BuildRequest, MeasureRequest
+from devices.device import Device
+from devices.rpc_device import RpcDevice
+from devices.server import DeviceServer
+from devices.simulated import Faults, SimulatedBuilder, SimulatedDevice
+from fleet_tune.config import DeviceConfig
+from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
+from fleet_tune.errors import DeviceUnreachableError
+
+MakeArtifact = Callable[..., Artifact]
+RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=5.0)
+SHORT = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=0.3)
+
+FAILURES = {
+    "crash": Outcome.RUN_ERROR,
+    "hang": Outcome.RUN_TIMEOUT,
+    "wrong": Outcome.WRONG_OUTPUT,
+}
+
+
+class Bench:
+    """A device and the artifacts of one task for it: what each kind does is known."""
+
+    def __init__(self, device: Device, lost: Device, make: MakeArtifact) -> None:
+        self.device = device
+        self.lost = lost
+        self.make = make
+
+    def measure(self, what: str, best: float = math.inf, rule: StopRule = RULE, number: int = 0) -> Measurement:
+        return self.device.measure(MeasureRequest(self.make(what, number=number), best, rule))
+
+
+def simulated_artifact(what: str = "ok", reference: bool = False, task_id: str = "scale", number: int = 0) -> Artifact:
+    name, _, device_class = task_id.partition("@")
+    task = Task(Workload(name, name, 1e6, "{}"), DeviceClass(device_class or "simulated", "{}"))
+    built = SimulatedBuilder().build(
+        BuildRequest(task, None if reference else Candidate(task.id, 0, what, (1024, number)))
+    )
+    assert isinstance(built, Artifact)
+    return built
+
+
+@pytest.fixture(params=["rpc", "simulated"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    if request.param == "simulated":
+        faults = Faults({c.id: outcome for what, outcome in FAILURES.items() for c in [_candidate(what)]})
+        device_class = DeviceClass("simulated", "{}")
+        yield Bench(
+            SimulatedDevice(device_class, faults=faults),
+            SimulatedDevice(device_class, faults=Faults(lost_after=0)),
+            simulated_artifact,
+        )
+        return
+    server: DeviceServer = request.getfixturevalue("server")
+    target: str = request.getfixturevalue("native_target")
+    port: int = request.getfixturevalue("free_port")
+    config = DeviceConfig(name="rpc", target=target, threads=2)
+    device = RpcDevice(config, "127.0.0.1", server.port)
+    lost = RpcDevice(config, "127.0.0.1", port, connect_timeout_secs=0.2)
+    yield Bench(device, lost, request.getfixturevalue("make_artifact"))
+    device.close()
+
+
+def _candidate(what: str) -> Candidate:
+    candidate = simulated_artifact(what).candidate
+    assert candidate is not None
+    return candidate
+
+
+@pytest.fixture
+def ready(bench: Bench) -> Bench:
+    bench.device.add_reference(bench.make("ok", reference=True))
+    return bench
+
+
+def test_a_fingerprint_describes_the_device(bench: Bench) -> None:
+    found = bench.device.fingerprint()
+    assert found.threads == found.abstraction.cores
+    assert found.reference_secs > 0
+    assert found.device_class.name
+
+
+def test_a_good_candidate_is_measured_and_verified(ready: Bench) -> None:
+    measured = ready.measure("ok")
+    assert (measured.outcome, measured.verified, measured.stopped) == (Outcome.OK, True, "maximum")
+    assert len(measured.run_secs) == RULE.max_batches
+    assert measured.build_secs == ready.make("ok").build_secs
+    assert measured.measure_secs > 0
+
+
+def test_what_is_no_new_incumbent_is_not_verified(ready: Bench) -> None:
+    measured = ready.measure("ok", best=1e-12)
+    assert (measured.outcome, measured.verified) == (Outcome.OK, False)
+
+
+@pytest.mark.parametrize(("what", "outcome"), FAILURES.items())
+def test_failures_are_values_and_the_next_candidate_is_measured(ready: Bench, what: str, outcome: Outcome) -> None:
+    failed = ready.measure(what, rule=SHORT)
+    assert failed.outcome is outcome
+    assert failed.run_secs == ()
+    assert failed.detail
+    assert failed.build_secs == ready.make(what).build_secs
+    assert ready.measure("ok", number=1).verified
+
+
+def test_a_lost_device_is_a_value_and_for_the_fingerprint_an_error(bench: Bench) -> None:
+    bench.lost.add_reference(bench.make("ok", reference=True))
+    lost = bench.lost.measure(MeasureRequest(bench.make("ok"), math.inf, RULE))
+    assert lost.outcome is Outcome.DEVICE_LOST
+    assert not lost.outcome.blames_candidate
+    with pytest.raises(DeviceUnreachableError):
+        bench.lost.fingerprint()
+
+
+def test_wrong_use_is_an_error(ready: Bench) -> None:
+    with pytest.raises(ValueError, match="candidate"):
+        ready.device.measure(MeasureRequest(ready.make("ok", reference=True), math.inf))
+    with pytest.raises(ValueError, match="reference"):
+        ready.device.measure(MeasureRequest(ready.make("ok", task_id="other"), math.inf))
+    with pytest.raises(ValueError, match="reference"):
+        ready.device.add_reference(ready.make("ok"))
+
+
+def test_closing_twice_is_fine_and_a_closed_device_can_be_used_again(ready: Bench) -> None:
+    ready.device.close()
+    ready.device.close()
+    assert ready.measure("ok").verified

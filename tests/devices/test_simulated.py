@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from devices.artifact import Artifact, BuildFailure, BuildRequest, MeasureRequest
+from devices.simulated import Faults, Landscape, SimulatedBuilder, SimulatedDevice
+from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
+
+CLASS = DeviceClass("simulated", "{}")
+TASK = Task(Workload("w", "w", 1e6, "{}"), CLASS)
+
+
+def candidate(*decisions: int) -> Candidate:
+    return Candidate(TASK.id, 0, "s", decisions)
+
+
+def artifact(of: Candidate | None) -> Artifact:
+    built = SimulatedBuilder().build(BuildRequest(TASK, of))
+    assert isinstance(built, Artifact)
+    return built
+
+
+def measure(device: SimulatedDevice, of: Candidate, best: float = math.inf) -> Measurement:
+    device.add_reference(artifact(None))
+    return device.measure(MeasureRequest(artifact(of), best))
+
+
+def test_run_times_follow_the_landscape() -> None:
+    landscape = Landscape(best_secs=2e-3)
+    device = SimulatedDevice(CLASS, landscape=landscape, noise=0.0, speed=2.0)
+    expected = landscape.run_secs(candidate(4, 8)) / 2
+    assert measure(device, candidate(4, 8)).cost_secs == expected
+    assert landscape.run_secs(candidate(4, 8)) >= 2e-3
+    assert landscape.run_secs(candidate(4, 8)) != landscape.run_secs(candidate(8, 4))
+
+
+def test_the_same_seed_gives_the_same_measurements() -> None:
+    def run(seed: int) -> list[tuple[float, ...]]:
+        device = SimulatedDevice(CLASS, seed=seed)
+        return [measure(device, candidate(i, 3)).run_secs for i in range(5)]
+
+    assert run(1) == run(1) != run(2)
+
+
+def test_time_is_virtual_and_counts_every_run() -> None:
+    device = SimulatedDevice(CLASS, noise=0.0, landscape=Landscape(best_secs=0.1))
+    measured = measure(device, Candidate(TASK.id, 0, "s", ()))
+    # One warm-up run, ten batches of one run, one run to check the output.
+    assert device.elapsed_secs == pytest.approx(1.2)
+    assert measured.measure_secs == pytest.approx(1.2)
+
+
+def test_too_slow_is_a_timeout() -> None:
+    device = SimulatedDevice(CLASS, landscape=Landscape(best_secs=20.0))
+    measured = measure(device, candidate(1))
+    assert (measured.outcome, device.elapsed_secs) == (Outcome.RUN_TIMEOUT, StopRule().timeout_secs)
+
+
+def test_faults_come_at_their_rate_and_stay_with_the_candidate() -> None:
+    faults = Faults(rates={Outcome.RUN_ERROR: 0.2, Outcome.WRONG_OUTPUT: 0.1})
+    device = SimulatedDevice(CLASS, faults=faults, seed=3)
+    first = [measure(device, candidate(i)).outcome for i in range(1000)]
+    assert [measure(device, candidate(i)).outcome for i in range(1000)] == first
+    assert 150 < first.count(Outcome.RUN_ERROR) < 250
+    assert 60 < first.count(Outcome.WRONG_OUTPUT) < 140
+
+
+def test_a_device_can_be_lost_for_good() -> None:
+    device = SimulatedDevice(CLASS, faults=Faults(lost_after=2))
+    outcomes = [measure(device, candidate(i)).outcome for i in range(4)]
+    assert outcomes == [Outcome.OK, Outcome.OK, Outcome.DEVICE_LOST, Outcome.DEVICE_LOST]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT])
+def test_builds_fail_on_request(outcome: Outcome) -> None:
+    builder = SimulatedBuilder(faults=Faults({candidate(1).id: outcome}))
+    failed = builder.build(BuildRequest(TASK, candidate(1), timeout_secs=7.0))
+    assert isinstance(failed, BuildFailure)
+    assert failed.measurement.outcome is outcome
+    assert failed.measurement.build_secs == (7.0 if outcome is Outcome.BUILD_TIMEOUT else 0.5)
+    assert isinstance(builder.build(BuildRequest(TASK, candidate(2))), Artifact)
+    assert isinstance(builder.build(BuildRequest(TASK, None)), Artifact)
