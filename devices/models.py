@@ -2,7 +2,7 @@
 
 Three forms are read: ``file.py:function`` (the function returns a torch module and its example inputs), an ``.onnx``
 file, and a ``.pt2`` file saved by :func:`torch.export.save`. Importing this module loads neither torch, onnx nor TVM;
-an ONNX model is read without torch.
+an ONNX model is read without torch (TVM's bindings load it if it is installed, but it need not be).
 
 Every mistake in the input is a :class:`~fleet_tune.errors.ModelError`; what was read but cannot be compiled is an
 :class:`~fleet_tune.errors.UnsupportedModelError` that names the operator, or the input and dimension.
@@ -292,19 +292,30 @@ def _from_program(name: str, program: torch.export.ExportedProgram, reference: _
     from tvm.relax.frontend.torch import from_exported_program
 
     _refuse_dynamic_program(program, where)
-    refusals: list[UnsupportedModelError] = []
+    refusal = UnsupportedModelError(f"{where} cannot be imported", "simplify the model")
+    decomposed = program
     for kept in (_WHOLE_OPERATORS, ()):
         with _quiet():
             try:
-                module = from_exported_program(
-                    _decomposed(program, kept), unwrap_unit_return_tuple=True, run_ep_decomposition=False
-                )
+                decomposed = _decomposed(program, kept)
+                module = from_exported_program(decomposed, unwrap_unit_return_tuple=True, run_ep_decomposition=False)
             except Exception as error:
-                refusals.append(_unsupported(error, where))
+                refusal = _unsupported(error, where, _unknown_operators(decomposed))
+                refusal.__cause__ = error
                 continue
         arrays = tuple(tensor.detach().cpu().numpy() for tensor in reference.inputs)
         return _model(name, module, arrays, reference)
-    raise refusals[-1]
+    raise refusal
+
+
+def _unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
+    """Operators of ``program`` that TVM's frontend has no translation for. It looks for them only after other things
+    that the same operators bring along have failed."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    known = ExportedProgramImporter().convert_map
+    called = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    return sorted(target.__name__ for target in called if target.__name__ not in known)
 
 
 # --- ONNX ------------------------------------------------------------------------------------------------------------
@@ -435,15 +446,12 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _unsupported(error: Exception, where: str) -> UnsupportedModelError:
-    """The frontend's exception in the user's words: which operator it stumbled over."""
+def _unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> UnsupportedModelError:
+    """The frontend's exception in the user's words: which operators it stumbled over."""
     next_step = "replace it in the model by operators that TVM's frontend knows"
-    message = str(error)
-    listed = re.search(r"Unsupported function types? \[([^\]]*)\]", message) or re.search(
-        r"not supported for frontend ONNX: (.*)", message
-    )
-    if listed:
-        names = sorted(name.strip(" '\"") for name in listed.group(1).split(","))
+    listed = re.search(r"not supported for frontend ONNX: (.*)", str(error))
+    names = sorted(name.strip() for name in listed.group(1).split(",")) if listed else list(unknown)
+    if names:
         return UnsupportedModelError(f"{where} uses operators that cannot be imported: {', '.join(names)}", next_step)
     operator = _operator_in(error)
     if operator:
