@@ -18,8 +18,8 @@ from devices.failures import last_line
 from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
 from fleet_tune.errors import UserError
 
-# Design spaces hold a TVM schedule for each sketch: about a megabyte each.
-CACHED_SPACES = 64
+# A task's design space holds a TVM schedule for each sketch: about a megabyte each.
+CACHED_TASKS = 64
 
 
 def main() -> None:
@@ -56,7 +56,8 @@ class Compiler:
         self._load_intrinsics = intrinsics.load_intrinsics
         self._spaces = spaces
         self._link = linking.link
-        self._by_task: OrderedDict[str, tuple[Task, spaces.DesignSpace]] = OrderedDict()
+        self._tasks: OrderedDict[str, Task] = OrderedDict()
+        self._space_by_task: dict[str, spaces.DesignSpace] = {}
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request: library, arguments and trace. Raises whatever TVM or the design space raises."""
@@ -65,13 +66,13 @@ class Compiler:
         from devices.targets import parse_target
 
         started = time.perf_counter()
-        task, space = self._space(request)
-        candidate = request["candidate"]
-        if candidate is None:
+        task = self._task(request)
+        if request["candidate"] is None:
             scheduled = self._spaces.unscheduled(task)
         else:
-            sketch, sketch_id, decisions = candidate
-            scheduled = space.schedule(Candidate(task.id, sketch, sketch_id, tuple(decisions)))
+            sketch, sketch_id, decisions = request["candidate"]
+            candidate = Candidate(task.id, sketch, sketch_id, tuple(decisions))
+            scheduled = self._space(task).schedule(candidate)
         scheduled_at = time.perf_counter()
         module = tvm.tirx.build(scheduled.module, target=parse_target(task.device_class.target))
         compiled_at = time.perf_counter()
@@ -89,16 +90,23 @@ class Compiler:
             "link_secs": time.perf_counter() - compiled_at,
         }
 
-    def _space(self, request: dict[str, Any]) -> tuple[Task, Any]:
+    def _task(self, request: dict[str, Any]) -> Task:
+        """The task of a request: remembered, or sent along."""
         task_id = request["task_id"]
         if request["task"] is not None:
             task = decode_task(request["task"])
             self._load_intrinsics(task.device_class.target)
-            self._by_task[task_id] = task, self._spaces.DesignSpace(task)
-            if len(self._by_task) > CACHED_SPACES:
-                self._by_task.popitem(last=False)
-        self._by_task.move_to_end(task_id)
-        return self._by_task[task_id]
+            self._tasks[task_id] = task
+            if len(self._tasks) > CACHED_TASKS:
+                forgotten, _ = self._tasks.popitem(last=False)
+                self._space_by_task.pop(forgotten, None)
+        self._tasks.move_to_end(task_id)
+        return self._tasks[task_id]
+
+    def _space(self, task: Task) -> Any:
+        if task.id not in self._space_by_task:
+            self._space_by_task[task.id] = self._spaces.DesignSpace(task)
+        return self._space_by_task[task.id]
 
 
 def encode_task(task: Task) -> dict[str, Any]:

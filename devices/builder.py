@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult, TensorSpec
-from devices.build_worker import CACHED_SPACES, encode_task
+from devices.build_worker import CACHED_TASKS, encode_task
 from devices.child import Child
 from fleet_tune.domain import Measurement, Outcome
 from fleet_tune.errors import FleetTuneError, UserError
@@ -124,7 +124,7 @@ class BuildWorker:
         known = task.id in self._known_tasks
         self._known_tasks[task.id] = None
         self._known_tasks.move_to_end(task.id)
-        if len(self._known_tasks) > CACHED_SPACES:
+        if len(self._known_tasks) > CACHED_TASKS:
             self._known_tasks.popitem(last=False)
         return {
             "task_id": task.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -17,9 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from devices.artifact import Artifact, MeasureRequest
+from devices.rpc_device import RpcDevice
 from devices.rpc_session import RpcSession, SessionLostError
 from devices.server import DeviceServer, ServerAddressError
 from devices.session_server import cache_sizes, cpu_model, describe, parse_size
+from fleet_tune.config import DeviceConfig
+from fleet_tune.domain import StopRule
 
 ROOT = Path(__file__).parents[2]
 
@@ -194,3 +199,16 @@ def test_this_machine_describes_itself() -> None:
     assert says["threads"] == 3
     assert says["cpu_model"]
     assert says["tvm_version"].startswith("0.27")
+
+
+def test_the_stopping_rule_runs_beside_the_kernel(native_target: str, make_artifact: Callable[..., Artifact]) -> None:
+    rule = StopRule(micro_batch_secs=1e-4, min_batches=2, max_batches=50, max_cv=100.0, race_factor=2.0)
+    config = DeviceConfig(name="cpu", target=native_target, threads=2)
+    with DeviceServer(threads=2, decide="policies.stopping:decide") as server:
+        device = RpcDevice(config, "127.0.0.1", server.port)
+        device.add_reference(make_artifact("ok", reference=True))
+        converged = device.measure(MeasureRequest(make_artifact("ok"), math.inf, rule))
+        raced = device.measure(MeasureRequest(make_artifact("ok"), 1e-12, rule))
+        device.close()
+    assert (converged.stopped, len(converged.run_secs)) == ("converged", 2)
+    assert (raced.stopped, len(raced.run_secs)) == ("raced", 1)
