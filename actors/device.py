@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-from devices.rpc_device import RpcDevice
 
 from actors.calls import fetch
 from actors.recorder import make_record
 from devices.artifact import Artifact, MeasureRequest
 from devices.device import Device
 from devices.quiet import QuietWindow
+from devices.rpc_device import RpcDevice
 from devices.server import DeviceServer
-from fleet_tune.config import DeviceConfig
+from fleet_tune.config import DeviceConfig, LocalConnection, RpcConnection
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
-from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.errors import DeviceUnreachableError, FleetFileError
 
 _APPEND_DEADLINE_SECS = 30.0
 _FETCH_DEADLINE_SECS = 30.0
@@ -35,20 +34,9 @@ class DeviceActor:
         self._config = config
         self._run_id = run_id
         self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
-        self._server: DeviceServer | None = None
-        self._device: Device = self._connect()
+        self._opened = contextlib.ExitStack()
+        self._device: Device = self._opened.enter_context(opened_device(config))
         self._best_secs: dict[str, float] = {}
-
-    def _connect(self) -> Device:
-        config = self._config
-        if config.connect == "local":
-            self._server = DeviceServer(threads=config.threads, decide=STOP_DECISION)
-            self._server.start()
-            host, port = "127.0.0.1", self._server.port
-        else:
-            host, _, text = config.connect.rpartition(":")
-            port = int(text)
-        return RpcDevice(config, host, port, decide=STOP_DECISION)
 
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
@@ -95,9 +83,28 @@ class DeviceActor:
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
 
     def close(self) -> None:
-        self._device.close()
-        if self._server is not None:
-            self._server.stop()
+        self._opened.close()
 
     def _quiet(self) -> contextlib.AbstractContextManager[Any]:
         return self._window.quiet() if self._window else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def opened_device(config: DeviceConfig) -> Iterator[Device]:
+    """The device of ``config``: a local one behind a server of its own, or the one at its address.
+
+    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows or a tracker (not supported yet).
+    """
+    connection = config.connection
+    with contextlib.ExitStack() as stack:
+        if isinstance(connection, LocalConnection):
+            server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION))
+            host, port = server.host, server.port
+        elif isinstance(connection, RpcConnection):
+            host, port = connection.host, connection.port
+        else:
+            raise FleetFileError(
+                f"device {config.name!r} is reached through a tracker, which this version cannot do yet",
+                "start 'fleet-tune device serve' on it and give connect = \"host:port\"",
+            )
+        yield stack.enter_context(contextlib.closing(RpcDevice(config, host, port, decide=STOP_DECISION)))

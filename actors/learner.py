@@ -57,7 +57,7 @@ class Learner:
 
     async def start(self) -> None:
         """Begin to follow the records and to train."""
-        if self._worker is None and self._preset.learns:
+        if self._worker is None and self._preset.learned_model:
             self._worker = asyncio.create_task(self._train_from_records())
 
     async def follow(self, versions: Mapping[str, int], wait_secs: float) -> dict[str, tuple[int, list[Any]]]:

@@ -17,14 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from actors.calls import ActorLostError, ActorTimeoutError, ask, first_line
 from actors.recorder import make_record
 from devices.artifact import BuildFailure, BuildRequest
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule, Task
 from fleet_tune.results import Progress, TaskProgress
-from policies.bandits import TaskBandit
+from policies.bandits import TaskState
 from policies.presets import preset
 
 _LOG = logging.getLogger(__name__)
@@ -69,26 +67,25 @@ class _TaskTrials:
     """What the records say of one task, and what is under way."""
 
     task: Task
-    bandit: TaskBandit  # of the task's device class
-    arm: int  # the task's index there
+    floor_secs: float
     trials: int = 0
     best_secs: float = math.inf
     best_sketch: int = -1
     in_flight: int = 0
     finished: str = ""  # the reason, empty while the task is tuned
 
-    def granted(self, trials: int) -> None:
-        self.in_flight += trials
-        self.bandit.grant(self.arm, trials)
+    best_history: list[float] = field(default_factory=list)  # incumbent's cost after each trial
 
-    def dropped(self) -> None:
-        """A granted trial will not be recorded."""
-        self.in_flight -= 1
-        self.bandit.release(self.arm)
-
-    def finish(self, reason: str) -> None:
-        self.finished = reason
-        self.bandit.set_finished(self.arm)
+    def state(self) -> TaskState:
+        """What the bandit sees."""
+        return TaskState(
+            weight=self.task.weight,
+            flop=self.task.workload.flop,
+            best_history=tuple(self.best_history),
+            pending=self.in_flight,
+            finished=bool(self.finished),
+            floor_secs=self.floor_secs,
+        )
 
 
 class Scheduler:
@@ -108,18 +105,8 @@ class Scheduler:
         self._searchers = searchers
         self._builders = builders
         self._devices = devices
-        self._rng = np.random.default_rng(plan.seed)
-        self._bandits: dict[str, TaskBandit] = {}
-        self._tasks: dict[str, _TaskTrials] = {}
-        for name in dict.fromkeys(name for name, _ in devices.values()):
-            tasks = [task for task in plan.tasks if task.device_class.name == name]
-            bandit = preset(plan.method).make_task_bandit(
-                [task.weight for task in tasks],
-                [task.workload.flop for task in tasks],
-                [plan.floor_secs[task.id] for task in tasks],
-            )
-            self._bandits[name] = bandit
-            self._tasks |= {task.id: _TaskTrials(task, bandit, arm) for arm, task in enumerate(tasks)}
+        self._bandit = preset(plan.method).make_task_bandit(plan.seed)
+        self._tasks = {task.id: _TaskTrials(task, plan.floor_secs[task.id]) for task in plan.tasks}
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._cursor = 0
@@ -205,7 +192,7 @@ class Scheduler:
             if queued or self._in_flight(states) + _GRANT > _IN_FLIGHT:
                 await self._wait_for_change()
                 continue
-            choice = self._bandits[device_class].choose(self._rng)
+            choice = self._bandit.choose([state.state() for state in states])
             if choice is None:
                 await self._wait_for_change()
                 continue
@@ -225,14 +212,14 @@ class Scheduler:
             return
         if not candidates:
             if state.in_flight == 0:
-                state.finish("space exhausted")
+                state.finished = "space exhausted"
             else:
                 await self._wait_for_change()
             return
         if task.id not in self._references:
             self._references[task.id] = asyncio.get_running_loop().create_future()
             await self._build_queue.put(task)
-        state.granted(len(candidates))
+        state.in_flight += len(candidates)
         for candidate in candidates:
             await self._build_queue.put(_Trial(candidate))
 
@@ -321,7 +308,7 @@ class Scheduler:
             if task_id not in referenced:
                 reference = await self._references[task_id]
                 if reference is None:
-                    state.dropped()
+                    state.in_flight -= 1
                     continue
                 try:
                     await ask(device.add_reference.remote(reference, state.best_secs), 60.0, "add a reference")
@@ -337,7 +324,7 @@ class Scheduler:
         if failure is not None:
             reason = f"the unscheduled program does not build: {failure.measurement.detail}"
             _LOG.error("%s: %s", task.workload.name, reason)
-            self._tasks[task.id].finish(reason)
+            self._tasks[task.id].finished = reason
         self._references[task.id].set_result(None if failure else artifact)
 
     async def _record_failure(self, trial: _Trial, trace: str, measurement: Measurement) -> None:
@@ -376,18 +363,17 @@ class Scheduler:
                 continue  # read twice: by the follower and by the final catch-up
             self._cursor = record.seq
             self._outcomes[record.measurement.outcome] += 1
-            is_new = record.run_id == self._plan.run_id
-            if is_new:
+            if record.run_id == self._plan.run_id:
                 self._new_trials += 1
                 self._recent.append(time.monotonic())
             state = self._tasks.get(record.task_id)
             if state is None:
                 continue
             state.trials += 1
-            state.bandit.observe(state.arm, record.measurement.cost_secs, was_pending=is_new)
             if record.measurement.verified and record.measurement.cost_secs < state.best_secs:
                 state.best_secs = record.measurement.cost_secs
                 state.best_sketch = record.candidate.sketch
+            state.best_history.append(state.best_secs)
 
     # State -----------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from actors.calls import ActorLostError, ActorTimeoutError, ask
 from devices.quiet import QuietWindow
 from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
 from fleet_tune.sketch import Sketch
-from policies.cost_model import GradientBoostedModel
+from policies.cost_model import load_model
 from policies.presets import preset
 from policies.search import Observation, TaskSearch
 
@@ -115,7 +115,7 @@ class Searcher:
             for task_id, (version, [weights]) in fresh.items():
                 versions[task_id] = version
                 if task_id in self._searches:
-                    model = GradientBoostedModel.load(await ask(weights, 30.0, "fetch a model"))
+                    model = load_model(await ask(weights, 30.0, "fetch a model"))
                     async with self._lock:
                         self._searches[task_id].use_model(model)
 

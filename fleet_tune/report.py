@@ -123,6 +123,10 @@ def render_summary(result: TuneResult) -> RenderableType:
         ),
     )
     for network in result.networks:
+        if network.max_abs_error is None:
+            note = f"not measured: this machine is no {network.device_class}"
+            facts.add_row("largest error", Text(note))
+            continue
         reference = "the reference" if network.torch_secs is None else "PyTorch"
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {reference}"
         facts.add_row("largest error", Text(error))
@@ -245,8 +249,10 @@ def _known_secs(tasks: Sequence[TaskProgress]) -> dict[str, float]:
     return totals
 
 
-def _speedup(peer_secs: float | None, tuned_secs: float) -> float | None:
-    return peer_secs / tuned_secs if peer_secs is not None and math.isfinite(peer_secs) else None
+def _speedup(peer_secs: float | None, tuned_secs: float | None) -> float | None:
+    if peer_secs is None or tuned_secs is None or not math.isfinite(peer_secs):
+        return None
+    return peer_secs / tuned_secs
 
 
 def _times(speedup: float) -> str:

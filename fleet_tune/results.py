@@ -75,18 +75,19 @@ class Plan:
 class NetworkResult:
     """The compiled network of one device class, measured on its device.
 
-    Latencies are medians in seconds, None where not measured (no PyTorch model: an ONNX file). ``max_abs_error`` and
+    Latencies are medians in seconds. None stands for what was not measured: everything of a class that the tuning
+    machine does not belong to, and ``torch_secs`` where the model is an ONNX file. ``max_abs_error`` and
     ``max_rel_error`` compare the tuned network's outputs with the reference framework's on the example inputs; the
     relative one is divided by the largest absolute reference value.
     """
 
     device_class: str
     folder: Path
-    tuned_secs: float
+    tuned_secs: float | None
     untuned_secs: float | None
     torch_secs: float | None
-    max_abs_error: float
-    max_rel_error: float
+    max_abs_error: float | None
+    max_rel_error: float | None
 
 
 @dataclass(frozen=True, slots=True)

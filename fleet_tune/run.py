@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from actors.cluster import connected
+from actors.device import opened_device
 from actors.searcher import SearchTask
-from actors.session import Session, SessionPlan
+from actors.session import Session, SessionPlan, is_local
 from devices.models import Model, load_model
 from devices.networks import Network, check_network, import_network
 from devices.spaces import DesignSpace
-from fleet_tune.compilation import build_networks, device_classes_of
+from fleet_tune.compilation import build_networks, device_classes_of, task_results
 from fleet_tune.config import FleetConfig
-from fleet_tune.domain import Fingerprint, Outcome, Record
+from fleet_tune.domain import Fingerprint, Record
 from fleet_tune.errors import DiskFullError, OutputFolderError
 from fleet_tune.metrics import Metrics
 from fleet_tune.records import RecordReader, RecordStore
@@ -64,7 +67,13 @@ class Prepared:
     model: Model
     prints: Mapping[str, Fingerprint]  # by device class name
     networks: Mapping[str, Network]  # by device class name
+    here: frozenset[str]  # classes that this machine belongs to
     tasks: tuple[SearchTask, ...]
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The rule that made each sketch, by sketch id."""
+        return {sketch.id: sketch.rule for entry in self.tasks for sketch in entry.sketches}
 
 
 class Interrupted(Exception):
@@ -84,6 +93,7 @@ class Run:
     _metrics: Metrics | None = None
     _last: Progress | None = None
     _start_seq: int = 0
+    _signal: int = 0
     _stopping: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
@@ -107,18 +117,15 @@ class Run:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         options = self.options
-        cluster_context = connected(options.address)
-        loading = asyncio.ensure_future(in_thread(load_model, options.model))
-        try:
-            cluster = await self._unless_interrupted(in_thread(cluster_context.__enter__))
-        except BaseException:
-            loading.cancel()
-            raise
-        stack.callback(cluster_context.__exit__, None, None, None)
+        # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
+        # forked them.
+        cluster = stack.enter_context(connected(options.address))
         session = Session(cluster, options.fleet, self.run_id)
         stack.push_async_callback(session.close)
-        by_device, model = await self._unless_interrupted(asyncio.gather(session.start_hosts(), loading))
-        self._prepared = await self._unless_interrupted(in_thread(prepare, model, by_device))
+        by_device, model = await self._unless_interrupted(
+            asyncio.gather(session.start_hosts(), in_thread(load_model, options.model))
+        )
+        self._prepared = await self._unless_interrupted(in_thread(prepare, model, by_device, options.fleet))
         meta = bind_store(options.records, self._prepared)
         plan = SessionPlan(
             self.run_id,
@@ -157,6 +164,7 @@ class Run:
             session, self._session = self._session, None
             await session.close()
             if not self._interrupt.is_set():
+                self._show("compiling")
                 with contextlib.suppress(Interrupted):
                     networks = await self._unless_interrupted(
                         in_thread(
@@ -164,6 +172,8 @@ class Run:
                             self._prepared.model,
                             self._prepared.networks,
                             self._prepared.prints,
+                            self._prepared.rules,
+                            self._prepared.here,
                             self.options.records,
                             self.options.out,
                         )
@@ -178,7 +188,15 @@ class Run:
             elapsed_secs=time.monotonic() - self._started,
             interrupted=self._interrupt.is_set(),
             networks=networks,
+            signal_number=self._signal,
         )
+
+    def _show(self, phase: str) -> None:
+        """A last snapshot with another phase: what happens after the tuning has no actors to ask."""
+        if self._last is not None:
+            self._last = dataclasses.replace(self._last, phase=phase)
+            if self.on_progress is not None:
+                self.on_progress(self._last)
 
     async def _report(self) -> None:
         while True:
@@ -194,7 +212,7 @@ class Run:
             self.on_progress(self._last)
 
     @contextlib.contextmanager
-    def _signals(self) -> Any:
+    def _signals(self) -> Iterator[None]:
         """SIGINT and SIGTERM end the run in good order; a second one acts as usual."""
         loop = asyncio.get_running_loop()
         if threading.current_thread() is not threading.main_thread():
@@ -207,14 +225,15 @@ class Run:
                 loop.remove_signal_handler(number)
                 signal.signal(number, handler)
 
-        def interrupt() -> None:
+        def interrupt(number: signal.Signals) -> None:
             restore()
+            self._signal = number
             self._interrupt.set()
             if self._session is not None:
                 self._stopping = asyncio.ensure_future(self._session.stop())
 
         for number in previous:
-            loop.add_signal_handler(number, interrupt)
+            loop.add_signal_handler(number, interrupt, number)
         try:
             yield
         finally:
@@ -233,16 +252,76 @@ class Run:
         raise Interrupted
 
 
-def prepare(model: Model, by_device: Mapping[str, Fingerprint]) -> Prepared:
+def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
     """Import ``model`` for every device class, check the imported network, and make the sketches of every task."""
     prints = device_classes_of(by_device)
+    here = frozenset(by_device[device.name].device_class.name for device in fleet.devices if is_local(device))
     networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
     tasks = []
     for name, network in networks.items():
         check_network(network, model)
         for task in network.tasks:
             tasks.append(SearchTask(task, DesignSpace(task).sketches, prints[name].abstraction))
-    return Prepared(model, prints, networks, tuple(tasks))
+    return Prepared(model, prints, networks, here, tuple(tasks))
+
+
+def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
+    """The fingerprints of all devices, asked without a cluster. Raises DeviceUnreachableError."""
+    prints = {}
+    for config in fleet.devices:
+        with opened_device(config) as device:
+            prints[config.name] = device.fingerprint()
+    return prints
+
+
+def plan(options: Options) -> Plan:
+    """The plan of a run: tasks, weights and sketches for every device class."""
+    preset(options.method)
+    by_device = probe_fleet(options.fleet)
+    prepared = prepare(load_model(options.model), by_device, options.fleet)
+    tasks = tuple(
+        TaskProgress(
+            task_id=entry.task.id,
+            name=entry.task.workload.name,
+            device_class=entry.task.device_class.name,
+            weight=entry.task.weight,
+            flop=entry.task.workload.flop,
+            sketches=len(entry.sketches),
+            trials=0,
+            best_secs=math.inf,
+        )
+        for entry in prepared.tasks
+    )
+    return Plan(
+        model=prepared.model.name,
+        method=options.method,
+        devices={name: fingerprint.device_class.name for name, fingerprint in by_device.items()},
+        tasks=tasks,
+        trial_limit=options.trials,
+        time_budget_secs=options.time_budget_secs,
+    )
+
+
+def compile_from_records(options: Options, records: Path) -> TuneResult:
+    """Compile the network of ``options.model`` from the records of any store, without tuning."""
+    started = time.monotonic()
+    prepare_folder(options.out)
+    with RecordReader(records) as reader:
+        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    prepared = prepare(load_model(options.model), probe_fleet(options.fleet), options.fleet)
+    networks = build_networks(
+        prepared.model, prepared.networks, prepared.prints, prepared.rules, prepared.here, records, options.out
+    )
+    return TuneResult(
+        model=prepared.model.name,
+        out=options.out,
+        tasks=task_results((entry.task for entry in prepared.tasks), prepared.rules, records),
+        outcomes=outcomes,
+        new_trials=0,
+        elapsed_secs=time.monotonic() - started,
+        interrupted=False,
+        networks=networks,
+    )
 
 
 def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
