@@ -18,7 +18,6 @@ record of such a schedule loads into TVM as a MetaSchedule record.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import tvm
 from tvm.ir import Expr, TensorLoad
@@ -26,8 +25,11 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
-from tvm.tirx import Add, BufferStore, Cast, IntImm, Mul, Var
+from tvm.tirx import Add, BufferStore, IntImm, Max, Min, Var
 from tvm.tirx.analysis import undefined_vars
+from tvm_ffi import structural_walk
+
+from devices.accesses import DATA_PARALLEL, REDUCTION
 
 REGISTER_BLOCKED = "register-blocked"
 # One vectorised loop of up to 64 lanes is as fast as an unrolled loop over vectors: LLVM splits it into registers.
@@ -41,17 +43,14 @@ MAX_OUTER_TILE = 4
 # Innermost reduction loops.
 MAX_REDUCTION_TILE = 64
 
-# Values of tvm.tirx.IterVar.iter_type.
-DATA_PARALLEL = 0
-REDUCTION = 2
-
 
 @dataclass(frozen=True)
-class MultiplyAccumulate:
-    """What the rule needs to know of a block ``C[spatial] += a * b``; axes are positions among the block's loops.
+class Reduction:
+    """What the rule needs to know of a block ``C[spatial] += f(...)``; axes are positions among the block's loops.
 
-    ``vector``: the axis along which the output is contiguous. ``batch``: axes that index every operand (no reuse), and
-    axes of one iteration: they are only run in parallel. ``tiled``: other spatial axes, ``vector`` not among them.
+    ``vector``: the axis along which the output is contiguous. ``batch``: axes of one iteration, and axes that index
+    every one of several operands, so that nothing is reused along them: they are only run in parallel. ``tiled``: the
+    other spatial axes, ``vector`` not among them.
     """
 
     name: str
@@ -60,10 +59,6 @@ class MultiplyAccumulate:
     tiled: tuple[int, ...]
     vector: int
     reductions: tuple[int, ...]
-
-    @property
-    def points(self) -> int:
-        return prod(self.extents)
 
 
 def register_blocked(mod: tvm.IRModule, target: Target) -> list[Schedule]:
@@ -97,10 +92,8 @@ def _apply(sch: Schedule, target: Target) -> bool:
     tile: list[LoopRV] = []
     parts: dict[int, list[LoopRV]] = {}
     for position, axis in enumerate((*shape.tiled, shape.vector)):
-        if axis == shape.vector:
-            limit = MAX_LANES
-        else:
-            limit = MAX_TILE if position == len(shape.tiled) - 1 else MAX_OUTER_TILE
+        # The vector axis comes last, and the innermost of the others before it.
+        limit = (MAX_LANES, MAX_TILE, MAX_OUTER_TILE)[min(len(shape.tiled) - position, 2)]
         parts[axis] = _tile(sch, loops[axis], 3, limit)
     # Output channels outermost: a thread then reads its share of the weights only.
     outer += [parts[axis][0] for axis in (shape.vector, *shape.tiled)]
@@ -157,11 +150,9 @@ def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
     sch.compute_at(padding, location, preserve_unit_loops=True)
 
 
-def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, MultiplyAccumulate] | None:
-    """Inline element-wise blocks as MetaSchedule does, and find the one multiply-accumulate."""
-    described = {
-        block.name_hint: found for block in _blocks(sch) if (found := describe_multiply_accumulate(block)) is not None
-    }
+def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Reduction] | None:
+    """Inline element-wise blocks as MetaSchedule does, and find the one reduction."""
+    described = {block.name_hint: found for block in _blocks(sch) if (found := describe_reduction(block)) is not None}
     if len(described) != 1:
         return None
     (shape,) = described.values()
@@ -185,49 +176,45 @@ def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Mult
     return sch.get_sblock(shape.name, "main"), shape
 
 
-def describe_multiply_accumulate(block: SBlock) -> MultiplyAccumulate | None:
-    """Match ``C[spatial] = C[spatial] + a * b``, as it stands in the unscheduled program, ``a`` and ``b`` loads.
+def describe_reduction(block: SBlock) -> Reduction | None:
+    """Match ``C[spatial] = C[spatial] + f(...)`` (or max, min), as it stands in the unscheduled program.
 
     None for every other block, and where the output is not contiguous along a spatial axis.
     """
     store = block.body
-    if block.init is None or not isinstance(store, BufferStore) or not isinstance(store.value, Add):
-        return None
-    product = _strip_casts(store.value.b)
-    if not isinstance(product, Mul):
-        return None
-    operands = [_strip_casts(product.a), _strip_casts(product.b)]
-    if not all(isinstance(operand, TensorLoad) for operand in operands):
+    if block.init is None or not isinstance(store, BufferStore) or not isinstance(store.value, Add | Max | Min):
         return None
     axes = [iteration.var for iteration in block.iter_vars]
     kinds = [int(iteration.iter_type) for iteration in block.iter_vars]
     extents = tuple(int(iteration.dom.extent) for iteration in block.iter_vars)
-    written = [index for index in store.indices if isinstance(index, Var)]
-    long = [index for index in written if extents[_position(axes, index)] > 1]
-    if not long or any(kind not in (DATA_PARALLEL, REDUCTION) for kind in kinds):
+    if any(kind not in (DATA_PARALLEL, REDUCTION) for kind in kinds):
         return None
-    vector = _position(axes, long[-1])
-    used = [{_position(axes, v) for index in load.indices for v in undefined_vars(index)} for load in operands]
-    spatial = [axis for axis, kind in enumerate(kinds) if kind == DATA_PARALLEL and axis != vector]
-    batch = [axis for axis in spatial if extents[axis] == 1 or all(axis in operand for operand in used)]
-    return MultiplyAccumulate(
+    long = [at for index in store.indices if (at := _position(axes, index)) is not None and extents[at] > 1]
+    if not long:
+        return None
+    used: list[set[int]] = []
+
+    def load(node: TensorLoad) -> None:
+        variables = [variable for index in node.indices for variable in undefined_vars(index)]
+        used.append({at for variable in variables if (at := _position(axes, variable)) is not None})
+
+    structural_walk(store.value.b, (TensorLoad, load))
+    spatial = [axis for axis, kind in enumerate(kinds) if kind == DATA_PARALLEL and axis != long[-1]]
+    reused = len(used) > 1
+    batch = [axis for axis in spatial if extents[axis] == 1 or (reused and all(axis in operand for operand in used))]
+    return Reduction(
         name=block.name_hint,
         extents=extents,
         batch=tuple(batch),
         tiled=tuple(axis for axis in spatial if axis not in batch),
-        vector=vector,
+        vector=long[-1],
         reductions=tuple(axis for axis, kind in enumerate(kinds) if kind == REDUCTION),
     )
 
 
-def _strip_casts(expression: Expr) -> Expr:
-    while isinstance(expression, Cast):
-        expression = expression.value
-    return expression
-
-
-def _position(axes: list[Var], var: Var) -> int:
-    return next(i for i, axis in enumerate(axes) if axis.same_as(var))
+def _position(axes: list[Var], expression: Expr) -> int | None:
+    """Which axis ``expression`` is, None where it is none of them."""
+    return next((i for i, axis in enumerate(axes) if axis.same_as(expression)), None)
 
 
 def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:

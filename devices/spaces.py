@@ -10,7 +10,7 @@ stores: applied to the unscheduled program it gives the same scheduled program, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -22,16 +22,16 @@ from tvm.s_tir.schedule.instruction import Instruction
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 from tvm.target import Target
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt, Stmt
-from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
 from devices import intrinsics
 from devices.artifact import TensorSpec
-from devices.sketch_rules import DATA_PARALLEL, REGISTER_BLOCKED, register_blocked
-from devices.symbolic import describe
+from devices.sketch_rules import REGISTER_BLOCKED, register_blocked
+from devices.symbolic import SAMPLING, describe
 from devices.targets import parse_target
+from devices.traces import full_text, open_text
 from fleet_tune.domain import Candidate, Task
-from fleet_tune.sketch import INLINE_LOCATION, ROOT_LOCATION, Choice, Decision, Location, Sketch, Tile
+from fleet_tune.sketch import Choice, Sketch, Tile
 
 _LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
@@ -76,22 +76,22 @@ class DesignSpace:
         spaces += [(_rule_name(s.trace), s) for s in context.generate_design_space()]
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
+        self._locations: list[tuple[tuple[int, ...] | None, ...]] = []
         sketches: list[Sketch] = []
         for rule, schedule in spaces:
             trace = schedule.trace.simplified(remove_postproc=True)
-            text = json.dumps(_plain(trace.as_json(remove_postproc=True)[0]))
+            text = open_text(trace)
             if any(text == sketch.trace_text for sketch in sketches):
                 continue
-            sampled = [inst for inst in trace.insts if inst.kind.name in _DECISIONS]
-            decisions = self._decisions(trace, sampled)
-            statements, undescribed = describe(self._module, trace, self._target)
+            known = describe(self._fresh, trace)
             self._traces.append(trace)
-            self._sampled.append(sampled)
-            sketches.append(Sketch(len(sketches), rule, text, decisions, statements, undescribed))
+            self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
+            self._locations.append(known.locations)
+            sketches.append(Sketch(len(sketches), rule, text, known.decisions, known.statements, known.undescribed))
         self.sketches: tuple[Sketch, ...] = tuple(sketches)
 
     def schedule(self, candidate: Candidate) -> Scheduled:
-        """The program of ``candidate``. Raises :class:`ScheduleError` where the trace or a post-processor refuses it."""
+        """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it."""
         return _finish(self._module, self._apply(candidate))
 
     def _apply(self, candidate: Candidate, postprocess: bool = True) -> Schedule:
@@ -99,7 +99,7 @@ class DesignSpace:
         if index is None:
             raise ScheduleError(f"task {self._task.id} has no sketch {candidate.sketch_id}")
         sketch, trace = self.sketches[index], self._traces[index]
-        values = _values(sketch, candidate.decisions)
+        values = _values(sketch, self._locations[index], candidate.decisions)
         closed = Trace(trace.insts, dict(zip(self._sampled[index], values, strict=True)))
         schedule = self._fresh.copy()
         try:
@@ -113,27 +113,6 @@ class DesignSpace:
         except (RuntimeError, ValueError, TypeError) as error:
             raise ScheduleError(_first_line(error)) from error
         return schedule
-
-    def _decisions(self, trace: Trace, sampled: list[Instruction]) -> tuple[Decision, ...]:
-        """The open decisions in trace order. Where a block may be computed is read from the schedule as it stands
-        when the trace samples it."""
-        schedule = self._fresh.copy()
-        found: list[Decision] = []
-
-        def visit(inst: Instruction, inputs: Any, _attributes: Any, decision: Any) -> Any:
-            if inst.kind.name == "SamplePerfectTile":
-                parts, limit = (int(a) for a in inst.attrs)
-                found.append(Tile(prod(int(d) for d in decision), parts, limit))
-            elif inst.kind.name == "SampleCategorical":
-                found.append(Choice("unroll", tuple(int(v) for v in inst.attrs[0])))
-            elif inst.kind.name == "SampleComputeLocation":
-                found.append(_location(schedule.copy(), inputs[0]))
-            return decision
-
-        trace.apply_to_schedule(schedule, remove_postproc=True, decision_provider=visit)
-        if len(found) != len(sampled):
-            raise RuntimeError(f"{len(sampled)} sampling instructions, {len(found)} of them with a decision")
-        return tuple(found)
 
 
 def unscheduled(task: Task) -> Scheduled:
@@ -176,29 +155,6 @@ def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
     return schedule
 
 
-_DECISIONS = ("SamplePerfectTile", "SampleCategorical", "SampleComputeLocation")
-
-
-def _location(schedule: Schedule, block: Any) -> Location:
-    """Root, or any loop around the consumers outside of their reductions; TVM moves an invalid choice outwards."""
-    consumers = schedule.get_consumers(block)
-    places = [ROOT_LOCATION]
-    if consumers:
-        depth = 0
-        for loop in schedule.get_loops(consumers[0]):
-            if not _is_data_parallel(schedule, consumers[0], loop):
-                break
-            depth += 1
-        places += range(depth)
-    inlined = schedule.copy()
-    try:
-        inlined.compute_inline(block)
-        places.insert(0, INLINE_LOCATION)
-    except RuntimeError:
-        pass
-    return Location(schedule.get(block).name_hint, tuple(places))
-
-
 def _generator(target: Target) -> ms.space_generator.PostOrderApply:
     """MetaSchedule's default generator without the rule that looks up hand-written schedules by an annotation: they
     are not part of TVM any more, and each miss is logged."""
@@ -217,12 +173,12 @@ def _rule_name(trace: Trace) -> str:
     return "multi-level-tiling" if "meta_schedule.tiling_structure" in keys else "loops"
 
 
-def _values(sketch: Sketch, vector: tuple[int, ...]) -> list[Any]:
+def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector: tuple[int, ...]) -> list[Any]:
     """TVM's decisions for a decision vector; raises :class:`ScheduleError` for an invalid one."""
     if len(vector) != sketch.width:
         raise ScheduleError(f"{len(vector)} decisions for a sketch of {sketch.width} columns")
     values: list[Any] = []
-    for decision, at in zip(sketch.decisions, sketch.offsets, strict=True):
+    for decision, places, at in zip(sketch.decisions, locations, sketch.offsets, strict=True):
         if isinstance(decision, Tile):
             factors = [int(f) for f in vector[at : at + decision.parts]]
             if min(factors) < 1 or prod(factors) != decision.extent or factors[-1] > decision.innermost_limit:
@@ -232,7 +188,7 @@ def _values(sketch: Sketch, vector: tuple[int, ...]) -> list[Any]:
         options = decision.values if isinstance(decision, Choice) else decision.locations
         if not 0 <= vector[at] < len(options):
             raise ScheduleError(f"choice {vector[at]} of {decision}")
-        values.append(int(vector[at]) if isinstance(decision, Choice) else options[vector[at]])
+        values.append(int(vector[at]) if places is None else places[vector[at]])
     return values
 
 
@@ -253,7 +209,7 @@ def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
         args=_specs(functions["main"]),
         outputs=_outputs(original["main"]),
         packed=tuple(sorted(packed)),
-        trace=json.dumps(_plain(schedule.trace.as_json())),
+        trace=full_text(schedule.trace),
     )
 
 
@@ -283,33 +239,6 @@ def _outputs(func: PrimFunc) -> tuple[int, ...]:
     written: list[Any] = []
     structural_walk(func.body, (BufferStore, lambda store: written.append(store.buffer)))
     return tuple(i for i, param in enumerate(func.params) if any(param.same_as(buffer) for buffer in written))
-
-
-def _plain(value: Any) -> Any:
-    """A trace's JSON as plain Python: TVM leaves its own integers and floats in it."""
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
-        return value.value
-    return value
-
-
-def _is_data_parallel(schedule: Schedule, block: Any, loop: Any) -> bool:
-    """Whether no reduction axis of ``block`` runs over ``loop``."""
-    statement, variable = schedule.get(block), schedule.get(loop).loop_var
-    realizes: list[SBlockRealize] = []
-
-    def visit(node: SBlockRealize) -> None:
-        if node.block.same_as(statement):
-            realizes.append(node)
-
-    structural_walk(schedule.get(loop), (SBlockRealize, visit))
-    return not any(
-        axis.iter_type != DATA_PARALLEL and any(v.same_as(variable) for v in undefined_vars(value))
-        for axis, value in zip(statement.iter_vars, realizes[0].iter_values, strict=True)
-    )
 
 
 def _name(postproc: ms.postproc.Postproc) -> str:

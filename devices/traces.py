@@ -1,0 +1,38 @@
+"""Schedule traces as plain JSON values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tvm.s_tir import Trace
+from tvm.tirx import FloatImm, IntImm
+
+
+def instructions(trace: Trace) -> list[list[Any]]:
+    """The instructions before post-processing: kind, inputs, attributes, outputs each; variables are named."""
+    found: list[list[Any]] = _plain(trace.as_json(remove_postproc=True)[0])
+    return found
+
+
+def open_text(trace: Trace) -> str:
+    """JSON text of the instructions before post-processing, without decisions: the same in every process."""
+    return json.dumps(instructions(trace))
+
+
+def full_text(trace: Trace) -> str:
+    """JSON text of the whole trace with its decisions, as a MetaSchedule record stores it."""
+    return json.dumps(_plain(trace.as_json()))
+
+
+def _plain(value: Any) -> Any:
+    """TVM leaves its own integers and floats in a trace's JSON."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, IntImm):
+        return int(value.value)
+    if isinstance(value, FloatImm):
+        return float(value.value)
+    return value
