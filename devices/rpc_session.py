@@ -57,7 +57,11 @@ class RpcSession:
                 self._session = rpc.connect(peer[0], port, key, session_timeout=lifetime_secs or 0)
             self._socket = self._find_socket()
         self._started = time.monotonic()
-        self.ours = self._has("fleet_tune.evaluate")
+        try:
+            self.ours = self._has("fleet_tune.evaluate")
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def age_secs(self) -> float:

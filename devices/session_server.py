@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import math
 import os
 import platform
@@ -78,6 +79,7 @@ class SessionServer:
         _load_cuda_runtime()
         for left in folder.glob("session-*"):  # of a process before this one that was killed
             shutil.rmtree(left, ignore_errors=True)
+        tvm_server.logger.setLevel(logging.WARNING)  # it notes every loaded kernel
         self._tvm_server = tvm_server
         self._listening = listening
         self._key = key
