@@ -138,7 +138,10 @@ def test_a_killed_server_process_comes_back(
 ) -> None:
     assert measure(device, make_artifact("ok")).verified
     for _ in range(2):
-        os.kill(server.child_pid, signal.SIGKILL)
+        child = psutil.Process(server.child_pid)
+        (session,) = child.children()
+        child.kill()
+        psutil.wait_procs([session], timeout=20)
         assert measure(device, make_artifact("ok")).verified
 
 
