@@ -411,7 +411,8 @@ class TaskSearch:
             choices.sort(key=lambda choice: float(choice[0].mean[choice[1]]))
             promising = choices[: max(len(choices) // 2, count)]
             for at in self._rng.permutation(len(promising))[:count]:
-                taken.append(self._proposal(*promising[at], "exploration"))
+                each, row = promising[at]
+                taken.append(self._proposal(each, row, "exploration"))
                 self._mark(taken[-1])
         if len(taken) < count:
             taken.extend(self._uniform(count - len(taken)))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# Arrays here are small: threads of BLAS and OpenMP only wait for one another. Set before numpy is first loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 
 from fleet_tune.domain import DeviceAbstraction
