@@ -157,7 +157,7 @@ def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, A
     """A key for each parameter, and the arrays by key: equal arrays (tied weights) are stored once."""
     keys, unique = [], {}
     for array in parameters:
-        contiguous = np.ascontiguousarray(array)
+        contiguous = np.asarray(array, order="C")
         key = hashlib.blake2b(f"{array.dtype}{array.shape}".encode() + contiguous.tobytes(), digest_size=16).hexdigest()
         unique[key] = contiguous.reshape(array.shape)
         keys.append(key)

@@ -52,8 +52,7 @@ def build(module: Any, target_text: str) -> Executable:
     """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule get none on a CPU
     and TVM's default thread bindings on a GPU."""
     module, constants = _constants_to_parameters(module)
-    module = relax.transform.SplitLayoutRewritePreproc()(module)
-    module = relax.transform.LiftTransformParams()(module)
+    module = relax.transform.LiftTransformParams()(_split_layout_rewrites(module))
     parameters = _transformed(_reachable(module, _TRANSFORM), constants)
     main = _reachable(module, "main")
     return Executable(_compile(main, parse_target(target_text)).mod, parameters, main)
@@ -80,6 +79,33 @@ def kernel_calls(function: Any) -> list[Call]:
     ]
 
 
+def _split_layout_rewrites(module: Any) -> Any:
+    """Splits each scheduled kernel that re-lays out a weight into the re-layout and the rest."""
+    scheduled, others = {}, {}
+    for variable, function in module.functions.items():
+        # TVM's pass fails on kernels of external code, which have no blocks.
+        plain = isinstance(function, tvm.tirx.PrimFunc) and not _re_lays_out(function)
+        (others if plain else scheduled)[variable] = function
+    split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(scheduled, module.attrs))
+    return tvm.IRModule({**dict(split.functions.items()), **others}, module.attrs)
+
+
+def _re_lays_out(kernel: Any) -> bool:
+    return any("meta_schedule.layout_rewrite_preproc" in block.annotations for block in blocks(kernel.body))
+
+
+def blocks(statement: Any) -> Iterator[Any]:
+    """The blocks of a kernel that are reached through loops and sequences alone, outer ones first."""
+    if isinstance(statement, tvm.s_tir.SBlockRealize):
+        yield statement.block
+        yield from blocks(statement.block.body)
+    elif isinstance(statement, tvm.tirx.SeqStmt):
+        for part in statement.seq:
+            yield from blocks(part)
+    elif isinstance(statement, tvm.tirx.For):
+        yield from blocks(statement.body)
+
+
 def _reachable(module: Any, name: str) -> Any:
     """The function ``name`` and the kernels it calls."""
     main = module.get_global_var(name)
@@ -96,7 +122,7 @@ def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
     parameters = [tvm.runtime.tensor(array) for array in executable.parameters]
 
     def run(*inputs: Array) -> tuple[Array, ...]:
-        return flatten(machine["main"](*(tvm.runtime.tensor(np.ascontiguousarray(x)) for x in inputs), *parameters))
+        return flatten(machine["main"](*(tvm.runtime.tensor(np.asarray(x, order="C")) for x in inputs), *parameters))
 
     return run
 

@@ -135,7 +135,7 @@ class CompiledNetwork:
                     f"input {name!r} is {array.dtype.name}{list(array.shape)}",
                     f"pass {spec.dtype}{list(spec.shape)}",
                 )
-            tensors.append(tvm.runtime.tensor(np.ascontiguousarray(array), self._device))
+            tensors.append(tvm.runtime.tensor(np.asarray(array, order="C"), self._device))
         return tensors
 
     def _start_threads(self) -> None:

@@ -284,8 +284,37 @@ def _decomposed(program: torch.export.ExportedProgram, kept: tuple[str, ...]) ->
     table: Any = torch.export.default_decompositions()
     for name in kept:
         table.pop(getattr(torch.ops.aten, name).default, None)
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+    table[attention] = _plain_attention(table[attention])
     decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
     return decomposed
+
+
+def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Attention without torch's guard against rows in which everything is masked: five more passes over the scores,
+    and without a mask there is no such row. With one, ``otherwise`` (torch's own decomposition) stays."""
+    import torch
+
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if attn_mask is not None or dropout_p or enable_gqa:
+            return otherwise(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+            scores = torch.where(seen, scores, float("-inf"))
+        return torch.softmax(scores, -1) @ value
+
+    return attention
 
 
 def _from_program(name: str, program: torch.export.ExportedProgram, reference: _TorchReference, where: str) -> Model:
@@ -425,7 +454,7 @@ def fingerprint(module: Any) -> str:
 
     def add(expression: object) -> None:
         if isinstance(expression, GenericConst):
-            array = np.ascontiguousarray(expression.value.numpy())
+            array = expression.value.numpy()
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(array.tobytes())
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,10 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.s_tir import SBlockRealize
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from devices.artifact import TensorSpec
-from devices.executables import calls, compile_host, kernel_calls, tensor_specs
+from devices.executables import blocks, calls, compile_host, kernel_calls, tensor_specs
 from devices.models import Model
 from devices.rewrites import rewrite
 from devices.targets import parse_target
@@ -33,7 +32,11 @@ from fleet_tune.errors import ModelError, UnsupportedModelError
 
 # Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
-_DESIRED_LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+_DESIRED_LAYOUTS = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    # Named, or it takes the layout of its input, which TVM cannot lower.
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
 # Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
 # puts transposes around every ReLU6.
 _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
@@ -229,19 +232,7 @@ def workload_hash(function: Any) -> str:
 
 def _can_be_scheduled(function: Any) -> bool:
     """Whether ``function`` consists of blocks with iteration axes (not of calls of external code)."""
-    return "tirx.is_scheduled" not in function.attrs and any(len(block.iter_vars) for block in _blocks(function.body))
-
-
-def _blocks(statement: Any) -> Iterator[Any]:
-    """The blocks of an unscheduled kernel, outer ones first."""
-    if isinstance(statement, SBlockRealize):
-        yield statement.block
-        yield from _blocks(statement.block.body)
-    elif isinstance(statement, tvm.tirx.SeqStmt):
-        for part in statement.seq:
-            yield from _blocks(part)
-    elif isinstance(statement, tvm.tirx.For):
-        yield from _blocks(statement.body)
+    return "tirx.is_scheduled" not in function.attrs and any(len(block.iter_vars) for block in blocks(function.body))
 
 
 def _display_name(name: str, function: Any) -> str:

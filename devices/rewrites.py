@@ -7,6 +7,7 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - ``convolution * constant`` and ``convolution + constant`` (what is left of a batch norm) go into the convolution's
   weights and bias, if the constants vary over its output channels only and nothing else reads the intermediate values.
 - Transposes cancel each other or become reshapes; reshapes and broadcasts that change nothing vanish.
+- Kernels that a frontend emitted in place of an operator become the operator again.
 - ``take`` clips its indices: TVM's default reads outside of the table and crashes for an index out of range.
 """
 
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, topi
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -76,9 +78,17 @@ _EVALUATE: Mapping[str, Callable[[Any, list[Array]], Array]] = {
     "relax.sqrt": _elementwise(np.sqrt),
     "relax.rsqrt": _elementwise(lambda x: np.asarray(1 / np.sqrt(x), x.dtype)),
     "relax.exp": _elementwise(np.exp),
+    "relax.isnan": _elementwise(np.isnan),
+    "relax.where": _elementwise(np.where),
     "relax.permute_dims": lambda attrs, arrays: np.transpose(arrays[0], _axes(attrs, arrays[0].ndim)),
     "relax.astype": lambda attrs, arrays: arrays[0].astype(str(attrs.dtype)),
     "relax.take": _take,
+}
+
+#: Kernels that frontends emit for what are operators of Relax: name, how they are made, the operator.
+_KERNELS = {
+    "maximum": (topi.maximum, relax.op.maximum),
+    "minimum": (topi.minimum, relax.op.minimum),
 }
 
 #: Operators whose result is their operand in another shape; the shape is read from the call's type.
@@ -105,11 +115,11 @@ def _evaluate(call: Call, operands: list[Array]) -> Array | None:
     except (NotImplementedError, ValueError, TypeError, AttributeError):
         return None  # left to TVM's own constant folding
     # A different type means that numpy and TVM disagree on the operator (type promotion): keep TVM's.
-    return np.ascontiguousarray(result) if str(result.dtype) == str(call.ty.dtype) and result.shape == shape else None
+    return np.asarray(result, order="C") if str(result.dtype) == str(call.ty.dtype) and result.shape == shape else None
 
 
 def _constant(array: Array) -> Any:
-    return relax.const(np.ascontiguousarray(array), str(array.dtype))
+    return relax.const(np.asarray(array, order="C"), str(array.dtype))
 
 
 @mutator
@@ -118,11 +128,12 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, module: Any, uses: Counter[Any]) -> None:
         super().__init__(module)
+        self._module = module
         self._uses = uses
 
     def visit_call_(self, call: Call) -> Any:
         single_use = bool(call.args) and self._used_once(call.args)
-        call = self.visit_expr_post_order(call)
+        call = self._as_operator(self.visit_expr_post_order(call))
         if not isinstance(call, Call) or not isinstance(call.op, tvm.ir.Op):
             return call
         name = call.op.name
@@ -141,6 +152,23 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._reshape(call)
         if name == "relax.take" and str(call.attrs.mode) == "fast":
             return relax.op.take(call.args[0], call.args[1], axis=call.attrs.axis, mode="clip")
+        return call
+
+    def _as_operator(self, call: Any) -> Any:
+        """The operator that a kernel is, where the ONNX frontend already made a kernel of it (``Clip``): as an operator
+        it takes part in the choice of layouts."""
+        if not self._is(call, "relax.call_tir"):
+            return call
+        kernel = self._module[call.args[0]]
+        for hint, (define, operator) in _KERNELS.items():
+            arguments = list(call.args[1].fields)
+            if call.args[0].name_hint.startswith(hint) and len(arguments) == 2:
+                builder = relax.BlockBuilder()
+                parameters = [relax.Var(f"x{at}", argument.ty) for at, argument in enumerate(arguments)]
+                with builder.function("main", parameters):
+                    builder.emit_func_output(builder.emit_te(define, *parameters, primfunc_name_hint=hint))
+                if tvm_ffi.structural_equal(builder.get()[hint], kernel):
+                    return self.builder_.normalize(operator(*arguments))
         return call
 
     def _used_once(self, arguments: Any) -> bool:
