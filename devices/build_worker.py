@@ -52,8 +52,10 @@ class Compiler:
 
     def __init__(self) -> None:
         from devices import intrinsics, linking, spaces  # slow to import: the worker is ready when it has done so
+        from devices.targets import NATIVE, resolve_target
 
         self._load_intrinsics = intrinsics.load_intrinsics
+        self._load_intrinsics(resolve_target(NATIVE))  # most likely needed, and better now than in the first build
         self._spaces = spaces
         self._link = linking.link
         self._tasks: OrderedDict[str, Task] = OrderedDict()
@@ -74,7 +76,9 @@ class Compiler:
             candidate = Candidate(task.id, sketch, sketch_id, tuple(decisions))
             scheduled = self._space(task).schedule(candidate)
         scheduled_at = time.perf_counter()
-        module = tvm.tirx.build(scheduled.module, target=parse_target(task.device_class.target))
+        # The checks of arguments at every call are a fifth of the code that LLVM has to compile; ours fit.
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+            module = tvm.tirx.build(scheduled.module, target=parse_target(task.device_class.target))
         compiled_at = time.perf_counter()
         library = self._link(module, task.device_class.target)
         return {

@@ -51,6 +51,7 @@ class BuildWorker:
         self._start_timeout_secs = start_timeout_secs
         self._module = module
         self._turn = threading.Lock()
+        self._starting = threading.Lock()  # no child may start after close()
         self._closed = False
         self._child: Child | None = None
         self._ready = False
@@ -88,8 +89,9 @@ class BuildWorker:
             return self._build(self._ready_child(), request)
 
     def close(self) -> None:
-        """Kill the child, also in the middle of a build (whose caller gets a failure). May be called twice."""
-        self._closed = True
+        """Kill the child, also in the middle of a build (whose caller gets a RuntimeError). May be called twice."""
+        with self._starting:
+            self._closed = True
         if self._child is not None:
             self._child.kill()
 
@@ -102,8 +104,6 @@ class BuildWorker:
             self._replace(child)
             return _failure(request, Outcome.BUILD_TIMEOUT, started, f"no result within {request.timeout_secs:g} s")
         except (EOFError, OSError):
-            if self._closed:
-                raise RuntimeError("the build worker was closed during a build") from None
             obituary = child.obituary()
             self._replace(child)
             return _failure(request, Outcome.BUILD_ERROR, started, f"the build process ended: {obituary}")
@@ -133,15 +133,17 @@ class BuildWorker:
         }
 
     def _start(self) -> Child:
-        self._child = Child(self._module, env={"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+        with self._starting:
+            if self._closed:
+                raise RuntimeError("the build worker was closed during a build")
+            self._child = Child(self._module, env={"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
         self._ready = False
         self._known_tasks.clear()
         return self._child
 
     def _replace(self, child: Child) -> None:
         child.kill()
-        if not self._closed:
-            self._start()
+        self._start()
 
     def _ready_child(self) -> Child:
         child = self._child
@@ -153,6 +155,8 @@ class BuildWorker:
             try:
                 child.channel.receive(self._start_timeout_secs)
             except (EOFError, OSError) as error:
+                if self._closed:
+                    raise RuntimeError("the build worker was closed during a build") from error
                 reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
                 child.kill()
                 self._child = None
