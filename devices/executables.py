@@ -18,6 +18,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.s_tir import dlight
 
 from devices.artifact import TensorSpec
 from devices.targets import NATIVE, parse_target, resolve_target
@@ -49,8 +50,8 @@ def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
 
 
 def build(module: Any, target_text: str) -> Executable:
-    """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule get none on a CPU
-    and TVM's default thread bindings on a GPU."""
+    """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule stay as they are
+    on a CPU, and get TVM's default one on a GPU, where they could not run without."""
     module, constants = _constants_to_parameters(module)
     module = relax.transform.LiftTransformParams()(_split_layout_rewrites(module))
     parameters = _transformed(_reachable(module, _TRANSFORM), constants)
@@ -81,7 +82,8 @@ def kernel_calls(function: Any) -> list[Call]:
 
 def _split_layout_rewrites(module: Any) -> Any:
     """Splits each scheduled kernel that re-lays out a weight into the re-layout and the rest."""
-    scheduled, others = {}, {}
+    scheduled: dict[Any, Any] = {}
+    others: dict[Any, Any] = {}
     for variable, function in module.functions.items():
         # TVM's pass fails on kernels of external code, which have no blocks.
         plain = isinstance(function, tvm.tirx.PrimFunc) and not _re_lays_out(function)
@@ -189,6 +191,7 @@ def _compile(module: Any, target: tvm.target.Target) -> Any:
         transform.AttachGlobalSymbol(),
     ]
     if target.kind.name != "llvm":
-        pipeline.insert(0, tvm.s_tir.transform.DefaultGPUSchedule())
+        rules = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction, dlight.gpu.GeneralReduction)
+        pipeline.insert(0, dlight.ApplyDefaultSchedule(*(rule() for rule in rules), dlight.gpu.Fallback()))
     with target:
         return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(pipeline))

@@ -301,6 +301,14 @@ def test_a_network_for_another_processor_is_refused(folder: Path, tmp_path: Path
         load(copied)
 
 
+def test_a_network_for_cuda_is_built_without_a_gpu(model: Model) -> None:
+    target = resolve_target({"kind": "cuda", "arch": "sm_87"})
+    executable = build(import_network(model, DeviceClass("gpu", target)).module, target)
+    # Library, executable, device code.
+    assert executable.module.imports[0].imports
+    assert packing_calls(executable) == []
+
+
 def test_a_trace_that_does_not_fit_its_task_is_named(network: Network, best: dict[str, str | None]) -> None:
     first, second = network.tasks[:2]
     with pytest.raises(RecordStoreError, match=first.workload.name):
