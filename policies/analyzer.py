@@ -55,6 +55,8 @@ MAX_UNROLLED_POINTS = 1500
 """Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
 MAX_SPILL_FACTOR = 1.5
 """Accumulators beyond this multiple of the registers are never worth building."""
+INLINED_FACTOR = 2.0
+"""How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every point."""
 MAX_VTHREADS = 64
 LAUNCH_SECS = 3e-6
 """Starting a parallel region or a kernel."""
@@ -164,7 +166,7 @@ def _registers(
         # are fully unrolled, which it does by itself up to a handful of iterations.
         limit = np.maximum(_unroll_limit(sketch, statement, matrix), 8.0)
         held = (step_operations <= limit) & (accumulators <= device.registers)
-        unrolled = np.where(step_operations <= limit, step_operations, vectors)
+        unrolled = vectors * _explicitly_unrolled(loops, vector, _unroll_limit(sketch, statement, matrix))
     updates = np.where(held, 1.0 / reduced, 1.0) if step else np.ones(loops.count)
     needed = accumulators + operands + 1.0
     spilled = np.where(held, np.maximum(needed - device.registers, 0.0) / np.maximum(accumulators, 1.0), 0.0)
@@ -178,6 +180,16 @@ def _registers(
     return _Registers(
         vector, vectors, accumulators, needed, step_operations, loads, stores, cycles, operations, unrolled
     )
+
+
+def _explicitly_unrolled(loops: Nest, vector: Floats, limit: Floats) -> Floats:
+    """Iterations of the largest sub-nest (reduction loops too) that is unrolled up to ``limit``, at least 1, (n,)."""
+    largest = np.ones(loops.count)
+    inside = np.ones(loops.count)
+    for extent in loops.extents[::-1]:
+        inside = inside * extent
+        largest = np.where(inside / vector <= limit, np.maximum(inside / vector, 1.0), largest)
+    return largest
 
 
 def _smooth_max(*terms: Floats) -> Floats:
@@ -264,7 +276,11 @@ def _analyse_cpu(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> A
 
     inner = _registers(sketch, matrix, main, touched, device)
     flop_share = max(statement.flop_per_point, 1.0) / FLOP_PER_FMA
-    compute = inner.operations * inner.cycles * flop_share / (hertz * device.cores * busy)
+    inlined = np.zeros(main.count, dtype=bool)
+    for depth in depths:
+        inlined |= depth == INLINE_LOCATION
+    work = inner.operations * flop_share * np.where(inlined, INLINED_FACTOR, 1.0)
+    compute = work * inner.cycles / (hertz * device.cores * busy)
 
     columns = np.arange(main.count)
     local: dict[str, Floats] = {}
@@ -317,6 +333,7 @@ def _analyse_cpu(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> A
         "loads": inner.loads,
         "stores": inner.stores,
         "unrolled": inner.unrolled,
+        "inlined": np.where(inlined, 2.0, 1.0),
         "held_l1": held_l1,
         "held_l2": held_l2,
         "intensity": statement.flop_per_point * main.points() / np.maximum(into_l2, 1.0),

@@ -175,9 +175,14 @@ def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
 
 
 def working_set(loops: Nest, footprints: list[Floats]) -> Floats:
-    """Bytes of all buffers touched inside each depth, shape ``(L + 1, n)``; a buffer accessed twice counts once."""
+    """Bytes of all buffers touched inside each depth, shape ``(L + 1, n)``; a buffer accessed twice counts once.
+
+    Buffers of the scope ``local`` are registers and do not count.
+    """
     largest: dict[str, Floats] = {}
     for access, touched in zip(loops.statement.accesses, footprints, strict=True):
+        if access.scope == "local":
+            continue
         size = touched * access.element_bytes
         known = largest.get(access.buffer)
         largest[access.buffer] = size if known is None else np.maximum(known, size)
