@@ -33,6 +33,8 @@ from devices.traces import full_text, open_text
 from fleet_tune.domain import Candidate, Task
 from fleet_tune.sketch import Choice, Sketch, Tile
 
+# What TVM raises where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
+_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
 _LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 
@@ -92,25 +94,28 @@ class DesignSpace:
 
     def schedule(self, candidate: Candidate) -> Scheduled:
         """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it."""
-        return _finish(self._module, self._apply(candidate))
+        schedule = self.apply(candidate)
+        try:
+            schedule.enter_postproc()
+            for postproc in self._postprocs:
+                if not postproc.apply(schedule):
+                    raise ScheduleError(f"{type(postproc).__name__} rejects the schedule")
+        except _REFUSALS as error:
+            raise ScheduleError(_first_line(error)) from error
+        return _finish(self._module, schedule)
 
-    def _apply(self, candidate: Candidate, postprocess: bool = True) -> Schedule:
+    def apply(self, candidate: Candidate) -> Schedule:
+        """The schedule of ``candidate`` before post-processing. Raises :class:`ScheduleError`."""
         index = next((s.index for s in self.sketches if s.id == candidate.sketch_id), None)
         if index is None:
             raise ScheduleError(f"task {self._task.id} has no sketch {candidate.sketch_id}")
-        sketch, trace = self.sketches[index], self._traces[index]
-        values = _values(sketch, self._locations[index], candidate.decisions)
+        trace = self._traces[index]
+        values = _values(self.sketches[index], self._locations[index], candidate.decisions)
         closed = Trace(trace.insts, dict(zip(self._sampled[index], values, strict=True)))
         schedule = self._fresh.copy()
         try:
             closed.apply_to_schedule(schedule, remove_postproc=True)
-            if not postprocess:
-                return schedule
-            schedule.enter_postproc()
-            for postproc in self._postprocs:
-                if not postproc.apply(schedule):
-                    raise ScheduleError(f"{_name(postproc)} rejects the schedule")
-        except (RuntimeError, ValueError, TypeError) as error:
+        except _REFUSALS as error:
             raise ScheduleError(_first_line(error)) from error
         return schedule
 
@@ -150,7 +155,7 @@ def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
     schedule = Schedule(module, debug_mask="none", error_render_level="none")
     try:
         Trace.apply_json_to_schedule(json.loads(trace), schedule)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except _REFUSALS as error:
         raise ScheduleError(_first_line(error)) from error
     return schedule
 
@@ -239,10 +244,6 @@ def _outputs(func: PrimFunc) -> tuple[int, ...]:
     written: list[Any] = []
     structural_walk(func.body, (BufferStore, lambda store: written.append(store.buffer)))
     return tuple(i for i, param in enumerate(func.params) if any(param.same_as(buffer) for buffer in written))
-
-
-def _name(postproc: ms.postproc.Postproc) -> str:
-    return type(postproc).__name__
 
 
 def _first_line(error: BaseException) -> str:
