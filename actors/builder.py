@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult
-from devices.builder import BuildWorker
 from devices.quiet import QuietWindow
 
 
-class Builder:
-    """One build at a time. ``quiet_window``: path of the host's window where a device is measured on this host, None
-    on a host that only builds."""
+class Worker(Protocol):
+    """What builds: :class:`devices.builder.BuildWorker`, or a simulation."""
 
-    def __init__(self, quiet_window: str | None) -> None:
-        self._worker = BuildWorker()
+    def start(self) -> None: ...
+
+    def build(self, request: BuildRequest) -> BuildResult: ...
+
+    def close(self) -> None: ...
+
+
+class Builder:
+    """One build at a time, by the worker that ``make_worker`` returns.
+
+    ``quiet_window``: path of the host's window where a device is measured on this host, None on a host that only
+    builds.
+    """
+
+    def __init__(self, make_worker: Callable[[], Worker], quiet_window: str | None) -> None:
+        self._worker = make_worker()
         self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
 
     def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact | None]:
         """Two return values, so that the scheduler learns of a failure without fetching the artifact."""
         with self._window.working() if self._window else contextlib.nullcontext():
-            result: BuildResult = self._worker.build(request)
+            result = self._worker.build(request)
         if isinstance(result, Artifact):
             return None, result
         return result, None

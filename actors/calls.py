@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from fleet_tune.errors import FleetTuneError
+
+T = TypeVar("T")
 
 
 class ActorLostError(FleetTuneError):
@@ -64,6 +66,22 @@ def remote_actor(cls: type, *, restarts: int = 0, concurrency: int | None = None
     if concurrency is not None:
         settings["max_concurrency"] = concurrency
     return ray.remote(cls).options(**settings)
+
+
+class Shared(Generic[T]):
+    """A value in Ray's object store, for actors that Ray may restart: as a plain argument a large value could be gone
+    by then. Whoever calls :meth:`put` keeps it alive by keeping this object."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    @classmethod
+    def put(cls, value: T) -> Shared[T]:
+        return cls(ray.put(value))
+
+    def get(self, deadline_secs: float = 60.0) -> T:
+        value: T = fetch(self._reference, deadline_secs, "fetch a shared value")
+        return value
 
 
 def first_line(error: BaseException) -> str:

@@ -39,10 +39,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
 
     Raises :class:`ClusterError` where the cluster cannot be reached.
     """
-    # Ray otherwise sets OMP_NUM_THREADS=1 in workers and warns; device servers set their own thread counts.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     import ray
 
     if ray.is_initialized():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,23 @@ STOP_DECISION = "policies.stopping:decide"
 
 
 class DeviceActor:
-    """One device: a local one, whose server it starts, or one reached at ``host:port``.
+    """One device, which ``open_device`` connects to (see :func:`opened_device`).
 
     A device that shares its host with builders (``quiet_window``) is measured in quiet windows, a batch in each.
     """
 
-    def __init__(self, config: DeviceConfig, run_id: str, quiet_window: str | None) -> None:
-        self._config = config
+    def __init__(
+        self,
+        device_id: str,
+        open_device: Callable[[], contextlib.AbstractContextManager[Device]],
+        run_id: str,
+        quiet_window: str | None,
+    ) -> None:
+        self._device_id = device_id
         self._run_id = run_id
         self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
         self._opened = contextlib.ExitStack()
-        self._device: Device = self._opened.enter_context(opened_device(config))
+        self._device: Device = self._opened.enter_context(open_device())
         self._best_secs: dict[str, float] = {}
 
     def fingerprint(self) -> Fingerprint:
@@ -66,7 +72,7 @@ class DeviceActor:
                 outcomes.append((artifact.candidate.id, measurement.outcome))
                 if measurement.outcome is not Outcome.DEVICE_LOST:
                     records.append(
-                        make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._config.name)
+                        make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._device_id)
                     )
         if records:
             fetch(recorder.append.remote(records), _APPEND_DEADLINE_SECS, "store records")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 
-from actors.calls import ActorLostError, ActorTimeoutError, ask
+from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
 from actors.searcher import SearchTask, group_observations
 from devices.quiet import QuietWindow
 from policies.presets import preset
@@ -34,18 +34,21 @@ class Learner:
     """Async actor. ``follow`` waits for models newer than the caller's."""
 
     def __init__(
-        self, tasks: Sequence[SearchTask], method: str, seed: int, recorder: Any, quiet_window: str | None
+        self, tasks: Shared[tuple[SearchTask, ...]], method: str, seed: int, recorder: Any, quiet_window: str | None
     ) -> None:
         chosen = preset(method)
+        entries = tasks.get()
         self._seed = seed
         # A search is used here for what it knows of its records only: it turns them into a training set.
         self._searches = {
             entry.task.id: TaskSearch(
                 entry.sketches, entry.task.workload.flop, entry.abstraction, chosen, np.random.default_rng(seed)
             )
-            for entry in tasks
+            for entry in entries
         }
-        self._sketch_index = {entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in tasks}
+        self._sketch_index = {
+            entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in entries
+        }
         self._preset = chosen
         self._recorder = recorder
         self._window = QuietWindow(Path(quiet_window)) if quiet_window else None

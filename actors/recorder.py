@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,11 +49,12 @@ class Recorder:
 
     async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
         """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then returns none."""
-        async with self._changed:
-            try:
-                await asyncio.wait_for(self._changed.wait_for(lambda: self._last_seq > cursor), wait_secs)
-            except TimeoutError:
-                return []
+        if self._last_seq <= cursor and wait_secs > 0:
+            async with self._changed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait_for(lambda: self._last_seq > cursor), wait_secs)
+        if self._last_seq <= cursor:
+            return []
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reading, self._reader.since, cursor, _READ_LIMIT)
 

@@ -71,7 +71,7 @@ class _TaskTrials:
     trials: int = 0
     best_secs: float = math.inf
     best_sketch: int = -1
-    in_flight: int = 0
+    in_flight: int = 0  # granted, and its record not yet read
     finished: str = ""  # the reason, empty while the task is tuned
 
     best_history: list[float] = field(default_factory=list)  # incumbent's cost after each trial
@@ -274,9 +274,6 @@ class Scheduler:
                 outcomes = {trial.candidate.id: Outcome.DEVICE_LOST for trial in batch}
                 referenced.clear()
             lost = [trial for trial in batch if outcomes[trial.candidate.id] is Outcome.DEVICE_LOST]
-            for trial in batch:
-                if outcomes[trial.candidate.id] is not Outcome.DEVICE_LOST:
-                    self._tasks[trial.candidate.task_id].in_flight -= 1
             self._device_state[device_id] = "lost" if lost else "good"
             for trial in lost:
                 await self._retry(trial, device_class)
@@ -330,7 +327,6 @@ class Scheduler:
     async def _record_failure(self, trial: _Trial, trace: str, measurement: Measurement) -> None:
         record = make_record(trial.candidate, trace, measurement, self._plan.run_id, "")
         await ask(self._recorder.append.remote([record]), 30.0, "store a failure")
-        self._tasks[trial.candidate.task_id].in_flight -= 1
 
     async def _retry(self, trial: _Trial, device_class: str) -> None:
         """A lost device is not the candidate's fault the first time; the second time it is blamed."""
@@ -370,6 +366,8 @@ class Scheduler:
             if state is None:
                 continue
             state.trials += 1
+            if record.run_id == self._plan.run_id:
+                state.in_flight -= 1
             if record.measurement.verified and record.measurement.cost_secs < state.best_secs:
                 state.best_secs = record.measurement.cost_secs
                 state.best_sketch = record.candidate.sketch

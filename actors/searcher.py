@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.calls import ActorLostError, ActorTimeoutError, ask
+from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
 from devices.quiet import QuietWindow
 from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
 from fleet_tune.sketch import Sketch
@@ -39,10 +39,17 @@ class Searcher:
     """Async actor. ``propose`` returns new candidates of one task; records and model versions arrive by themselves."""
 
     def __init__(
-        self, tasks: Sequence[SearchTask], method: str, seed: int, recorder: Any, learner: Any, quiet_window: str | None
+        self,
+        tasks: Shared[tuple[SearchTask, ...]],
+        method: str,
+        seed: int,
+        recorder: Any,
+        learner: Any,
+        quiet_window: str | None,
     ) -> None:
         chosen = preset(method)
-        self._tasks = {entry.task.id: entry for entry in tasks}
+        entries = tasks.get()
+        self._tasks = {entry.task.id: entry for entry in entries}
         self._searches = {
             entry.task.id: TaskSearch(
                 entry.sketches,
@@ -52,9 +59,11 @@ class Searcher:
                 # One stream per task, whatever the order in which tasks are served.
                 np.random.default_rng([seed, *entry.task.id.encode()]),
             )
-            for entry in tasks
+            for entry in entries
         }
-        self._sketch_index = {entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in tasks}
+        self._sketch_index = {
+            entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in entries
+        }
         self._recorder = recorder
         self._learner = learner
         self._window = QuietWindow(Path(quiet_window)) if quiet_window else None

@@ -8,17 +8,19 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.builder import Builder
-from actors.calls import ActorLostError, ActorTimeoutError, ask, remote_actor
+from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask, remote_actor
 from actors.cluster import Cluster
-from actors.device import DeviceActor
+from actors.device import DeviceActor, opened_device
 from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
+from devices.builder import BuildWorker
 from fleet_tune.config import DeviceConfig, FleetConfig
 from fleet_tune.domain import Fingerprint, Record, StopRule
 from fleet_tune.errors import FleetTuneError
@@ -59,6 +61,7 @@ class Session:
         self._scheduler: Any = None
         self._running: asyncio.Future[Any] | None = None
         self._abandoned = False
+        self._tasks: Shared[tuple[SearchTask, ...]] | None = None
 
     async def start_hosts(self) -> dict[str, Fingerprint]:
         """Start builders and devices; returns each device's fingerprint.
@@ -68,10 +71,12 @@ class Session:
         here = self._cluster.here()
         workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
         builder = remote_actor(Builder, restarts=-1, scheduling_strategy=here if self._window else "SPREAD")
-        self._builders = [builder.remote(self._window) for _ in range(workers)]
+        self._builders = [builder.remote(BuildWorker, self._window) for _ in range(workers)]
         for device in self._fleet.devices:
             actor = remote_actor(DeviceActor, restarts=-1, scheduling_strategy=here if is_local(device) else "DEFAULT")
-            self._devices[device.name] = actor.remote(device, self._run_id, self._window if is_local(device) else None)
+            self._devices[device.name] = actor.remote(
+                device.name, partial(opened_device, device), self._run_id, self._window if is_local(device) else None
+            )
         self._actors += [*self._builders, *self._devices.values()]
         prints = {
             name: await ask(device.fingerprint.remote(), _START_SECS, f"device {name}")
@@ -91,11 +96,12 @@ class Session:
         here = self._cluster.here()
         self._recorder = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
         await ask(self._recorder.put_tasks.remote([entry.task for entry in plan.tasks]), _START_SECS, "recorder")
+        self._tasks = Shared.put(plan.tasks)
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            plan.tasks, plan.method, plan.seed, self._recorder, self._window
+            self._tasks, plan.method, plan.seed, self._recorder, self._window
         )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            plan.tasks, plan.method, plan.seed, self._recorder, learner, self._window
+            self._tasks, plan.method, plan.seed, self._recorder, learner, self._window
         )
         await ask(searcher.start.remote(), _START_SECS, "searcher")
         learner.start.remote()

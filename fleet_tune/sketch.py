@@ -55,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a block is computed: a loop depth of the block it is computed at, ``ROOT_LOCATION``, ``INLINE_LOCATION``."""
+    """Where a block is computed: a loop depth of the block that it is computed at, or one of the two above."""
 
     block: str
     locations: tuple[int, ...]

@@ -67,6 +67,11 @@ async def test_following_an_idle_store_returns_nothing_after_the_wait(recorder: 
     assert await recorder.follow(seq, 0.0) == []
 
 
+async def test_records_that_are_there_come_without_waiting(recorder: Recorder) -> None:
+    (seq,) = await recorder.append([record(0)])
+    assert [found.seq for found in await recorder.follow(0, 0.0)] == [seq]
+
+
 async def test_a_failing_store_fails_the_append_and_the_next_one_works(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,159 @@
+"""The scheduler with its real actors around simulated hosts: budgets, resume, failures as values, lost processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import ray
+
+from actors.calls import ask
+from devices.simulated import Faults
+from fleet_tune.domain import Outcome
+from fleet_tune.records import RecordReader
+from fleet_tune.results import Progress
+from tests.actors.conftest import Fleet, search_task
+
+DEADLINE_SECS = 120.0
+
+
+async def run(scheduler: Any) -> Progress:
+    await ask(scheduler.run.remote(), DEADLINE_SECS, "run")
+    return await ask(scheduler.progress.remote(), 60.0, "progress")
+
+
+async def until(scheduler: Any, condition: Callable[[Progress], bool]) -> Progress:
+    deadline = time.monotonic() + DEADLINE_SECS
+    while time.monotonic() < deadline:
+        progress = await ask(scheduler.progress.remote(), 60.0, "progress")
+        if condition(progress):
+            return progress
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"not within {DEADLINE_SECS:g} s: {progress}")
+
+
+async def process_of(actor: Any) -> int:
+    """Process id of an actor, whatever its class."""
+    return await ask(actor.__ray_call__.remote(lambda _: os.getpid()), 30.0, "pid")
+
+
+async def test_the_trial_limit_is_kept_exactly_and_every_trial_is_stored_once(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    progress = await run(made.start(trials=50))
+    records = list(RecordReader(made.store))
+    assert progress.trials == progress.new_trials == len(records) == 50
+    assert len({record.candidate.id for record in records}) == 50
+    assert set(progress.queues.values()) == {0}
+    for task in progress.tasks:
+        best = min(r.measurement.cost_secs for r in records if r.task_id == task.task_id and r.measurement.verified)
+        assert task.best_secs == best
+
+
+async def test_a_second_run_resumes_and_measures_nothing_twice(fleet: Callable[..., Fleet]) -> None:
+    first = fleet(run_id="one")
+    await run(first.start(trials=40))
+    first.stop()
+    second = fleet(run_id="two")
+    progress = await run(second.start(trials=70))
+    records = list(RecordReader(second.store))
+    assert Counter(record.run_id for record in records) == {"one": 40, "two": 30}
+    assert len({record.candidate.id for record in records}) == 70
+    assert progress.new_trials == 30
+
+
+async def test_a_run_whose_limit_is_used_up_ends_at_once(fleet: Callable[..., Fleet]) -> None:
+    first = fleet(run_id="one")
+    await run(first.start(trials=20))
+    first.stop()
+    assert (await run(fleet(run_id="two").start(trials=20))).new_trials == 0
+
+
+async def test_an_exhausted_space_ends_the_run(fleet: Callable[..., Fleet]) -> None:
+    # 4 has 6 factorisations into three parts and 3 into two: 18 candidates.
+    made = fleet(tasks=(search_task("small", extent=4),))
+    progress = await run(made.start(time_budget_secs=DEADLINE_SECS))
+    assert progress.trials == 18
+    assert progress.tasks[0].finished
+
+
+async def test_the_time_budget_ends_the_run(fleet: Callable[..., Fleet]) -> None:
+    progress = await run(fleet().start(time_budget_secs=2.0))
+    assert progress.trials > 0
+    assert progress.phase == "finished"
+
+
+async def test_stop_ends_the_run_and_keeps_what_is_stored(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    scheduler = made.start(time_budget_secs=1000.0)
+    running = asyncio.ensure_future(run(scheduler))
+    seen = await until(scheduler, lambda progress: progress.trials > 0)
+    await ask(scheduler.stop.remote(), 10.0, "stop")
+    progress = await running
+    assert progress.trials >= seen.trials
+    assert len(list(RecordReader(made.store))) == progress.trials
+
+
+async def test_failures_are_recorded_as_such(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(
+        build_faults=Faults(rates={Outcome.BUILD_ERROR: 0.2, Outcome.BUILD_TIMEOUT: 0.1}),
+        device_faults=(Faults(rates={Outcome.RUN_ERROR: 0.2, Outcome.WRONG_OUTPUT: 0.3}),),
+    )
+    progress = await run(made.start(trials=150))
+    assert sum(progress.outcomes.values()) == 150
+    for outcome in (Outcome.OK, Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT, Outcome.RUN_ERROR, Outcome.WRONG_OUTPUT):
+        assert progress.outcomes[outcome.value] > 0
+    # A wrong output is never an incumbent.
+    wrong = {r.candidate.id for r in RecordReader(made.store) if r.measurement.outcome is Outcome.WRONG_OUTPUT}
+    for entry in made.tasks:
+        best = RecordReader(made.store).best(entry.task.id)
+        assert best is not None
+        assert best.candidate.id not in wrong
+
+
+async def test_a_candidate_that_loses_its_device_is_tried_again_elsewhere(fleet: Callable[..., Fleet]) -> None:
+    # The first device is gone after five measurements; the second one finishes the work.
+    made = fleet(device_faults=(Faults(lost_after=5), Faults()))
+    progress = await run(made.start(trials=60))
+    assert progress.trials == 60
+    assert progress.devices == {"device-0": "lost", "device-1": "good"}
+    devices = Counter(record.device_id for record in RecordReader(made.store))
+    assert devices["device-1"] >= 50
+
+
+async def test_a_candidate_that_loses_two_devices_is_blamed(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(device_faults=(Faults(rates={Outcome.DEVICE_LOST: 0.15}), Faults(rates={Outcome.DEVICE_LOST: 0.15})))
+    progress = await run(made.start(trials=40))
+    assert progress.trials == 40
+    poisoned = [r for r in RecordReader(made.store) if "poison" in r.measurement.detail]
+    assert all(record.measurement.outcome is Outcome.RUN_ERROR for record in poisoned)
+
+
+@pytest.mark.parametrize("victim", ["builder-0", "device-0", "searcher"])
+async def test_the_run_outlives_a_killed_process(fleet: Callable[..., Fleet], victim: str) -> None:
+    # Two devices, and a space that 400 trials do not exhaust.
+    made = fleet(tasks=(search_task("large", extent=4096),), device_faults=(Faults(), Faults()))
+    scheduler = made.start(trials=400)
+    running = asyncio.ensure_future(run(scheduler))
+    await until(scheduler, lambda progress: progress.trials > 10)
+    os.kill(await process_of(made.actors[victim]), signal.SIGKILL)
+    progress = await running
+    assert progress.trials == 400
+    assert len({record.candidate.id for record in RecordReader(made.store)}) == 400
+
+
+async def test_a_lost_recorder_ends_the_run_with_its_error(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    scheduler = made.start(time_budget_secs=1000.0)
+    running = asyncio.ensure_future(run(scheduler))
+    seen = await until(scheduler, lambda progress: progress.trials > 0)
+    ray.kill(made.actors["recorder"], no_restart=True)
+    with pytest.raises(Exception, match="record"):
+        await running
+    # What was acknowledged is in the file.
+    assert len(list(RecordReader(made.store))) >= seen.trials
