@@ -51,6 +51,10 @@ SPILL_CYCLES = 4.0
 USABLE_CACHE = 0.75
 """Share of a cache that a tile can count on."""
 LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
+STRAIGHT_LINE_OPERATIONS = 128.0
+"""Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
+UNROLL_PENALTY = 0.35
+"""Slowdown for each doubling beyond them (measured: 1.4 to 3 times at 400 to 900 operations)."""
 MAX_UNROLLED_POINTS = 1500
 """Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
 MAX_SPILL_FACTOR = 1.5
@@ -176,6 +180,9 @@ def _registers(
     ports = np.full(loops.count, 1.0 / FMA_PORTS)
     cycles = _smooth_max(ports, FMA_LATENCY / independent, loads / LOAD_PORTS, stores) + 1.0 / step_operations
     cycles = cycles + SPILL_CYCLES * spilled
+    cycles = cycles * (
+        1.0 + UNROLL_PENALTY * np.maximum(np.log2(np.maximum(unrolled, 1.0) / STRAIGHT_LINE_OPERATIONS), 0.0)
+    )
     operations = loops.points() / vector * vectors
     return _Registers(
         vector, vectors, accumulators, needed, step_operations, loads, stores, cycles, operations, unrolled

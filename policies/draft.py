@@ -7,7 +7,7 @@ seconds with the calibration's correction (``fleet``), or a learned model's (``a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from policies.sampling import Matrix, crossover, enumerate_all, mutate, sample, 
 Fitness = Callable[[NDArray[np.float32], Floats], Floats]
 """From features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN where undescribed) to predicted log seconds."""
 
+LEAST_SIZE = 128
 NICHES = 16
 """Least number of different innermost tiles among the candidates of a draft."""
 ENUMERATE_LIMIT = 2048
@@ -41,6 +42,15 @@ class DraftSettings:
     def __post_init__(self) -> None:
         if self.size < 1 or self.population < 2 or self.generations < 1:
             raise ValueError(f"a draft needs at least one candidate, two parents and one generation, got {self}")
+
+    def shared_by(self, sketches: int) -> DraftSettings:
+        """Settings for one of several sketches drafted together, so that a batch takes about the time of one."""
+        share = max(sketches, 1)
+        return replace(
+            self,
+            size=max(self.size // share, min(self.size, LEAST_SIZE)),
+            population=max(self.population // share, min(self.population, 2 * LEAST_SIZE)),
+        )
 
 
 @dataclass(frozen=True)

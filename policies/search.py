@@ -23,7 +23,7 @@ from policies.acquisition import epsilon_of_secs, improvement_of_secs
 from policies.bandits import allocate
 from policies.calibration import Calibration, calibrate, uncalibrated
 from policies.cost_model import CostModel, targets
-from policies.draft import Drafted, draft, evaluate, innermost_tiles
+from policies.draft import Drafted, DraftSettings, draft, evaluate, innermost_tiles
 from policies.features import joint_layout
 from policies.presets import Preset
 from policies.quantities import Floats
@@ -224,7 +224,9 @@ class TaskSearch:
             return []
         proposals: list[Proposal] = []
         shares = self._shares(count)
-        scored = [self._score(int(at)) for at in np.flatnonzero(shares)] if self._preset.generator != "random" else []
+        wanted = np.flatnonzero(shares)
+        settings = self._preset.draft.shared_by(len(wanted))
+        scored = [self._score(int(at), settings) for at in wanted] if self._preset.generator != "random" else []
         random_count = self._random_count(scored, count)
         taken = self._take_best(scored, shares, count - random_count) if scored else []
         proposals.extend(taken)
@@ -306,7 +308,7 @@ class TaskSearch:
         disagreement = 0.5 * np.abs(mean - calibrated)
         return 0.5 * (mean + calibrated), np.sqrt(0.5 * (deviation**2 + spread**2) + disagreement**2)
 
-    def _score(self, sketch: int) -> _Scored:
+    def _score(self, sketch: int, settings: DraftSettings) -> _Scored:
         """Draft candidates of a sketch and predict them."""
 
         def fitness(features: NDArray[np.float32], analytic: Floats) -> Floats:
@@ -316,9 +318,7 @@ class TaskSearch:
                 return self._model.predict(self._layout.place(sketch, features))[0]
             return self._predict(sketch, features, analytic)[0]
 
-        drafted = draft(
-            self._sketches[sketch], self._device, self._rng, self._preset.draft, fitness, self._seeds(sketch)
-        )
+        drafted = draft(self._sketches[sketch], self._device, self._rng, settings, fitness, self._seeds(sketch))
         drafted = drafted.take(self._unseen(sketch, drafted.matrix))
         mean, deviation = self._predict(sketch, drafted.features, drafted.analytic_log_secs)
         return _Scored(sketch, drafted, mean, deviation)
@@ -356,12 +356,15 @@ class TaskSearch:
         chosen: list[tuple[float, Proposal]] = []
         best_secs = self.best_secs
         self._predicted_gain = math.inf if not math.isfinite(best_secs) else 0.0
+        # With nothing measured, the gain is over the slowest drafted candidate: one reference for all sketches.
+        slowest = max((float(each.mean.max()) for each in scored if len(each.mean)), default=0.0)
+        reference_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
         for each in scored:
             if len(each.mean) == 0:
                 continue
             sketch = self._sketches[each.sketch]
             if self._preset.acquisition == "ei":
-                gain = improvement_of_secs(each.mean, each.deviation, best_secs)
+                gain = improvement_of_secs(each.mean, each.deviation, reference_secs)
                 if math.isfinite(best_secs):
                     self._predicted_gain = max(self._predicted_gain, float(gain.max()))
                 secs = BUILD_SECS + BUILD_SECS_PER_OPERATION * each.drafted.unrolled
