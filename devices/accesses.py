@@ -128,7 +128,7 @@ def _affine(indices: list[Any], variables: list[Var]) -> tuple[tuple[int, ...], 
 
 
 def _is_float(node: Any) -> bool:
-    return str(node.ty.dtype if hasattr(node.ty, "dtype") else node.dtype).startswith(("float", "bfloat"))
+    return str(node.ty).startswith(("float", "bfloat"))
 
 
 def _bits(buffer: Any) -> int:
