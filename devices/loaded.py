@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -10,7 +9,7 @@ import statistics
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from devices.targets import device_kind, is_native
 from fleet_tune.errors import OutputFolderError, UserError
 
 _SCHEMA = 1
+# TVM's AffinityMode kSpecifyOneCorePerThread.
+_ONE_CPU_PER_THREAD = -1
 _AGAIN = "compile it again with 'fleet-tune compile'"
 
 
@@ -141,21 +142,19 @@ class CompiledNetwork:
     def _start_threads(self) -> None:
         """Gives the calling thread's pool the number of threads that the network was tuned for.
 
-        TVM has one pool for each calling thread. It reads its size from the environment when it starts, half of the
-        CPUs by default on x86, and can afterwards only use fewer.
+        TVM has one pool for each calling thread; by default it uses half of the CPUs on x86. Naming the CPUs is what
+        sets the number: a number alone is capped by that default at every launch.
         """
         if getattr(self._pool, "threads", None) == self.threads:
             return
-        with _environment("TVM_NUM_THREADS", str(self.threads)):
-            count = tvm_ffi.get_global_func("runtime.NumThreads")
-            if count() != self.threads:
-                tvm_ffi.get_global_func("runtime.config_threadpool")(1, self.threads)
-        if count() < self.threads:
+        cpus = sorted(os.sched_getaffinity(0))[: self.threads]
+        if len(cpus) < self.threads:
             warnings.warn(
-                f"TVM already runs with {count()} threads here: the network runs slower than with the {self.threads} "
-                "it was tuned for; set TVM_NUM_THREADS before starting",
+                f"this process may use {len(cpus)} CPUs: the network runs slower than with the {self.threads} threads "
+                "it was tuned for",
                 stacklevel=3,
             )
+        tvm_ffi.get_global_func("runtime.config_threadpool")(_ONE_CPU_PER_THREAD, len(cpus), [str(cpu) for cpu in cpus])
         self._pool.threads = self.threads
 
 
@@ -173,19 +172,6 @@ def run_on_this_machine(executable: Executable, target: str, threads: int) -> Co
 
 def _is_torch(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "torch"
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

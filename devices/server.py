@@ -166,6 +166,7 @@ class DeviceServer:
         environment = {
             "TVM_NUM_THREADS": str(self.threads),
             "OMP_NUM_THREADS": str(self.threads),
+            "TVM_BIND_THREADS": "1",  # TVM's default, whatever the process around us wants for itself
             # Starts in half the time and half the memory; a device runs kernels and compiles none.
             "TVM_USE_RUNTIME_LIB": "1",
         }

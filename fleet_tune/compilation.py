@@ -10,13 +10,14 @@ from typing import Any
 from devices import compiled
 from devices.models import Model
 from devices.networks import Network, compare
+from devices.timing import measure_in_fresh_process
 from fleet_tune.domain import Fingerprint, Record, Task
 from fleet_tune.errors import RecordStoreError
 from fleet_tune.records import RecordReader
 from fleet_tune.results import NetworkResult, TaskProgress
 
 _UNTUNED_REPEATS = 2
-_REPEATS = 20
+_REPEATS = 50
 
 
 def device_classes_of(by_device: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
@@ -100,7 +101,7 @@ def _measured(model: Model, network: Network, threads: int, name: str, folder: P
     result = NetworkResult(
         device_class=name,
         folder=folder,
-        tuned_secs=loaded.measure_secs(model.example_inputs, _REPEATS),
+        tuned_secs=measure_in_fresh_process(folder, model.example_inputs, _REPEATS),
         untuned_secs=compiled.measure_untuned_secs(network, model, threads, _UNTUNED_REPEATS),
         torch_secs=model.measure_reference_secs(threads, _REPEATS),
         max_abs_error=absolute,

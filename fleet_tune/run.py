@@ -254,6 +254,8 @@ class Run:
 
 def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
     """Import ``model`` for every device class, check the imported network, and make the sketches of every task."""
+    # This process also times the model's framework, whose threads TVM's must not push from their cores.
+    os.environ["TVM_BIND_THREADS"] = "0"
     prints = device_classes_of(by_device)
     here = frozenset(by_device[device.name].device_class.name for device in fleet.devices if is_local(device))
     networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
