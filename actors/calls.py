@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from typing import Any, Generic, TypeVar
 
 import ray
@@ -11,6 +12,8 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from fleet_tune.errors import FleetTuneError
 
 T = TypeVar("T")
+# Ray puts arguments above 100 KiB into the object store.
+_INLINE_BYTES = 90_000
 
 
 class ActorLostError(FleetTuneError):
@@ -69,18 +72,27 @@ def remote_actor(cls: type, *, restarts: int = 0, concurrency: int | None = None
 
 
 class Shared(Generic[T]):
-    """A value in Ray's object store, for actors that Ray may restart: as a plain argument a large value could be gone
-    by then. Whoever calls :meth:`put` keeps it alive by keeping this object."""
+    """A value for the constructor of actors that Ray may restart.
 
-    def __init__(self, reference: Any) -> None:
+    Small ones travel in the call itself, compressed: an argument in the object store could be gone when Ray restarts
+    the actor. Large ones do stand there; whoever calls :meth:`put` keeps them alive by keeping this object.
+    """
+
+    def __init__(self, packed: bytes | None, reference: Any) -> None:
+        self._packed = packed
         self._reference = reference
 
     @classmethod
     def put(cls, value: T) -> Shared[T]:
-        return cls(ray.put(value))
+        packed = zlib.compress(ray.cloudpickle.dumps(value))
+        return cls(packed, None) if len(packed) < _INLINE_BYTES else cls(None, ray.put(value))
 
     def get(self, deadline_secs: float = 60.0) -> T:
-        value: T = fetch(self._reference, deadline_secs, "fetch a shared value")
+        value: T
+        if self._packed is not None:
+            value = ray.cloudpickle.loads(zlib.decompress(self._packed))
+        else:
+            value = fetch(self._reference, deadline_secs, "fetch a shared value")
         return value
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from actors.calls import fetch
 from actors.recorder import make_record
 from devices.artifact import Artifact, MeasureRequest
+from devices.child import without_torch
 from devices.device import Device
 from devices.quiet import QuietWindow
-from devices.rpc_device import RpcDevice
 from devices.server import DeviceServer
 from fleet_tune.config import DeviceConfig, LocalConnection, RpcConnection
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
@@ -37,6 +37,7 @@ class DeviceActor:
         run_id: str,
         quiet_window: str | None,
     ) -> None:
+        without_torch()  # this process needs TVM alone, which otherwise loads torch too
         self._device_id = device_id
         self._run_id = run_id
         self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
@@ -101,6 +102,9 @@ def opened_device(config: DeviceConfig) -> Iterator[Device]:
 
     Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows or a tracker (not supported yet).
     """
+    # Here, and not at the top: the driver names this function before it has loaded TVM.
+    from devices.rpc_device import RpcDevice
+
     connection = config.connection
     with contextlib.ExitStack() as stack:
         if isinstance(connection, LocalConnection):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ class SearchTask:
     task: Task
     sketches: tuple[Sketch, ...]
     abstraction: DeviceAbstraction
+
+    def without_module(self) -> SearchTask:
+        """The same without the TVM module, which no search reads and which is most of the size."""
+        workload = dataclasses.replace(self.task.workload, module="")
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload))
 
 
 class Searcher:

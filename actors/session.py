@@ -89,14 +89,14 @@ class Session:
     async def start_tuning(
         self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
     ) -> None:
-        """Start recorder, learner, searchers and scheduler, and tune in the background.
+        """Start recorder, learner, searcher and scheduler; :meth:`begin` lets them tune.
 
         ``device_classes``: the name of each device's class.
         """
         here = self._cluster.here()
         self._recorder = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
         await ask(self._recorder.put_tasks.remote([entry.task for entry in plan.tasks]), _START_SECS, "recorder")
-        self._tasks = Shared.put(plan.tasks)
+        self._tasks = Shared.put(tuple(entry.without_module() for entry in plan.tasks))
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._tasks, plan.method, plan.seed, self._recorder, self._window
         )
@@ -125,6 +125,10 @@ class Session:
             {name: (device_classes[name], device) for name, device in self._devices.items()},
         )
         self._actors += [learner, searcher, self._scheduler]
+        await ask(self._scheduler.progress.remote(), _START_SECS, "scheduler")
+
+    def begin(self) -> None:
+        """Tune in the background from now on."""
         self._running = asyncio.ensure_future(_result(self._scheduler.run.remote()))
 
     async def records(self, cursor: int = 0) -> AsyncIterator[Record | None]:

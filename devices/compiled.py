@@ -87,12 +87,11 @@ def load(folder: Path | str) -> CompiledNetwork:
     return CompiledNetwork.read(Path(folder))
 
 
-def measure_untuned_secs(network: Network, model: Model, threads: int, repeats: int = 3) -> float:
+def measure_untuned_secs(network: Network, model: Model, threads: int, budget_secs: float) -> float:
     """Median seconds per run of the network without any schedule, on this machine with ``threads`` threads."""
     executable = build(network.module, network.device_class.target)
-    return run_on_this_machine(executable, network.device_class.target, threads).measure_secs(
-        model.example_inputs, repeats, warmups=1
-    )
+    untuned = run_on_this_machine(executable, network.device_class.target, threads)
+    return untuned.measure_within(model.example_inputs, budget_secs)
 
 
 def scheduled_module(network: Network, best: Mapping[str, str | None]) -> Any:

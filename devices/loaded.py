@@ -117,6 +117,12 @@ class CompiledNetwork:
                     times.append(time.perf_counter() - start)
         return statistics.median(times)
 
+    def measure_within(self, inputs: Sequence[Any], budget_secs: float, repeats: int = 50) -> float:
+        """Median seconds of a run, of at most ``repeats`` runs that take about ``budget_secs``, of one at least."""
+        first_secs = self.measure_secs(inputs, repeats=1, warmups=0)
+        affordable = min(repeats, int(budget_secs / first_secs))
+        return self.measure_secs(inputs, affordable, min(3, affordable)) if affordable else first_secs
+
     def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
         """The inputs as TVM tensors of their own: TVM wants them contiguous and aligned to 64 bytes."""
         if len(inputs) != len(self._inputs):

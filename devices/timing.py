@@ -28,12 +28,12 @@ class TimingError(FleetTuneError):
     """The compiled network could not be run in a fresh process: a fault of ours, or of the machine."""
 
 
-def measure_in_fresh_process(folder: Path, inputs: Sequence[npt.NDArray[Any]], repeats: int) -> float:
-    """Median seconds per run of the network in ``folder`` on ``inputs``."""
+def measure_in_fresh_process(folder: Path, inputs: Sequence[npt.NDArray[Any]], budget_secs: float) -> float:
+    """Median seconds per run of the network in ``folder`` on ``inputs``, of runs that take about ``budget_secs``."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-timing-") as temporary:
         given = Path(temporary) / "inputs.npz"
         np.savez(given, *inputs)
-        command = [sys.executable, "-m", "devices.timing", str(folder), str(given), str(repeats)]
+        command = [sys.executable, "-m", "devices.timing", str(folder), str(given), str(budget_secs)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
         path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
         try:
@@ -55,13 +55,13 @@ def measure_in_fresh_process(folder: Path, inputs: Sequence[npt.NDArray[Any]], r
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``FOLDER INPUTS REPEATS``: print ``{"secs": median}``."""
+    """``FOLDER INPUTS BUDGET_SECS``: print ``{"secs": median}``."""
     from devices.compiled import load
 
-    folder, given, repeats = arguments
+    folder, given, budget_secs = arguments
     with np.load(given, allow_pickle=False) as arrays:
         inputs = [arrays[f"arr_{at}"] for at in range(len(arrays.files))]
-    print(json.dumps({"secs": load(folder).measure_secs(inputs, int(repeats))}))
+    print(json.dumps({"secs": load(folder).measure_within(inputs, float(budget_secs))}))
 
 
 if __name__ == "__main__":

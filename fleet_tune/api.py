@@ -14,7 +14,7 @@ from fleet_tune.results import Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
     from devices.compiled import CompiledNetwork
-    from fleet_tune.run import Options
+    from fleet_tune.options import Options
 
 __all__ = ["Plan", "Progress", "Record", "TuneResult", "compile_network", "load", "plan", "stream", "tune"]
 
@@ -87,16 +87,16 @@ def plan(
     fleet: Path | str | FleetConfig | None = None,
 ) -> Plan:
     """What :func:`tune` would do: the tasks with weights and sketches. Starts no cluster and measures nothing."""
-    from fleet_tune import run
+    from fleet_tune import preparation
 
-    return run.plan(_options(model, Path("."), method, trials, time_budget_secs, fleet, None, 0, None))
+    return preparation.plan(_options(model, Path("."), method, trials, time_budget_secs, fleet, None, 0, None))
 
 
 def compile_network(
     model: Any, *, records: Path | str, out: Path | str, fleet: Path | str | FleetConfig | None = None
 ) -> TuneResult:
     """Compile ``model`` from the best records of a database, without tuning."""
-    from fleet_tune.run import compile_from_records
+    from fleet_tune.preparation import compile_from_records
 
     options = _options(model, out, "fleet", None, None, fleet, None, 0, None)
     return compile_from_records(options, Path(records))
@@ -120,7 +120,7 @@ def _options(
     seed: int,
     metrics_port: int | None,
 ) -> Options:
-    from fleet_tune.run import DEFAULT_TIME_BUDGET_SECS, Options
+    from fleet_tune.options import DEFAULT_TIME_BUDGET_SECS, Options
 
     if fleet is None:
         fleet = default_fleet()

@@ -16,7 +16,8 @@ from fleet_tune.errors import RecordStoreError
 from fleet_tune.records import RecordReader
 from fleet_tune.results import NetworkResult, TaskProgress
 
-_UNTUNED_REPEATS = 2
+# Time for measuring one network; at least one run is made.
+_BUDGET_SECS = 3.0
 _REPEATS = 50
 
 
@@ -101,8 +102,8 @@ def _measured(model: Model, network: Network, threads: int, name: str, folder: P
     result = NetworkResult(
         device_class=name,
         folder=folder,
-        tuned_secs=measure_in_fresh_process(folder, model.example_inputs, _REPEATS),
-        untuned_secs=compiled.measure_untuned_secs(network, model, threads, _UNTUNED_REPEATS),
+        tuned_secs=measure_in_fresh_process(folder, model.example_inputs, _BUDGET_SECS),
+        untuned_secs=compiled.measure_untuned_secs(network, model, threads, _BUDGET_SECS),
         torch_secs=model.measure_reference_secs(threads, _REPEATS),
         max_abs_error=absolute,
         max_rel_error=relative,

@@ -5,75 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
-import math
-import os
-import shutil
 import signal
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.cluster import connected
-from actors.device import opened_device
-from actors.searcher import SearchTask
-from actors.session import Session, SessionPlan, is_local
-from devices.models import Model, load_model
-from devices.networks import Network, check_network, import_network
-from devices.spaces import DesignSpace
-from fleet_tune.compilation import build_networks, device_classes_of, task_results
-from fleet_tune.config import FleetConfig
-from fleet_tune.domain import Fingerprint, Record
-from fleet_tune.errors import DiskFullError, OutputFolderError
+from actors.session import Session, SessionPlan
+from fleet_tune.domain import Record
 from fleet_tune.metrics import Metrics
-from fleet_tune.records import RecordReader, RecordStore
-from fleet_tune.results import NetworkResult, Plan, Progress, TaskProgress, TuneResult
+from fleet_tune.options import Options, prepare_folder
+from fleet_tune.results import NetworkResult, Progress, TuneResult
 from policies.presets import preset
 
-DEFAULT_TIME_BUDGET_SECS = 600.0
+if TYPE_CHECKING:
+    from fleet_tune.preparation import Prepared
+
 _PROGRESS_SECS = 0.5
-# Below this the results of a small network do not fit either: better to say so before hours of tuning.
-_MIN_FREE_BYTES = 64 * 1024 * 1024
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Options:
-    """The arguments of :func:`fleet_tune.api.tune`, resolved."""
+def preparation() -> ModuleType:
+    """The module :mod:`fleet_tune.preparation`, loaded when first needed."""
+    from fleet_tune import preparation as module
 
-    model: Any
-    out: Path
-    method: str
-    trials: int | None
-    time_budget_secs: float | None
-    fleet: FleetConfig
-    address: str | None
-    seed: int
-    metrics_port: int | None
-
-    @property
-    def records(self) -> Path:
-        return self.out / "records.db"
+    return module
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A model imported for every device class of the fleet."""
-
-    model: Model
-    prints: Mapping[str, Fingerprint]  # by device class name
-    networks: Mapping[str, Network]  # by device class name
-    here: frozenset[str]  # classes that this machine belongs to
-    tasks: tuple[SearchTask, ...]
-
-    @property
-    def rules(self) -> dict[str, str]:
-        """The rule that made each sketch, by sketch id."""
-        return {sketch.id: sketch.rule for entry in self.tasks for sketch in entry.sketches}
+def _read_model(spec: Any) -> Any:
+    return preparation().read_model(spec)
 
 
 class Interrupted(Exception):
@@ -123,21 +87,31 @@ class Run:
         session = Session(cluster, options.fleet, self.run_id)
         stack.push_async_callback(session.close)
         by_device, model = await self._unless_interrupted(
-            asyncio.gather(session.start_hosts(), in_thread(load_model, options.model))
+            asyncio.gather(session.start_hosts(), in_thread(_read_model, options.model))
         )
-        self._prepared = await self._unless_interrupted(in_thread(prepare, model, by_device, options.fleet))
-        meta = bind_store(options.records, self._prepared)
+        prepared: Prepared = await self._unless_interrupted(
+            in_thread(preparation().prepare, model, by_device, options.fleet)
+        )
+        self._prepared = prepared
+        meta = preparation().bind_store(options.records, prepared)
         plan = SessionPlan(
             self.run_id,
             options.method,
             options.seed,
-            self._prepared.tasks,
+            prepared.tasks,
             options.trials,
             options.time_budget_secs,
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
-        await self._unless_interrupted(session.start_tuning(plan, options.records, meta, classes))
+        # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
+        await self._unless_interrupted(
+            asyncio.gather(
+                in_thread(preparation().check, self._prepared),
+                session.start_tuning(plan, options.records, meta, classes),
+            )
+        )
         self._start_seq = await session.last_seq()
+        session.begin()
         self._session = session
 
     async def records(self) -> AsyncIterator[Record]:
@@ -167,16 +141,7 @@ class Run:
                 self._show("compiling")
                 with contextlib.suppress(Interrupted):
                     networks = await self._unless_interrupted(
-                        in_thread(
-                            build_networks,
-                            self._prepared.model,
-                            self._prepared.networks,
-                            self._prepared.prints,
-                            self._prepared.rules,
-                            self._prepared.here,
-                            self.options.records,
-                            self.options.out,
-                        )
+                        in_thread(preparation().compile_tuned, self._prepared, self.options)
                     )
         last = self._last
         return TuneResult(
@@ -250,113 +215,6 @@ class Run:
             return working.result()
         working.cancel()
         raise Interrupted
-
-
-def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
-    """Import ``model`` for every device class, check the imported network, and make the sketches of every task."""
-    # This process also times the model's framework, whose threads TVM's must not push from their cores.
-    os.environ["TVM_BIND_THREADS"] = "0"
-    prints = device_classes_of(by_device)
-    here = frozenset(by_device[device.name].device_class.name for device in fleet.devices if is_local(device))
-    networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
-    tasks = []
-    for name, network in networks.items():
-        check_network(network, model)
-        for task in network.tasks:
-            tasks.append(SearchTask(task, DesignSpace(task).sketches, prints[name].abstraction))
-    return Prepared(model, prints, networks, here, tuple(tasks))
-
-
-def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
-    """The fingerprints of all devices, asked without a cluster. Raises DeviceUnreachableError."""
-    prints = {}
-    for config in fleet.devices:
-        with opened_device(config) as device:
-            prints[config.name] = device.fingerprint()
-    return prints
-
-
-def plan(options: Options) -> Plan:
-    """The plan of a run: tasks, weights and sketches for every device class."""
-    preset(options.method)
-    by_device = probe_fleet(options.fleet)
-    prepared = prepare(load_model(options.model), by_device, options.fleet)
-    tasks = tuple(
-        TaskProgress(
-            task_id=entry.task.id,
-            name=entry.task.workload.name,
-            device_class=entry.task.device_class.name,
-            weight=entry.task.weight,
-            flop=entry.task.workload.flop,
-            sketches=len(entry.sketches),
-            trials=0,
-            best_secs=math.inf,
-        )
-        for entry in prepared.tasks
-    )
-    return Plan(
-        model=prepared.model.name,
-        method=options.method,
-        devices={name: fingerprint.device_class.name for name, fingerprint in by_device.items()},
-        tasks=tasks,
-        trial_limit=options.trials,
-        time_budget_secs=options.time_budget_secs,
-    )
-
-
-def compile_from_records(options: Options, records: Path) -> TuneResult:
-    """Compile the network of ``options.model`` from the records of any store, without tuning."""
-    started = time.monotonic()
-    prepare_folder(options.out)
-    with RecordReader(records) as reader:
-        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
-    prepared = prepare(load_model(options.model), probe_fleet(options.fleet), options.fleet)
-    networks = build_networks(
-        prepared.model, prepared.networks, prepared.prints, prepared.rules, prepared.here, records, options.out
-    )
-    return TuneResult(
-        model=prepared.model.name,
-        out=options.out,
-        tasks=task_results((entry.task for entry in prepared.tasks), prepared.rules, records),
-        outcomes=outcomes,
-        new_trials=0,
-        elapsed_secs=time.monotonic() - started,
-        interrupted=False,
-        networks=networks,
-    )
-
-
-def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
-    """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others."""
-    targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
-    meta = {
-        "network": prepared.model.fingerprint,
-        "model": prepared.model.name,
-        "targets": json.dumps(targets, sort_keys=True),
-    }
-    with RecordStore(path) as store:
-        store.bind(meta)
-    return meta
-
-
-def prepare_folder(out: Path) -> None:
-    """Make the output folder; an error now rather than after the tuning."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise OutputFolderError(f"{out} is a file, not a folder", "choose another folder with --out") from None
-    except OSError as error:
-        raise OutputFolderError(
-            f"the output folder {out} cannot be made: {error.strerror}", "choose another folder with --out"
-        ) from error
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise OutputFolderError(f"the output folder {out} is not writable", "choose another folder with --out")
-    free = shutil.disk_usage(out).free
-    if free < _MIN_FREE_BYTES:
-        raise DiskFullError(
-            f"only {free // 2**20} MiB are free where {out} is",
-            f"free at least {_MIN_FREE_BYTES // 2**20} MiB, or choose another folder with --out",
-        )
 
 
 async def in_thread(function: Callable[..., _T], *args: Any) -> _T:

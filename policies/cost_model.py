@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
-import xgboost
 from numpy.typing import NDArray
 
 from policies.quantities import Floats
+
+if TYPE_CHECKING:
+    import xgboost
 
 FAILURE_FACTOR = 2.0
 """A failed candidate counts as this many times slower than the slowest measured one."""
@@ -84,6 +86,9 @@ class GradientBoostedModel:
 
     def fit(self, features: NDArray[np.float32], log_secs: Floats) -> None:
         """See :meth:`CostModel.fit`."""
+        # XGBoost loads SciPy and scikit-learn, two seconds that only a process that trains or predicts should pay.
+        import xgboost
+
         if len(log_secs) == 0 or len(features) != len(log_secs):
             raise ValueError(f"cannot train on {len(features)} rows and {len(log_secs)} targets")
         if not np.isfinite(log_secs).all():
@@ -156,6 +161,8 @@ class GradientBoostedModel:
     @classmethod
     def load(cls, data: bytes) -> Self:
         """See :meth:`CostModel.load`."""
+        import xgboost
+
         if not data.startswith(cls.MAGIC):
             raise ValueError("these bytes are not a gradient-boosted cost model")
         parts, at = [], len(cls.MAGIC)

@@ -1,0 +1,156 @@
+"""The steps of a run that need TVM: reading the model, importing it for every device class, planning, compiling.
+
+:mod:`fleet_tune.run` loads this module only once the actors are starting: that hides its seconds of import.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.device import opened_device
+from actors.searcher import SearchTask
+from actors.session import is_local
+from devices.models import Model, load_model
+from devices.networks import Network, check_network, import_network
+from devices.spaces import DesignSpace
+from fleet_tune.compilation import build_networks, device_classes_of, task_results
+from fleet_tune.config import FleetConfig
+from fleet_tune.domain import Fingerprint
+from fleet_tune.options import Options, prepare_folder
+from fleet_tune.records import RecordReader, RecordStore
+from fleet_tune.results import NetworkResult, Plan, TaskProgress, TuneResult
+from policies.presets import preset
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model imported for every device class of the fleet."""
+
+    model: Model
+    prints: Mapping[str, Fingerprint]  # by device class name
+    networks: Mapping[str, Network]  # by device class name
+    here: frozenset[str]  # classes that this machine belongs to
+    tasks: tuple[SearchTask, ...]
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The rule that made each sketch, by sketch id."""
+        return {sketch.id: sketch.rule for entry in self.tasks for sketch in entry.sketches}
+
+
+def read_model(spec: Any) -> Model:
+    """The model of :attr:`Options.model`."""
+    return load_model(spec)
+
+
+def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
+    """Import ``model`` for every device class and make the sketches of every task."""
+    # This process also times the model's framework, whose threads TVM's must not push from their cores.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    prints = device_classes_of(by_device)
+    here = frozenset(by_device[device.name].device_class.name for device in fleet.devices if is_local(device))
+    networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
+    tasks = []
+    for name, network in networks.items():
+        for task in network.tasks:
+            tasks.append(SearchTask(task, DesignSpace(task).sketches, prints[name].abstraction))
+    return Prepared(model, prints, networks, here, tuple(tasks))
+
+
+def check(prepared: Prepared) -> None:
+    """Compare the imported networks with the model's framework. Raises ModelError where they disagree."""
+    for network in prepared.networks.values():
+        check_network(network, prepared.model)
+
+
+def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
+    """The fingerprints of all devices, asked without a cluster. Raises DeviceUnreachableError."""
+    prints = {}
+    for config in fleet.devices:
+        with opened_device(config) as device:
+            prints[config.name] = device.fingerprint()
+    return prints
+
+
+def plan(options: Options) -> Plan:
+    """The plan of a run: tasks, weights and sketches for every device class."""
+    preset(options.method)
+    by_device = probe_fleet(options.fleet)
+    prepared = prepare(load_model(options.model), by_device, options.fleet)
+    tasks = tuple(
+        TaskProgress(
+            task_id=entry.task.id,
+            name=entry.task.workload.name,
+            device_class=entry.task.device_class.name,
+            weight=entry.task.weight,
+            flop=entry.task.workload.flop,
+            sketches=len(entry.sketches),
+            trials=0,
+            best_secs=math.inf,
+        )
+        for entry in prepared.tasks
+    )
+    return Plan(
+        model=prepared.model.name,
+        method=options.method,
+        devices={name: fingerprint.device_class.name for name, fingerprint in by_device.items()},
+        tasks=tasks,
+        trial_limit=options.trials,
+        time_budget_secs=options.time_budget_secs,
+    )
+
+
+def compile_from_records(options: Options, records: Path) -> TuneResult:
+    """Compile the network of ``options.model`` from the records of any store, without tuning."""
+    started = time.monotonic()
+    prepare_folder(options.out)
+    with RecordReader(records) as reader:
+        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    prepared = prepare(load_model(options.model), probe_fleet(options.fleet), options.fleet)
+    check(prepared)
+    networks = build_networks(
+        prepared.model, prepared.networks, prepared.prints, prepared.rules, prepared.here, records, options.out
+    )
+    return TuneResult(
+        model=prepared.model.name,
+        out=options.out,
+        tasks=task_results((entry.task for entry in prepared.tasks), prepared.rules, records),
+        outcomes=outcomes,
+        new_trials=0,
+        elapsed_secs=time.monotonic() - started,
+        interrupted=False,
+        networks=networks,
+    )
+
+
+def compile_tuned(prepared: Prepared, options: Options) -> tuple[NetworkResult, ...]:
+    """The compiled networks of a finished run, from its own records."""
+    return build_networks(
+        prepared.model,
+        prepared.networks,
+        prepared.prints,
+        prepared.rules,
+        prepared.here,
+        options.records,
+        options.out,
+    )
+
+
+def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
+    """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others."""
+    targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
+    meta = {
+        "network": prepared.model.fingerprint,
+        "model": prepared.model.name,
+        "targets": json.dumps(targets, sort_keys=True),
+    }
+    with RecordStore(path) as store:
+        store.bind(meta)
+    return meta
