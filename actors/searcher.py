@@ -145,6 +145,8 @@ def group_observations(
         index = sketch_index.get(record.task_id, {}).get(record.candidate.sketch_id)
         if index is None or not record.measurement.outcome.blames_candidate:
             continue
-        observation = Observation(index, record.candidate.decisions, record.measurement.cost_secs)
+        measured = record.measurement
+        trial_secs = measured.build_secs + measured.measure_secs
+        observation = Observation(index, record.candidate.decisions, measured.cost_secs, trial_secs)
         grouped.setdefault(record.task_id, []).append(observation)
     return grouped

@@ -52,13 +52,17 @@ def allocate(
     count: int,
     exploration: float = EXPLORATION,
     preference: Floats | None = None,
+    prices: Floats | None = None,
 ) -> NDArray[np.int64]:
     """How many of the next ``count`` trials each sketch gets, shape ``(k,)``: one UCB choice after the other.
 
     Each grant counts as a visit for the next. ``capacity``: candidates a sketch has left; where all is used up, fewer
-    than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first).
+    than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first). ``prices``: what
+    a trial of each sketch takes, relative to the cheapest; beyond the paper, a visit weighs that much, so that the
+    bound is one on what is gained per second.
     """
-    visits = np.asarray(visits, dtype=np.float64).copy()
+    price = np.ones(len(visits)) if prices is None else np.asarray(prices, dtype=np.float64)
+    visits = np.asarray(visits, dtype=np.float64) * price
     left = np.asarray(capacity, dtype=np.float64).copy()
     rewards = sketch_rewards(best_secs)
     order = np.zeros(len(visits)) if preference is None else np.asarray(preference, dtype=np.float64)
@@ -70,7 +74,7 @@ def allocate(
         scores = ucb(rewards, visits, exploration)
         best = max(open_arms, key=lambda at: (scores[at], order[at], -at))
         granted[best] += 1
-        visits[best] += 1
+        visits[best] += price[best]
         left[best] -= 1
     return granted
 

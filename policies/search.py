@@ -46,11 +46,13 @@ UNDESCRIBED_PEAK_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Observation:
-    """Outcome of a candidate: seconds per run; infinite (or NaN) for a failure that blames the candidate."""
+    """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
+    candidate. ``trial_secs``: what the trial took to build and measure, 0 where unknown."""
 
     sketch: int
     decisions: tuple[int, ...]
     cost_secs: float
+    trial_secs: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class TaskSearch:
         self._model: CostModel | None = None
         self._costs: list[dict[bytes, float]] = [{} for _ in self._sketches]
         self._pending: list[dict[bytes, tuple[int, ...]]] = [{} for _ in self._sketches]
+        self._trial_secs = np.zeros(len(self._sketches))  # sum over the observed candidates
         # Joint features of the measured candidates, in the order of their first observation.
         self._order: list[tuple[int, bytes]] = []
         self._features: list[NDArray[np.float32]] = []
@@ -168,6 +171,7 @@ class TaskSearch:
             self._pending[outcome.sketch].pop(key, None)
             costs = self._costs[outcome.sketch]
             if key not in costs:
+                self._trial_secs[outcome.sketch] += max(outcome.trial_secs, 0.0)
                 fresh[outcome.sketch].append(outcome.decisions)
                 costs[key] = cost
             costs[key] = min(costs[key], cost)
@@ -262,7 +266,17 @@ class TaskSearch:
             tried = np.array([len(costs) for costs in self._costs])
             best = np.where(known, best, np.where(tried >= 3, math.inf, expected))
             preference = -np.log(expected)
-        return allocate(best, visits, capacity, count, self._preset.exploration, preference)
+        prices = self._prices() if self._preset.acquisition == "ei" else np.ones(len(best))
+        return allocate(best, visits, capacity, count, self._preset.exploration, preference, prices)
+
+    def _prices(self) -> Floats:
+        """What a trial of each sketch takes, divided by what one of the cheapest takes; 1 where none is known."""
+        observed = np.array([len(costs) for costs in self._costs])
+        known = (observed > 0) & (self._trial_secs > 0)
+        if not known.any():
+            return np.ones(len(observed))
+        mean = self._trial_secs / np.maximum(observed, 1)
+        return np.where(known, mean / mean[known].min(), 1.0)
 
     def _expected_best(self) -> Floats:
         """The analyzer's best candidate of each sketch among a small draft, in seconds; found once."""

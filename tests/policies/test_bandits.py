@@ -162,3 +162,9 @@ def test_is_finished() -> None:
     assert is_finished([INF] * 80, False, 0.0) is None
     assert is_finished([INF] * 40 + [1.0] * 40, False, 0.0) is None
     assert np.isfinite(flat[-1])
+
+
+def test_a_dear_sketch_of_equal_quality_gets_fewer_trials() -> None:
+    best, none, room = np.array([1.0, 1.0]), np.zeros(2), np.full(2, 1000.0)
+    assert allocate(best, none, room, 90).tolist() == [45, 45]
+    assert allocate(best, none, room, 90, prices=np.array([1.0, 2.0])).tolist() == [60, 30]
