@@ -15,9 +15,9 @@ from devices.child import without_torch
 from devices.device import Device
 from devices.quiet import QuietWindow
 from devices.server import DeviceServer
-from fleet_tune.config import DeviceConfig, LocalConnection, RpcConnection
+from fleet_tune.config import DeviceConfig, FleetConfig, LocalConnection, RpcConnection
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
-from fleet_tune.errors import DeviceUnreachableError, FleetFileError
+from fleet_tune.errors import DeviceUnreachableError, FleetFileError, UserError
 
 _APPEND_DEADLINE_SECS = 30.0
 _FETCH_DEADLINE_SECS = 30.0
@@ -37,13 +37,21 @@ class DeviceActor:
         run_id: str,
         quiet_window: str | None,
     ) -> None:
-        without_torch()  # this process needs TVM alone, which otherwise loads torch too
         self._device_id = device_id
+        self._open_device = open_device
         self._run_id = run_id
         self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
         self._opened = contextlib.ExitStack()
-        self._device: Device = self._opened.enter_context(open_device())
+        self._connected: Device | None = None
         self._best_secs: dict[str, float] = {}
+
+    @property
+    def _device(self) -> Device:
+        """Opened when first asked for, so that what is wrong with it is the answer of a call, not a dead actor."""
+        if self._connected is None:
+            without_torch()  # this process needs TVM alone, which otherwise loads torch too
+            self._connected = self._opened.enter_context(self._open_device())
+        return self._connected
 
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
@@ -94,6 +102,24 @@ class DeviceActor:
 
     def _quiet(self) -> contextlib.AbstractContextManager[Any]:
         return self._window.quiet() if self._window else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def told_with_its_place(fleet: FleetConfig, name: str) -> Iterator[None]:
+    """What is wrong with a device becomes a :class:`FleetFileError` that names the device and its line."""
+    try:
+        yield
+    except FleetFileError:
+        raise
+    except UserError as error:
+        place = fleet.where(name, "target")
+        raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
+    except DeviceUnreachableError as error:
+        place = fleet.where(name, "connect")
+        raise FleetFileError(
+            f"{place}: device {name!r} does not answer: {error.detail}",
+            "start 'fleet-tune device serve' on it and check the address",
+        ) from error
 
 
 @contextlib.contextmanager

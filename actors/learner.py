@@ -18,7 +18,7 @@ import ray
 
 from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
 from actors.searcher import SearchTask, group_observations
-from devices.quiet import QuietWindow
+from devices.quiet import QuietTimeoutError, QuietWindow
 from policies.presets import preset
 from policies.search import TaskSearch
 
@@ -103,7 +103,11 @@ class Learner:
             if count < _FIRST_TRAINING or count < self._trained[task_id] * (1 + _GROWTH) + 1:
                 continue
             self._trained[task_id] = count
-            weights = await asyncio.to_thread(self._train, task_id)
+            try:
+                weights = await asyncio.to_thread(self._train, task_id)
+            except (ValueError, QuietTimeoutError):
+                _LOG.exception("no new model of %s", task_id)  # the search has the last one, or its own calibration
+                continue
             version = self._published.get(task_id, (0, None))[0] + 1
             async with self._changed:
                 self._published[task_id] = (version, ray.put(weights))

@@ -88,6 +88,9 @@ class Searcher:
     async def propose(self, task_id: str, count: int) -> list[Candidate]:
         """Up to ``count`` candidates that are neither measured nor pending; none when the space is exhausted."""
         await self.start()
+        for follower in self._followers:
+            if follower.done():
+                follower.result()  # a search that no longer learns must not go on in silence
         entry = self._tasks[task_id]
         async with self._lock:
             proposals = await asyncio.to_thread(self._propose, task_id, count)

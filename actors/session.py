@@ -15,7 +15,7 @@ from typing import Any
 from actors.builder import Builder
 from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask, remote_actor
 from actors.cluster import Cluster
-from actors.device import DeviceActor, opened_device
+from actors.device import DeviceActor, opened_device, told_with_its_place
 from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
@@ -66,7 +66,7 @@ class Session:
     async def start_hosts(self) -> dict[str, Fingerprint]:
         """Start builders and devices; returns each device's fingerprint.
 
-        Raises :class:`fleet_tune.errors.DeviceUnreachableError` where a device does not answer.
+        Raises :class:`fleet_tune.errors.FleetFileError` naming a device that does not answer or has a wrong target.
         """
         here = self._cluster.here()
         workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
@@ -78,10 +78,11 @@ class Session:
                 device.name, partial(opened_device, device), self._run_id, self._window if is_local(device) else None
             )
         self._actors += [*self._builders, *self._devices.values()]
-        prints = {
-            name: await ask(device.fingerprint.remote(), _START_SECS, f"device {name}")
-            for name, device in self._devices.items()
-        }
+        probing = {name: device.fingerprint.remote() for name, device in self._devices.items()}
+        prints = {}
+        for name, reference in probing.items():
+            with told_with_its_place(self._fleet, name):
+                prints[name] = await ask(reference, _START_SECS, f"device {name}")
         for one in self._builders:
             one.warm_up.remote()
         return prints

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.device import opened_device
+from actors.device import opened_device, told_with_its_place
 from actors.searcher import SearchTask
-from actors.session import is_local
 from devices.models import Model, load_model
 from devices.networks import Network, check_network, import_network
 from devices.spaces import DesignSpace
+from devices.targets import NATIVE, resolve_target
 from fleet_tune.compilation import build_networks, device_classes_of, task_results
 from fleet_tune.config import FleetConfig
 from fleet_tune.domain import Fingerprint
@@ -55,13 +55,22 @@ def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConf
     # This process also times the model's framework, whose threads TVM's must not push from their cores.
     os.environ["TVM_BIND_THREADS"] = "0"
     prints = device_classes_of(by_device)
-    here = frozenset(by_device[device.name].device_class.name for device in fleet.devices if is_local(device))
+    here = frozenset(
+        by_device[device.name].device_class.name
+        for device in fleet.devices
+        if device.connect == "local" or is_this_machine(by_device[device.name])
+    )
     networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
     tasks = []
     for name, network in networks.items():
         for task in network.tasks:
             tasks.append(SearchTask(task, DesignSpace(task).sketches, prints[name].abstraction))
     return Prepared(model, prints, networks, here, tuple(tasks))
+
+
+def is_this_machine(fingerprint: Fingerprint) -> bool:
+    """Whether a device that is reached over a port runs what this machine runs: the same target and processor."""
+    return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
 
 
 def check(prepared: Prepared) -> None:
@@ -71,10 +80,10 @@ def check(prepared: Prepared) -> None:
 
 
 def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
-    """The fingerprints of all devices, asked without a cluster. Raises DeviceUnreachableError."""
+    """The fingerprints of all devices, asked without a cluster. Raises FleetFileError."""
     prints = {}
     for config in fleet.devices:
-        with opened_device(config) as device:
+        with told_with_its_place(fleet, config.name), opened_device(config) as device:
             prints[config.name] = device.fingerprint()
     return prints
 

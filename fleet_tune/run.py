@@ -19,6 +19,7 @@ from actors.session import Session, SessionPlan
 from fleet_tune.domain import Record
 from fleet_tune.metrics import Metrics
 from fleet_tune.options import Options, prepare_folder
+from fleet_tune.records import RecordReader
 from fleet_tune.results import NetworkResult, Progress, TuneResult
 from policies.presets import preset
 
@@ -70,6 +71,8 @@ class Run:
         options = self.options
         preset(options.method)
         prepare_folder(options.out)
+        if options.records.exists():
+            RecordReader(options.records).close()  # a database that cannot be used is told before anything starts
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
             if options.metrics_port is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ import pytest
 
 import fleet_tune
 from examples.networks import mlp
-from fleet_tune.records import RecordReader
+from fleet_tune.records import RecordReader, RecordStore
 
 ROOT = Path(__file__).parents[2]
 MODEL = "examples/networks.py:mlp"
@@ -288,6 +289,37 @@ def test_bad_input_is_told_in_one_line_with_the_next_step(
     assert told in errors[0]
     assert any(line.startswith("next: ") for line in done.stderr.splitlines())
     assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('target = "pentium-9000"', ("line 4", "pentium-9000")),
+        ('connect = "127.0.0.1:9"', ("line 4", "board", "127.0.0.1:9")),
+        ('conect = "local"', ("line 4", "conect")),
+    ],
+)
+def test_a_wrong_fleet_file_is_told_with_its_line(tmp_path: Path, line: str, told: tuple[str, ...]) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(f'# a fleet\n[[device]]\nname = "board"\n{line}\n')
+    done = run(tmp_path / "out", "--trials", "1", "--fleet", str(fleet))
+    assert done.returncode == 2, done.stderr
+    (error,) = (text for text in done.stderr.splitlines() if text.startswith("error: "))
+    for part in ("fleet.toml", *told):
+        assert part in error
+    assert "Traceback" not in done.stderr
+
+
+def test_a_database_of_a_newer_schema_is_told_before_anything_starts(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    RecordStore(out / "records.db").close()
+    with sqlite3.connect(out / "records.db") as connection:
+        connection.execute("UPDATE meta SET value = '999' WHERE key = 'schema_version'")
+    done = run(out, "--trials", "1")
+    assert done.returncode == 2
+    assert "999" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_output_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
