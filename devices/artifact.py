@@ -66,4 +66,4 @@ class MeasureRequest:
 
     artifact: Artifact
     incumbent_secs: float
-    rule: StopRule = StopRule()
+    rule: StopRule = field(default_factory=StopRule)

@@ -100,7 +100,14 @@ class Child:
         return self._process.pid
 
     def alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether the child still runs. One whose first thread has ended cannot be reaped before its others have, but
+        answers no more."""
+        if self._process.poll() is not None:
+            return False
+        try:
+            return "\nState:\tZ" not in Path(f"/proc/{self._process.pid}/status").read_text()
+        except FileNotFoundError:
+            return False
 
     def wait(self) -> None:
         """Wait until the child has ended."""

@@ -103,8 +103,9 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(ray_cluster: object, tmp_path: Path) -> Iterator[Any]:
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """Makes fleets; ends their actors after the test."""
+    request.getfixturevalue("ray_cluster")
     made: list[Fleet] = []
 
     def make(**settings: Any) -> Fleet:
