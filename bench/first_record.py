@@ -1,4 +1,4 @@
-"""Seconds from starting ``fleet-tune tune`` to its first durable record, and to its end after SIGTERM."""
+"""Seconds from starting ``fleet-tune tune`` to its first durable valid record, and from SIGTERM to its end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from bench.common import ROOT, BenchError, BenchResult, bench_env, cores, end_group, spread
 
 _POLL_SECS = 0.02
 _LIMIT_SECS = 120.0
+# What the command line ends with after SIGTERM, once it has told what was found.
+_STOPPED = 128 + signal.SIGTERM
 
 
 def once(model: str, out: Path) -> tuple[float, float]:
-    """Starts the command line on ``model``; seconds to the first record, and from SIGTERM to the end of the process."""
+    """Starts the command line on ``model``; seconds to the first valid record, and from SIGTERM to its end.
+
+    Raises :class:`BenchError` where there is no such record in time, or the process ends otherwise than stopped.
+    """
     start = time.perf_counter()
     with (out.parent / "log.txt").open("w+") as log:
         child = subprocess.Popen(
@@ -31,36 +37,44 @@ def once(model: str, out: Path) -> tuple[float, float]:
             start_new_session=True,
         )
         try:
-            while not _has_record(out / "records.db"):
+            while not _has_valid_record(out / "records.db"):
                 if child.poll() is not None or time.perf_counter() - start > _LIMIT_SECS:
-                    log.seek(0)
-                    raise BenchError(f"no record after {time.perf_counter() - start:.0f} s: {log.read()[-2000:]}")
+                    raise BenchError(f"no valid record after {time.perf_counter() - start:.0f} s: {_end_of(log)}")
                 time.sleep(_POLL_SECS)
             first_secs = time.perf_counter() - start
             os.kill(child.pid, signal.SIGTERM)
             stopping = time.perf_counter()
             try:
-                child.wait(timeout=60)
+                code = child.wait(timeout=60)
             except subprocess.TimeoutExpired as error:
                 raise BenchError("still running 60 s after SIGTERM") from error
-            return first_secs, time.perf_counter() - stopping
+            stop_secs = time.perf_counter() - stopping
+            if code != _STOPPED:
+                raise BenchError(f"exit code {code} after SIGTERM, not {_STOPPED}: {_end_of(log)}")
+            return first_secs, stop_secs
         finally:
             end_group(child)
 
 
-def _has_record(path: Path) -> bool:
+def _end_of(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()[-2000:]
+
+
+def _has_valid_record(path: Path) -> bool:
+    from fleet_tune.domain import Outcome
     from fleet_tune.errors import RecordStoreError
     from fleet_tune.records import RecordReader
 
     try:
         with RecordReader(path) as reader:
-            return reader.last_seq() > 0
+            return Outcome.OK in reader.counts()
     except RecordStoreError:
         return False  # not created yet
 
 
 def run(models: Sequence[str], rounds: int) -> BenchResult:
-    """``ours``: median seconds to the first record over ``rounds`` runs of the slowest of ``models``. No peer."""
+    """``ours``: median seconds to the first valid record over ``rounds`` runs of the slowest of ``models``. No peer."""
     figures = {}
     for model in models:
         first, stop = [], []

@@ -2,7 +2,8 @@
 
 Run in a process of its own: ``python -m bench.peers.metaschedule --workload matmul_relu --trials 64``. Invoked as
 ``tune_tir`` with ``LocalBuilder(timeout_sec=180, max_workers=cores)`` (its workers start so slowly that the default of
-30 s would void the trials of the first batch) and everything else at its defaults, for the host's CPU with all cores.
+30 s would void the trials of the first batch) and everything else at its defaults, for the host's CPU with all cores
+and, as our own target for it says, LLVM's optimization level 2: its builds take less time so.
 The clock starts with ``tune_tir``, so it includes MetaSchedule's own start of its workers but no import of TVM.
 """
 
@@ -82,7 +83,7 @@ def tune(workload: str, trials: int, limit_secs: float) -> dict[str, Any]:
 
     Returns the valid trials a minute up to the end of the last batch, and each batch's figures.
     """
-    target = tvm.target.Target({"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": cores()})
+    target = tvm.target.Target({"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": cores(), "opt-level": 2})
     default_callbacks = ms.measure_callback.MeasureCallback.create("default")
     start = time.perf_counter()
     timeline = _Timeline(start, limit_secs)

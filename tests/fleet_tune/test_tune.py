@@ -65,6 +65,19 @@ def records_in(out: Path) -> int:
         return 0
 
 
+def scraped(port: int) -> dict[str, float]:
+    """The value of every series that a run serves, by name and labels."""
+    text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
+
+
+def assert_quiet(stderr: str) -> None:
+    """A signal is no crash: no stack is shown, neither Python's nor native code's."""
+    assert "Traceback" not in stderr, stderr
+    assert "*** SIG" not in stderr, stderr
+
+
 class Running:
     """A tuning process and everything it started."""
 
@@ -192,6 +205,7 @@ def test_a_signal_keeps_what_is_acknowledged_and_leaves_no_process(
     before = records_in(run_.out)
     _, stdout, stderr = run_.end(number)
     assert run_.process.returncode == code, stderr
+    assert_quiet(stderr)
     assert "trials" in stdout, "the summary of what was found"
     assert records_in(run_.out) >= before
     wait_until(lambda: not run_.survivors(), "all processes are gone")
@@ -203,6 +217,7 @@ def test_a_signal_while_starting_ends_the_run(running: Callable[..., Running]) -
     run_.family = set(psutil.Process(run_.process.pid).children(recursive=True))
     _, _, stderr = run_.end(signal.SIGINT)
     assert run_.process.returncode == 130, stderr
+    assert_quiet(stderr)
     wait_until(lambda: not run_.survivors(), "all processes are gone")
 
 
@@ -223,14 +238,20 @@ def test_a_killed_run_resumes_from_its_records(running: Callable[..., Running]) 
 def test_metrics_are_served_while_it_tunes(running: Callable[..., Running], free_port: int) -> None:
     run_ = running("--metrics-port", str(free_port))
     run_.until_records(3)
+    counters = (
+        'fleet_tune_trials_total{outcome="ok"}',
+        "fleet_tune_build_seconds_count",
+        "fleet_tune_measure_seconds_count",
+    )
 
-    def served() -> str | None:
-        text = urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10).read().decode()
-        return text if 'fleet_tune_trials_total{outcome="ok"}' in text else None
+    def counted() -> bool:
+        """Each counter is there from the start, at 0."""
+        assert run_.process.poll() is None, run_.process.communicate()
+        values = scraped(free_port)
+        return all(values[name] >= 1 for name in counters)
 
-    text = wait_until(served, "a trial in the metrics")
-    for name in ("fleet_tune_build_seconds_count", "fleet_tune_measure_seconds_count", "fleet_tune_devices"):
-        assert name in text
+    wait_until(counted, "a built and measured trial in the metrics")
+    wait_until(lambda: any(name.startswith("fleet_tune_devices{") for name in scraped(free_port)), "the devices")
 
 
 async def test_stream_yields_each_record_as_it_becomes_durable(tmp_path: Path) -> None:
