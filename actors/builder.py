@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from actors.calls import WINDOW_WAIT_SECS
 from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult
 from devices.quiet import QuietWindow
 
@@ -30,7 +31,7 @@ class Builder:
 
     def __init__(self, make_worker: Callable[[], Worker], quiet_window: str | None) -> None:
         self._worker = make_worker()
-        self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
+        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
 
     def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact | None]:
         """Two return values, so that the scheduler learns of a failure without fetching the artifact."""

@@ -12,6 +12,8 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from fleet_tune.errors import FleetTuneError
 
 T = TypeVar("T")
+# The longest wait for a quiet window, or for its end: a window may last a dozen measurements that all time out.
+WINDOW_WAIT_SECS = 900.0
 # Ray puts arguments above 100 KiB into the object store.
 _INLINE_BYTES = 90_000
 
@@ -24,18 +26,18 @@ class ActorTimeoutError(FleetTuneError):
     """The actor did not answer within the deadline: treat its work as not done."""
 
 
-async def ask(reference: Any, deadline_secs: float, what: str) -> Any:
-    """Await an object reference for at most ``deadline_secs``.
+async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
+    """Await an object reference for at most ``deadline_secs`` (None: as long as it takes).
 
     Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process is gone and
     :class:`ActorTimeoutError` at the deadline. ``what`` names the call in the message.
     """
     try:
         return await asyncio.wait_for(_resolve(reference), deadline_secs)
+    except RayTaskError as error:  # first: Ray gives it the class of the actor's exception too, a TimeoutError say
+        raise _own_error(error) from error
     except TimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
-    except RayTaskError as error:
-        raise _own_error(error) from error
     except RayError as error:
         raise ActorLostError(f"{what}: {first_line(error)}") from error
 
@@ -44,10 +46,10 @@ def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
     """:func:`ask` for an actor without an event loop: waits in the calling thread."""
     try:
         return ray.get(reference, timeout=deadline_secs)
-    except GetTimeoutError:
-        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayTaskError as error:
         raise _own_error(error) from error
+    except GetTimeoutError:
+        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayError as error:
         raise ActorLostError(f"{what}: {first_line(error)}") from error
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.calls import fetch
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, fetch
 from actors.recorder import make_record
 from devices.artifact import Artifact, MeasureRequest
 from devices.child import without_torch
@@ -40,7 +40,7 @@ class DeviceActor:
         self._device_id = device_id
         self._open_device = open_device
         self._run_id = run_id
-        self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
+        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._opened = contextlib.ExitStack()
         self._connected: Device | None = None
         self._best_secs: dict[str, float] = {}
@@ -58,20 +58,25 @@ class DeviceActor:
         with self._quiet():
             return self._device.fingerprint()
 
-    def add_reference(self, artifact: Artifact, best_secs: float) -> None:
-        """The unscheduled program of a task, and the cost of the task's incumbent from earlier runs."""
-        self._device.add_reference(artifact)
-        self._best_secs[artifact.task_id] = best_secs
-
-    def measure(self, artifacts: Sequence[Any], rule: StopRule, recorder: Any) -> list[tuple[str, Outcome]]:
+    def measure(
+        self,
+        artifacts: Sequence[Any],
+        references: Mapping[str, tuple[list[Any], float]],
+        rule: StopRule,
+        recorder: Any,
+    ) -> list[tuple[str, Outcome]]:
         """Measure a batch in one quiet window and store the records; returns (candidate id, outcome) of each.
 
-        ``artifacts``: object references. A lost device gives DEVICE_LOST, which is not stored: the scheduler decides
-        whether the candidate is tried again elsewhere.
+        ``artifacts``: object references. ``references``: for each task of the batch the object reference of its
+        unscheduled program (in a list, so that it is fetched only where it is lacking: a restarted actor lacks all)
+        and its incumbent's cost. A lost device gives DEVICE_LOST, which is not stored: the scheduler decides whether
+        the candidate is tried again.
         """
-        fetched: list[Artifact] = [
-            fetch(reference, _FETCH_DEADLINE_SECS, "fetch an artifact") for reference in artifacts
-        ]
+        for task_id, ([reference], best_secs) in references.items():
+            if task_id not in self._best_secs:
+                self._device.add_reference(fetch(reference, _FETCH_DEADLINE_SECS, "fetch a reference"))
+            self._best_secs[task_id] = min(best_secs, self._best_secs.get(task_id, best_secs))
+        fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
         records: list[Record] = []
         outcomes: list[tuple[str, Outcome]] = []
         with self._quiet():
@@ -114,10 +119,10 @@ def told_with_its_place(fleet: FleetConfig, name: str) -> Iterator[None]:
     except UserError as error:
         place = fleet.where(name, "target")
         raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
-    except DeviceUnreachableError as error:
+    except (DeviceUnreachableError, ActorTimeoutError, ActorLostError) as error:
         place = fleet.where(name, "connect")
         raise FleetFileError(
-            f"{place}: device {name!r} does not answer: {error.detail}",
+            f"{place}: device {name!r} does not answer: {error}",
             "start 'fleet-tune device serve' on it and check the address",
         ) from error
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
 from actors.searcher import SearchTask, group_observations
 from devices.quiet import QuietTimeoutError, QuietWindow
 from policies.presets import preset
@@ -51,7 +51,7 @@ class Learner:
         }
         self._preset = chosen
         self._recorder = recorder
-        self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
+        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._records = dict.fromkeys(self._searches, 0)
         self._trained = dict.fromkeys(self._searches, 0)
         self._published: dict[str, tuple[int, Any]] = {}  # task id -> (version, object reference of the weights)
@@ -108,9 +108,9 @@ class Learner:
             except (ValueError, QuietTimeoutError):
                 _LOG.exception("no new model of %s", task_id)  # the search has the last one, or its own calibration
                 continue
-            version = self._published.get(task_id, (0, None))[0] + 1
             async with self._changed:
-                self._published[task_id] = (version, ray.put(weights))
+                # The number of records is the version: it only grows, also over a restart of this actor.
+                self._published[task_id] = (count, ray.put(weights))
                 self._changed.notify_all()
 
     def _train(self, task_id: str) -> bytes:

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.calls import ActorLostError, ActorTimeoutError, ask, first_line
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, first_line
 from actors.recorder import make_record
 from devices.artifact import BuildFailure, BuildRequest
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule, Task
+from fleet_tune.errors import DeviceUnreachableError
 from fleet_tune.results import Progress, TaskProgress
 from policies.bandits import TaskState
 from policies.presets import preset
@@ -32,7 +33,8 @@ _IN_FLIGHT = 40  # candidates of one device class under way at once
 _BATCH = 12  # artifacts measured in one quiet window, at most
 _MIN_BATCH = 6  # a window for fewer is opened only when no build is under way
 _ATTEMPTS = 2  # a candidate that loses this many devices is poison
-_PROPOSE_DEADLINE_SECS = 60.0
+_PROPOSE_DEADLINE_SECS = WINDOW_WAIT_SECS
+_RETRY_SECS = 1.0
 _FOLLOW_SECS = 2.0
 _RATE_WINDOW_SECS = 20.0
 
@@ -59,7 +61,16 @@ class SchedulerPlan:
 class _Trial:
     candidate: Candidate
     artifact: Any = None  # object reference of the built artifact
-    attempts: int = 0
+    lost_builders: int = 0
+    lost_devices: int = 0
+
+
+@dataclass
+class _Reference:
+    """The unscheduled program of a task, to be built."""
+
+    task: Task
+    lost_builders: int = 0
 
 
 @dataclass
@@ -71,10 +82,15 @@ class _TaskTrials:
     trials: int = 0
     best_secs: float = math.inf
     best_sketch: int = -1
-    in_flight: int = 0  # granted, and its record not yet read
+    under_way: set[str] = field(default_factory=set)  # ids of candidates granted and not yet recorded
+    reserved: int = 0  # trials being granted at the moment
     finished: str = ""  # the reason, empty while the task is tuned
 
     best_history: list[float] = field(default_factory=list)  # incumbent's cost after each trial
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.under_way) + self.reserved
 
     def state(self) -> TaskState:
         """What the bandit sees."""
@@ -111,7 +127,8 @@ class Scheduler:
         self._new_trials = 0
         self._cursor = 0
         self._replayed = False
-        self._build_queue: asyncio.Queue[_Trial | Task] = asyncio.Queue(_WAITING_PER_BUILDER * len(builders))
+        # Bounded by the granting, which looks at its length: a builder that puts work back must never wait.
+        self._build_queue: asyncio.Queue[_Trial | _Reference] = asyncio.Queue()
         self._built: dict[str, deque[_Trial]] = {name: deque() for name, _ in devices.values()}
         self._building = 0
         self._references: dict[str, asyncio.Future[Any]] = {}
@@ -154,7 +171,7 @@ class Scheduler:
         await self._notify()
 
     async def run(self) -> None:
-        """Tune. Raises what ended it early: a lost recorder, no device left."""
+        """Tune. Raises what ended it early: a recorder that is lost or cannot store."""
         self._started = time.monotonic()
         workers = [asyncio.create_task(self._follow())]
         try:
@@ -163,9 +180,9 @@ class Scheduler:
             grants = [asyncio.create_task(self._grant(name)) for name in self._built]
             workers += [asyncio.create_task(self._build(builder)) for builder in self._builders]
             measuring = [asyncio.create_task(self._measure(name)) for name in self._devices]
-            workers += grants
+            workers += [*grants, *measuring]
             done = asyncio.gather(*grants)
-            await self._first_failure_or(done, [*workers, *measuring])
+            await self._first_failure_or(done, workers)
             # Nothing more is granted; what is measured now is stored, what is only built is dropped.
             self._stopping.set()
             await self._notify()
@@ -188,7 +205,7 @@ class Scheduler:
                     return
                 await self._wait_for_change()
                 continue
-            queued = self._build_queue.qsize() + _GRANT > self._build_queue.maxsize
+            queued = self._build_queue.qsize() + _GRANT > _WAITING_PER_BUILDER * len(self._builders)
             if queued or self._in_flight(states) + _GRANT > _IN_FLIGHT:
                 await self._wait_for_change()
                 continue
@@ -201,15 +218,18 @@ class Scheduler:
 
     async def _propose(self, state: _TaskTrials, count: int) -> None:
         task = state.task
+        state.reserved = count
         try:
-            candidates = await ask(
+            candidates: list[Candidate] = await ask(
                 self._searchers[task.id].propose.remote(task.id, count), _PROPOSE_DEADLINE_SECS, "propose candidates"
             )
         except (ActorLostError, ActorTimeoutError) as error:
             # Ray restarts the searcher, which replays the records: try again.
             _LOG.warning("searcher of %s: %s", task.workload.name, error)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_RETRY_SECS)
             return
+        finally:
+            state.reserved = 0
         if not candidates:
             if state.in_flight == 0:
                 state.finished = "space exhausted"
@@ -218,10 +238,12 @@ class Scheduler:
             return
         if task.id not in self._references:
             self._references[task.id] = asyncio.get_running_loop().create_future()
-            await self._build_queue.put(task)
-        state.in_flight += len(candidates)
+            self._build_queue.put_nowait(_Reference(task))
         for candidate in candidates:
-            await self._build_queue.put(_Trial(candidate))
+            # A restarted searcher knows what is recorded, not what is under way.
+            if candidate.id not in state.under_way:
+                state.under_way.add(candidate.id)
+                self._build_queue.put_nowait(_Trial(candidate))
 
     async def _build(self, builder: Any) -> None:
         """Feed one builder."""
@@ -229,24 +251,33 @@ class Scheduler:
             item = await self._build_queue.get()
             await self._notify()
             if self._over():
-                if isinstance(item, Task):
-                    self._references[item.id].set_result(None)
+                if isinstance(item, _Reference):
+                    self._references[item.task.id].set_result(None)
                 continue
-            if isinstance(item, Task):
-                task, candidate = item, None
+            if isinstance(item, _Reference):
+                task, candidate = item.task, None
             else:
                 task, candidate = self._tasks[item.candidate.task_id].task, item.candidate
             request = BuildRequest(task, candidate, self._plan.build_timeout_secs)
             self._building += 1
+            artifact_ref = None
             try:
                 failure_ref, artifact_ref = builder.build.options(num_returns=2).remote(request)
-                failure: BuildFailure | None = await ask(failure_ref, self._plan.build_timeout_secs + 60.0, "build")
+                deadline = self._plan.build_timeout_secs + WINDOW_WAIT_SECS
+                failure: BuildFailure | None = await ask(failure_ref, deadline, "build")
             except (ActorLostError, ActorTimeoutError) as error:
+                # The builder's fault, not the candidate's, unless it happens to it again.
+                _LOG.warning("builder: %s", error)
+                item.lost_builders += 1
+                if item.lost_builders < _ATTEMPTS:
+                    self._build_queue.put_nowait(item)
+                    await asyncio.sleep(_RETRY_SECS)
+                    continue
                 failure = BuildFailure(task.id, candidate, "", Measurement(Outcome.BUILD_ERROR, detail=str(error)))
             finally:
                 self._building -= 1
-            if isinstance(item, Task):
-                self._settle_reference(item, artifact_ref, failure)
+            if isinstance(item, _Reference):
+                self._settle_reference(task, artifact_ref, failure)
             elif failure is None:
                 item.artifact = artifact_ref
                 self._built[task.device_class.name].append(item)
@@ -257,29 +288,36 @@ class Scheduler:
     async def _measure(self, device_id: str) -> None:
         """Feed one device, a batch at a time, until the session is over."""
         device_class, device = self._devices[device_id]
-        referenced: set[str] = set()
         while not self._over():
-            batch = await self._next_batch(device_class)
-            batch = await self._with_references(device, batch, referenced)
+            batch, references = await self._with_references(await self._next_batch(device_class))
             if not batch:
                 continue
-            deadline = 60.0 + len(batch) * (2 * self._plan.rule.timeout_secs + 5.0)
-            refs = [trial.artifact for trial in batch]
+            deadline = WINDOW_WAIT_SECS + len(batch) * (2 * self._plan.rule.timeout_secs + 5.0)
+            artifacts = [trial.artifact for trial in batch]
             try:
-                outcomes = dict(
-                    await ask(device.measure.remote(refs, self._plan.rule, self._recorder), deadline, "measure")
-                )
+                measuring = device.measure.remote(artifacts, references, self._plan.rule, self._recorder)
+                outcomes = dict(await ask(measuring, deadline, "measure"))
             except (ActorLostError, ActorTimeoutError) as error:
                 _LOG.warning("device %s: %s", device_id, error)
                 outcomes = {trial.candidate.id: Outcome.DEVICE_LOST for trial in batch}
-                referenced.clear()
             lost = [trial for trial in batch if outcomes[trial.candidate.id] is Outcome.DEVICE_LOST]
-            self._device_state[device_id] = "lost" if lost else "good"
-            for trial in lost:
-                await self._retry(trial, device_class)
+            if lost:
+                self._device_state[device_id] = "lost"
+                await self._retry(lost, device_class)
+                await self._notify()
+                await self._until_it_answers(device)
+            self._device_state[device_id] = "lost" if lost and self._over() else "good"
             await self._notify()
-            if lost and not self._over():
-                await asyncio.sleep(1.0)
+
+    async def _until_it_answers(self, device: Any) -> None:
+        """Nothing is given to a lost device before its reference kernel has run."""
+        while not self._over():
+            try:
+                await ask(device.fingerprint.remote(), WINDOW_WAIT_SECS, "probe a lost device")
+                return
+            except (ActorLostError, ActorTimeoutError, DeviceUnreachableError) as error:
+                _LOG.warning("%s", error)
+                await asyncio.sleep(_RETRY_SECS)
 
     async def _next_batch(self, device_class: str) -> list[_Trial]:
         """Artifacts for one quiet window: several, since the builders of a shared host stand still meanwhile."""
@@ -296,26 +334,19 @@ class Scheduler:
         await self._notify()
         return batch
 
-    async def _with_references(self, device: Any, batch: list[_Trial], referenced: set[str]) -> list[_Trial]:
-        """Give the device the unscheduled programs it lacks; drops the trials of tasks that have none."""
-        kept = []
+    async def _with_references(self, batch: list[_Trial]) -> tuple[list[_Trial], dict[str, tuple[list[Any], float]]]:
+        """The trials whose task has an unscheduled program, and those programs with the incumbents' costs."""
+        kept: list[_Trial] = []
+        references: dict[str, tuple[list[Any], float]] = {}
         for trial in batch:
-            task_id = trial.candidate.task_id
-            state = self._tasks[task_id]
-            if task_id not in referenced:
-                reference = await self._references[task_id]
-                if reference is None:
-                    state.in_flight -= 1
-                    continue
-                try:
-                    await ask(device.add_reference.remote(reference, state.best_secs), 60.0, "add a reference")
-                except (ActorLostError, ActorTimeoutError) as error:
-                    _LOG.warning("reference of %s: %s", state.task.workload.name, error)
-                    await self._retry(trial, state.task.device_class.name)
-                    continue
-                referenced.add(task_id)
-            kept.append(trial)
-        return kept
+            state = self._tasks[trial.candidate.task_id]
+            reference = await self._references[state.task.id]
+            if reference is None:
+                state.under_way.discard(trial.candidate.id)
+            else:
+                kept.append(trial)
+                references[state.task.id] = ([reference], state.best_secs)
+        return kept, references
 
     def _settle_reference(self, task: Task, artifact: Any, failure: BuildFailure | None) -> None:
         if failure is not None:
@@ -328,14 +359,16 @@ class Scheduler:
         record = make_record(trial.candidate, trace, measurement, self._plan.run_id, "")
         await ask(self._recorder.append.remote([record]), 30.0, "store a failure")
 
-    async def _retry(self, trial: _Trial, device_class: str) -> None:
-        """A lost device is not the candidate's fault the first time; the second time it is blamed."""
-        trial.attempts += 1
-        if trial.attempts < _ATTEMPTS:
-            self._built[device_class].append(trial)
-            return
-        poison = Measurement(Outcome.RUN_ERROR, detail=f"poison: its device was lost {trial.attempts} times")
-        await self._record_failure(trial, "", poison)
+    async def _retry(self, lost: list[_Trial], device_class: str) -> None:
+        """Only the first of a batch was running when the device was lost; the second time that happens to a candidate,
+        it is blamed for it."""
+        suspect = lost[0]
+        suspect.lost_devices += 1
+        if suspect.lost_devices >= _ATTEMPTS:
+            detail = f"poison: its device was lost {suspect.lost_devices} times"
+            await self._record_failure(suspect, "", Measurement(Outcome.RUN_ERROR, detail=detail))
+            lost = lost[1:]
+        self._built[device_class].extend(lost)
 
     # Records ---------------------------------------------------------------------------------------------------------
 
@@ -367,7 +400,7 @@ class Scheduler:
                 continue
             state.trials += 1
             if record.run_id == self._plan.run_id:
-                state.in_flight -= 1
+                state.under_way.discard(record.candidate.id)
             if record.measurement.verified and record.measurement.cost_secs < state.best_secs:
                 state.best_secs = record.measurement.cost_secs
                 state.best_sketch = record.candidate.sketch

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
 from devices.quiet import QuietWindow
 from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
 from fleet_tune.sketch import Sketch
@@ -72,7 +72,7 @@ class Searcher:
         }
         self._recorder = recorder
         self._learner = learner
-        self._window = QuietWindow(Path(quiet_window)) if quiet_window else None
+        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._cursor = 0
         self._replayed = asyncio.Event()
         # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
@@ -83,14 +83,16 @@ class Searcher:
         """Read the records of earlier runs, then follow new ones and the learner's models in the background."""
         if not self._followers:
             self._followers = [asyncio.create_task(self._follow_records()), asyncio.create_task(self._follow_models())]
-        await self._replayed.wait()
+        replayed = asyncio.create_task(self._replayed.wait())
+        await asyncio.wait([replayed, *self._followers], return_when=asyncio.FIRST_COMPLETED)
+        replayed.cancel()
+        for follower in self._followers:
+            if follower.done():
+                follower.result()  # a search that no longer learns must not go on in silence
 
     async def propose(self, task_id: str, count: int) -> list[Candidate]:
         """Up to ``count`` candidates that are neither measured nor pending; none when the space is exhausted."""
         await self.start()
-        for follower in self._followers:
-            if follower.done():
-                follower.result()  # a search that no longer learns must not go on in silence
         entry = self._tasks[task_id]
         async with self._lock:
             proposals = await asyncio.to_thread(self._propose, task_id, count)
@@ -126,16 +128,20 @@ class Searcher:
         while self._learner is not None:
             try:
                 fresh = await ask(self._learner.follow.remote(versions, _FOLLOW_SECS), 60.0, "follow the models")
+                models = {
+                    task_id: (version, load_model(await ask(weights, 30.0, "fetch a model")))
+                    for task_id, (version, [weights]) in fresh.items()
+                }
             except (ActorLostError, ActorTimeoutError) as error:
                 _LOG.warning("%s", error)
                 await asyncio.sleep(_RETRY_SECS)
                 continue
-            for task_id, (version, [weights]) in fresh.items():
+            for task_id, (version, model) in models.items():
                 versions[task_id] = version
                 if task_id in self._searches:
-                    model = load_model(await ask(weights, 30.0, "fetch a model"))
                     async with self._lock:
                         self._searches[task_id].use_model(model)
+        await asyncio.Event().wait()  # without a learner there is nothing to follow
 
 
 def group_observations(

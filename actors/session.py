@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.builder import Builder
-from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask, remote_actor
+from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask, first_line, remote_actor
 from actors.cluster import Cluster
 from actors.device import DeviceActor, opened_device, told_with_its_place
 from actors.learner import Learner
@@ -23,7 +23,7 @@ from actors.searcher import Searcher, SearchTask
 from devices.builder import BuildWorker
 from fleet_tune.config import DeviceConfig, FleetConfig
 from fleet_tune.domain import Fingerprint, Record, StopRule
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.errors import ClusterError, FleetTuneError
 from fleet_tune.results import Progress
 
 _START_SECS = 120.0
@@ -61,6 +61,7 @@ class Session:
         self._scheduler: Any = None
         self._running: asyncio.Future[Any] | None = None
         self._abandoned = False
+        self._closed = False
         self._tasks: Shared[tuple[SearchTask, ...]] | None = None
 
     async def start_hosts(self) -> dict[str, Fingerprint]:
@@ -139,9 +140,10 @@ class Session:
         while True:
             over = self._running.done() or self._abandoned
             wait_secs = 0.0 if over else _FOLLOW_SECS
-            records: Sequence[Record] = await ask(
-                self._recorder.follow.remote(cursor, wait_secs), 60.0, "follow the records"
-            )
+            with _lost_means_resume():
+                records: Sequence[Record] = await ask(
+                    self._recorder.follow.remote(cursor, wait_secs), 60.0, "follow the records"
+                )
             for record in records:
                 yield record
                 cursor = record.seq
@@ -173,6 +175,9 @@ class Session:
         """Close the store and end every actor. Acknowledged records are already durable: a deadline loses none."""
         import ray
 
+        if self._closed:
+            return
+        self._closed = True
         if self._recorder is not None:
             with contextlib.suppress(FleetTuneError):
                 await ask(self._recorder.close.remote(), 1.0, "close the record store")
@@ -187,10 +192,24 @@ class Session:
 
 
 def is_local(device: DeviceConfig) -> bool:
-    """Whether the device shares this host's cores."""
-    return device.connect == "local" or device.connect.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    """Whether the device shares this host's cores. One at a port of this host does, unless it has another target than
+    this machine's own: then the port leads through a tunnel."""
+    loopback = device.connect.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    return device.connect == "local" or (loopback and device.target == "native")
 
 
 async def _result(reference: Any) -> None:
     """The end of tuning. No deadline of its own: it lasts as long as the budget, and ``stop`` bounds its end."""
-    await reference
+    with _lost_means_resume():
+        await ask(reference, None, "the scheduler")
+
+
+@contextlib.contextmanager
+def _lost_means_resume() -> Iterator[None]:
+    """A session without its scheduler or recorder cannot go on; its records are safe."""
+    try:
+        yield
+    except (ActorLostError, ActorTimeoutError) as error:
+        raise ClusterError(
+            f"a process of the session ended: {first_line(error)}", "run the same command again: it resumes"
+        ) from error

@@ -12,7 +12,7 @@ from devices.models import Model
 from devices.networks import Network, compare
 from devices.timing import measure_in_fresh_process
 from fleet_tune.domain import Fingerprint, Record, Task
-from fleet_tune.errors import RecordStoreError
+from fleet_tune.errors import FleetFileError, RecordStoreError
 from fleet_tune.records import RecordReader
 from fleet_tune.results import NetworkResult, TaskProgress
 
@@ -22,10 +22,18 @@ _REPEATS = 50
 
 
 def device_classes_of(by_device: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
-    """One fingerprint for each device class, by its name: the first device's stands for its class."""
+    """One fingerprint for each device class, by its name: the first device's stands for its class.
+
+    Raises :class:`FleetFileError` where devices of one class have different targets.
+    """
     classes: dict[str, Fingerprint] = {}
-    for fingerprint in by_device.values():
-        classes.setdefault(fingerprint.device_class.name, fingerprint)
+    for device, fingerprint in by_device.items():
+        known = classes.setdefault(fingerprint.device_class.name, fingerprint)
+        if known.device_class.target != fingerprint.device_class.target:
+            raise FleetFileError(
+                f"device {device!r} has another target than the others of its class {known.device_class.name!r}",
+                "give it a device_class of its own in the fleet file",
+            )
     return classes
 
 

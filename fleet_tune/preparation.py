@@ -124,6 +124,8 @@ def compile_from_records(options: Options, records: Path) -> TuneResult:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     prepared = prepare(load_model(options.model), probe_fleet(options.fleet), options.fleet)
     check(prepared)
+    if (options.out / "records.db").exists():
+        bind_store(options.records, prepared)  # the folder of another network or target is refused
     networks = build_networks(
         prepared.model, prepared.networks, prepared.prints, prepared.rules, prepared.here, records, options.out
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from actors.cluster import connected
 from actors.session import Session, SessionPlan
 from fleet_tune.domain import Record
+from fleet_tune.errors import FleetTuneError
 from fleet_tune.metrics import Metrics
 from fleet_tune.options import Options, prepare_folder
 from fleet_tune.records import RecordReader
@@ -60,6 +61,7 @@ class Run:
     _start_seq: int = 0
     _signal: int = 0
     _stopping: asyncio.Future[None] | None = None
+    _previous: dict[int, Any] = field(default_factory=dict)  # signal handlers to restore
 
     def __post_init__(self) -> None:
         self._interrupt = asyncio.Event()
@@ -87,6 +89,7 @@ class Run:
         # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
         # forked them.
         cluster = stack.enter_context(connected(options.address))
+        self._listen()  # again: Ray has put handlers of its own in the place of ours
         session = Session(cluster, options.fleet, self.run_id)
         stack.push_async_callback(session.close)
         by_device, model = await self._unless_interrupted(
@@ -114,6 +117,8 @@ class Run:
             )
         )
         self._start_seq = await session.last_seq()
+        if self._interrupt.is_set():
+            raise Interrupted
         session.begin()
         self._session = session
 
@@ -173,7 +178,10 @@ class Run:
 
     async def _report_once(self) -> None:
         assert self._session is not None
-        self._last = await self._session.progress()
+        with contextlib.suppress(FleetTuneError):  # a scheduler that is gone tells so through its records
+            self._last = await self._session.progress()
+        if self._last is None:
+            return
         if self._metrics is not None:
             self._metrics.update(self._last)
         if self.on_progress is not None:
@@ -182,31 +190,30 @@ class Run:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """SIGINT and SIGTERM end the run in good order; a second one acts as usual."""
-        loop = asyncio.get_running_loop()
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-        def restore() -> None:
-            for number, handler in previous.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
-
-        def interrupt(number: signal.Signals) -> None:
-            restore()
-            self._signal = number
-            self._interrupt.set()
-            if self._session is not None:
-                self._stopping = asyncio.ensure_future(self._session.stop())
-
-        for number in previous:
-            loop.add_signal_handler(number, interrupt, number)
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._listen()
         try:
             yield
         finally:
-            if not self._interrupt.is_set():
-                restore()
+            self._restore()
+
+    def _listen(self) -> None:
+        for number in self._previous:
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupted, number)
+
+    def _restore(self) -> None:
+        previous, self._previous = self._previous, {}
+        for number, handler in previous.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)
+
+    def _interrupted(self, number: int) -> None:
+        self._restore()
+        self._signal = number
+        self._interrupt.set()
+        if self._session is not None:
+            self._stopping = asyncio.ensure_future(self._session.stop())
 
     async def _unless_interrupted(self, work: Awaitable[_T]) -> _T:
         """The result of ``work``, or :class:`Interrupted` at once where a signal comes first."""
