@@ -157,15 +157,22 @@ def parent_channel() -> Channel:
     return Channel(socket.socket(fileno=int(os.environ.pop(_CHANNEL_VARIABLE))))
 
 
-def read_in_background(channel: Channel, handle: Callable[[dict[str, Any]], None]) -> None:
-    """In the child: hand each message to ``handle`` on a thread, and exit at once when the parent is gone."""
+def read_in_background(
+    channel: Channel, handle: Callable[[dict[str, Any]], None], clean_up: Callable[[], None] | None = None
+) -> None:
+    """In the child: hand each message to ``handle`` on a thread, and exit at once when the parent is gone, after
+    ``clean_up``, which removes what the parent would have removed."""
 
     def run() -> None:
         while True:
             try:
                 message = channel.receive()
             except (EOFError, OSError):
-                os._exit(0)
+                try:
+                    if clean_up is not None:
+                        clean_up()
+                finally:
+                    os._exit(0)
             handle(message)
 
     threading.Thread(target=run, name="parent", daemon=True).start()

@@ -22,9 +22,11 @@ from tvm.s_tir import dlight
 
 from devices.artifact import TensorSpec
 from devices.targets import NATIVE, parse_target, resolve_target
+from fleet_tune.errors import UnsupportedModelError
 
 Array = npt.NDArray[Any]
 
+FIX_SHAPES = "leave what depends on the data (non-zero elements, unique values, boolean masks) out of the network"
 _TRANSFORM = "main_transform_params"
 
 
@@ -39,14 +41,31 @@ class Executable:
 
 
 def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
-    """Shapes and dtypes of Relax tensor types, tuples flattened."""
+    """Shapes and dtypes of Relax tensor types, tuples flattened.
+
+    Raises :class:`~fleet_tune.errors.UnsupportedModelError` for a shape that is not fixed.
+    """
     specs: list[TensorSpec] = []
     for kind in types:
         if isinstance(kind, relax.TupleType):
             specs.extend(tensor_specs(list(kind.fields)))
+        elif not has_fixed_shape(kind):
+            raise UnsupportedModelError(
+                f"the network has an input or output without a fixed shape: {str(kind).strip()}", FIX_SHAPES
+            )
         else:
             specs.append(TensorSpec(tuple(int(extent) for extent in kind.shape.values), str(kind.dtype)))
     return tuple(specs)
+
+
+def has_fixed_shape(kind: Any) -> bool:
+    """Whether all extents of a Relax type's tensors are numbers; types that hold no tensor are fixed."""
+    if isinstance(kind, relax.TupleType):
+        return all(has_fixed_shape(field) for field in kind.fields)
+    if not isinstance(kind, relax.TensorType):
+        return True
+    shape = kind.shape
+    return isinstance(shape, relax.ShapeExpr) and all(isinstance(n, int | tvm.tirx.IntImm) for n in shape.values)
 
 
 def build(module: Any, target_text: str) -> Executable:

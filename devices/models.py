@@ -125,7 +125,7 @@ def _call_function(file: Path, function: str) -> object:
     with _search_path(str(file.resolve().parent), str(Path.cwd())):
         try:
             spec.loader.exec_module(python_module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"{file} cannot be imported: {_brief(error)}", "run it with python and mend it") from error
         make = getattr(python_module, function, None)
         if not callable(make):
@@ -138,7 +138,7 @@ def _call_function(file: Path, function: str) -> object:
             raise ModelError(f"{file} has no function {function!r}", hint)
         try:
             return make()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"{file}:{function} raised {_brief(error)}", "call it with python and mend it") from error
 
 
@@ -356,14 +356,27 @@ class _OnnxReference:
     inputs: dict[str, Array]
 
     def run(self) -> tuple[Array, ...]:
+        """ONNX Runtime's outputs, or those of ONNX's own evaluator where ONNX Runtime is not installed or does not know
+        the model: new releases of onnx write versions of the format that it learns to read only later."""
         try:
-            import onnxruntime
-        except ImportError:
-            from onnx.reference import ReferenceEvaluator
+            return self._run_with_onnxruntime()
+        except Exception as error:
+            refusal = error
+        from onnx.reference import ReferenceEvaluator
 
+        try:
             return tuple(np.asarray(out) for out in ReferenceEvaluator(self.proto).run(None, self.inputs))
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"neither ONNX Runtime ({_brief(refusal)}) nor ONNX's own evaluator ({_brief(error)}) runs the model",
+                "export it for an older opset, or check that its weights and its operators' domains are right",
+            ) from error
+
+    def _run_with_onnxruntime(self) -> tuple[Array, ...]:
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what it refuses is told by us, not by its log
         session = onnxruntime.InferenceSession(
             self.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

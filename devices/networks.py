@@ -23,7 +23,7 @@ from tvm import relax
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from devices.artifact import TensorSpec
-from devices.executables import blocks, calls, compile_host, kernel_calls, tensor_specs
+from devices.executables import FIX_SHAPES, blocks, calls, compile_host, has_fixed_shape, kernel_calls, tensor_specs
 from devices.models import Model
 from devices.rewrites import rewrite
 from devices.targets import parse_target
@@ -64,7 +64,8 @@ class Network:
 def import_network(model: Model, device_class: DeviceClass) -> Network:
     """Lowers ``model`` for ``device_class`` and extracts its tasks.
 
-    Raises :class:`UnsupportedModelError` naming the operators that cannot be lowered.
+    Raises :class:`UnsupportedModelError` naming the operators that cannot be lowered, or whose results have shapes that
+    depend on the data.
     """
     target = parse_target(device_class.target)
     module = _lower(model.relax_module, target, model.name)
@@ -142,6 +143,7 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
     canonical = tvm.transform.Sequential([transform.CanonicalizeBindings(), transform.DeadCodeElimination(["main"])])
     with target:
         module = canonical(transform.DecomposeOpsForInference()(module))
+        _refuse_data_dependent(module["main"], name)
         module = rewrite(module)
         module = transform.ConvertLayout(_DESIRED_LAYOUTS)(module)
         # Folds the transposed weights, and moves the transposes together that ConvertLayout could not.
@@ -166,6 +168,18 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
                 transform.AttachAttrLayoutFreeBuffers(),
             ]
         )(module)
+
+
+def _refuse_data_dependent(main: Any, name: str) -> None:
+    """Kernels are compiled, and measured, for shapes that are known before the network runs."""
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if has_fixed_shape(binding.var.ty):
+                continue
+            call = binding.value
+            named = isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op)
+            source = f"operator {call.op.name.removeprefix('relax.')}" if named else f"value {binding.var.name_hint}"
+            raise UnsupportedModelError(f"{name}: the {source} gives a tensor whose shape depends on data", FIX_SHAPES)
 
 
 def _refuse_unlowered(main: Any, name: str) -> None:

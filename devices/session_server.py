@@ -62,12 +62,21 @@ def main() -> None:
     parser.add_argument("--decide", help="module:function of the stopping rule")
     options = parser.parse_args()
     channel = parent_channel()
-    read_in_background(channel, lambda _message: None)
+    read_in_background(channel, lambda _message: None, lambda: _remove(options.folder))
     without_torch()
     decide = load_decide(options.decide)
     listener = SessionServer(socket.socket(fileno=options.socket), options.key, options.folder, decide)
     channel.send({"ready": True})
     listener.run()
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of uploads for an owner that was killed. A session that still runs may put a file into it while
+    it is emptied: then once more."""
+    for _ in range(10):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
 
 
 class SessionServer:

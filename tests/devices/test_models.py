@@ -121,6 +121,13 @@ def test_the_reference_of_onnx_without_onnxruntime(tmp_path: Path, monkeypatch: 
     np.testing.assert_allclose(model.reference()[0], expected, atol=1e-5)
 
 
+def test_a_model_that_nothing_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(small_onnx(tmp_path / "net.onnx"))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    model.framework.proto.graph.node[2].domain = "com.example"  # type: ignore[attr-defined]
+    bad(model.reference, UnsupportedModelError, "ONNX Runtime (ModuleNotFoundError", "com.example")
+
+
 def test_an_onnx_file_is_read_where_torch_is_not_installed(tmp_path: Path) -> None:
     file = small_onnx(tmp_path / "net.onnx")
     code = f"import sys; sys.modules['torch'] = None; from devices.models import load_model; load_model({str(file)!r})"
@@ -188,6 +195,8 @@ def test_the_functions_that_a_file_has_are_offered() -> None:
         ("def net():\n    return nn.Linear(2, 2), (torch.ones(1, 3),)", "torch.export"),
         ("import no_such_module_at_all\n", "no_such_module_at_all"),
         ("def net(:\n", "SyntaxError"),
+        ("import sys\nsys.exit('usage: net.py DATA')\n", "usage: net.py DATA"),
+        ("def net():\n    raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
 def test_functions_that_are_wrong(tmp_path: Path, body: str, named: str) -> None:

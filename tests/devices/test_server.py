@@ -156,17 +156,20 @@ import sys
 from devices.server import DeviceServer
 server = DeviceServer(threads=1)
 server.start()
-print(server.port, flush=True)
+print(server.port, server._folder, flush=True)
 sys.stdin.readline()
 """
     with spawn(code) as owner:
         assert owner.stdout is not None
-        port = int(owner.stdout.readline())
+        port_text, folder_text = owner.stdout.readline().split()
+        port, folder = int(port_text), Path(folder_text)
         session = RpcSession("127.0.0.1", port, timeout_secs=20)
         children = psutil.Process(owner.pid).children(recursive=True)
         assert len(children) == 2
+        assert list(folder.iterdir())
         owner.kill()
         wait_until(lambda: not any(child.is_running() for child in children), "its processes ended")
+        wait_until(lambda: not folder.exists(), "its temporary files are removed")
         assert not connects(port)
         session.close()
 
