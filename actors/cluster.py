@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from fleet_tune.errors import ClusterError
 
 # Ray's own files in an embedded cluster: the path must be short, since it holds Unix sockets.
 _EMBEDDED_PREFIX = "ft-ray-"
+_REACH_SECS = 10.0
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 
 
@@ -60,6 +62,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
                 configure_logging=True,
             )
         else:
+            _check_reachable(address)
             ray.init(address=address, logging_level="error", log_to_driver=False)
     except Exception as error:
         if folder is not None:
@@ -79,3 +82,10 @@ def connected(address: str | None) -> Iterator[Cluster]:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries an address where nobody listens for minutes. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _REACH_SECS).close()

@@ -1,8 +1,6 @@
 """``python -m fleet_tune`` is the same as ``fleet-tune``."""
 
-import sys
-
-from fleet_tune.cli import main
+from fleet_tune.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -7,11 +7,13 @@ by SIGINT (Ctrl-C) and SIGTERM, after the summary of what was found; 1 a fault o
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -45,6 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("stopped before there was a result", err=True)
         return 128 + signal.SIGINT
     return code if isinstance(code, int) else 0
+
+
+def run() -> NoReturn:
+    """The console script: :func:`main`, and the end of the process.
+
+    An interrupted run may have left a thread in the middle of TVM's or Ray's native code, which would crash while the
+    interpreter winds down: such a process ends at once. Its actors, server and store are closed by then.
+    """
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        os._exit(code)
+    sys.exit(code)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

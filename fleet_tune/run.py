@@ -224,6 +224,8 @@ class Run:
         if working.done():
             return working.result()
         working.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):  # it ends by our cancelling, however it says so
+            await working
         raise Interrupted
 
 
