@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
 from fleet_tune.errors import FleetTuneError, UserError
+from fleet_tune.version import __version__
 
 if TYPE_CHECKING:
     from fleet_tune.api import TuneResult, load, stream, tune
-
-__version__ = "0.1.0"
 
 _LAZY = ("TuneResult", "load", "stream", "tune")
 
@@ -31,6 +30,7 @@ __all__ = [
     "TuneResult",
     "UserError",
     "Workload",
+    "__version__",
     "load",
     "stream",
     "tune",

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from fleet_tune import __version__
 from fleet_tune.errors import UserError
+from fleet_tune.version import __version__
 
 if TYPE_CHECKING:
     from fleet_tune.results import TuneResult
