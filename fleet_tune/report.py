@@ -132,7 +132,8 @@ def render_summary(result: TuneResult) -> RenderableType:
         facts.add_row("largest error", Text(error))
     for network in result.networks:
         facts.add_row("network", Text(f"{network.folder}: network.so, its parameters, manifest.json"))
-    facts.add_row("records", Text(str(result.out / "records.db")))
+    if result.new_trials or not result.networks:  # a compilation alone reads records that lie elsewhere
+        facts.add_row("records", Text(str(result.out / "records.db")))
     for network in result.networks:
         call = f'network = fleet_tune.load("{network.folder}"); outputs = network(*inputs)'
         facts.add_row("load it", Text(call, "cyan"))
