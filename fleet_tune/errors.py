@@ -50,6 +50,10 @@ class DiskFullError(RecordStoreError):
     """No space left where the records or results are written: free some and run again."""
 
 
+class DatasetError(UserError):
+    """The dataset file cannot be read or written: give another one."""
+
+
 class ClusterError(UserError):
     """The Ray cluster cannot be reached or used."""
 

@@ -1,0 +1,88 @@
+"""Values of a dataset file: numpy columns, and the symbolic description of a sketch, as plain msgpack values.
+
+The description is written by the names of its types and fields, whatever they are: a field added to
+:mod:`fleet_tune.sketch` later travels without a change here, a reader ignores fields that it does not know, and a field
+that an old file lacks gets its default. Nothing here reads pickle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune import domain, sketch
+
+_TYPE = "type"
+#: Types that a file may name.
+_TYPES: dict[str, type] = {
+    kind.__name__: kind
+    for module in (sketch, domain)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
+_INTEGERS = ("<i1", "<i2", "<i4", "<i8")
+_DTYPES = frozenset({*_INTEGERS, "<f4", "<f8"})
+
+
+def encode_value(value: Any) -> Any:
+    """A dataclass of :mod:`fleet_tune.sketch` or :mod:`fleet_tune.domain`, with all that is in it, as plain values.
+
+    TypeError for anything that a file cannot hold.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        name = type(value).__name__
+        if _TYPES.get(name) is not type(value):
+            raise TypeError(f"a dataset cannot hold a {type(value)}")
+        fields = {field.name: encode_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {_TYPE: name, **fields}
+    if isinstance(value, tuple | list):
+        return [encode_value(item) for item in value]
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    raise TypeError(f"a dataset cannot hold a {type(value)}")
+
+
+def decode_value(value: Any) -> Any:
+    """What :func:`encode_value` wrote; lists become tuples.
+
+    ValueError for a type that this version does not know, TypeError where a field without a default is missing.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return tuple(decode_value(item) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    kind = _TYPES.get(value[_TYPE])
+    if kind is None:
+        raise ValueError(f"unknown type {value[_TYPE]!r}")
+    known = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: decode_value(item) for name, item in value.items() if name in known})
+
+
+def encode_array(array: NDArray[Any]) -> dict[str, Any]:
+    """A column or matrix; integers in the narrowest type that holds them, columns one after the other, which packs
+    better."""
+    if np.issubdtype(array.dtype, np.integer):
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        narrowest = next(d for d in _INTEGERS if np.iinfo(d).min <= low and high <= np.iinfo(d).max)
+        array = array.astype(narrowest)
+    name = array.dtype.newbyteorder("<").str.replace("|", "<")
+    if name not in _DTYPES:
+        raise TypeError(f"a dataset cannot hold an array of {array.dtype}")
+    return {"dtype": name, "shape": list(array.shape), "data": array.astype(name).tobytes(order="F")}
+
+
+def decode_array(value: Mapping[str, Any]) -> NDArray[Any]:
+    """What :func:`encode_array` wrote: integers as int64, floats in the width they were stored in.
+
+    ValueError where the values do not fill the shape.
+    """
+    if value["dtype"] not in _DTYPES:
+        raise ValueError(f"unknown array type {value['dtype']!r}")
+    shape = tuple(int(extent) for extent in value["shape"])
+    array = np.frombuffer(value["data"], dtype=value["dtype"]).reshape(shape, order="F")
+    wide = np.int64 if array.dtype.kind == "i" else array.dtype.newbyteorder("=")
+    return np.ascontiguousarray(array, dtype=wide)
