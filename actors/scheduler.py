@@ -42,8 +42,8 @@ _RATE_WINDOW_SECS = 20.0
 @dataclass(frozen=True)
 class SchedulerPlan:
     """What to tune, by which method. By task id: ``sketch_rules``, the rules of its sketches, and ``floor_secs``, a
-    cost that no schedule can beat. ``time_budget_secs`` and ``trial_limit``: None without a limit; the limit counts
-    the trials of earlier runs in the same store too."""
+    cost that no schedule can beat. ``time_budget_secs``, ``trial_limit`` and ``task_limit`` (trials of every task):
+    None without a limit; the limits count the trials of earlier runs in the same store too."""
 
     run_id: str
     method: str
@@ -55,6 +55,7 @@ class SchedulerPlan:
     build_timeout_secs: float
     seed: int
     rule: StopRule = field(default_factory=StopRule)
+    task_limit: int | None = None
 
 
 @dataclass
@@ -79,6 +80,7 @@ class _TaskTrials:
 
     task: Task
     floor_secs: float
+    limit: int | None = None  # of trials
     trials: int = 0
     best_secs: float = math.inf
     best_sketch: int = -1
@@ -92,6 +94,13 @@ class _TaskTrials:
     def in_flight(self) -> int:
         return len(self.under_way) + self.reserved
 
+    @property
+    def room(self) -> int:
+        """Trials that may be granted at once: none for a finished task."""
+        if self.finished:
+            return 0
+        return _GRANT if self.limit is None else min(_GRANT, max(0, self.limit - self.trials - self.in_flight))
+
     def state(self) -> TaskState:
         """What the bandit sees."""
         return TaskState(
@@ -99,7 +108,7 @@ class _TaskTrials:
             flop=self.task.workload.flop,
             best_history=tuple(self.best_history),
             pending=self.in_flight,
-            finished=bool(self.finished),
+            finished=self.room == 0,
             floor_secs=self.floor_secs,
         )
 
@@ -122,7 +131,7 @@ class Scheduler:
         self._builders = builders
         self._devices = devices
         self._bandit = preset(plan.method).make_task_bandit(plan.seed)
-        self._tasks = {task.id: _TaskTrials(task, plan.floor_secs[task.id]) for task in plan.tasks}
+        self._tasks = {task.id: _TaskTrials(task, plan.floor_secs[task.id], plan.task_limit) for task in plan.tasks}
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._cursor = 0
@@ -151,7 +160,7 @@ class Scheduler:
             phase=self._phase,
             elapsed_secs=now - self._started,
             time_budget_secs=self._plan.time_budget_secs,
-            trial_limit=self._plan.trial_limit,
+            trial_limit=self._limit(),
             trials=self._trials(),
             new_trials=self._new_trials,
             outcomes={outcome.value: count for outcome, count in self._outcomes.items()},
@@ -200,7 +209,7 @@ class Scheduler:
         """Grant trials to tasks of one device class until nothing more is to be tuned, then wait for what is out."""
         states = [state for state in self._tasks.values() if state.task.device_class.name == device_class]
         while not self._over():
-            if not any(not state.finished for state in states) or not self._room():
+            if not any(state.room for state in states) or not self._room():
                 if self._in_flight(states) == 0:
                     return
                 await self._wait_for_change()
@@ -214,7 +223,7 @@ class Scheduler:
                 await self._wait_for_change()
                 continue
             state = states[choice.index]
-            await self._propose(state, min(_GRANT, self._room()))
+            await self._propose(state, min(state.room, self._room()))
 
     async def _propose(self, state: _TaskTrials, count: int) -> None:
         task = state.task
@@ -434,6 +443,12 @@ class Scheduler:
         if self._plan.trial_limit is None:
             return _GRANT
         return max(0, self._plan.trial_limit - self._trials() - self._in_flight(list(self._tasks.values())))
+
+    def _limit(self) -> int | None:
+        """The trials at which the run ends, as views show it."""
+        if self._plan.task_limit is None:
+            return self._plan.trial_limit
+        return sum(max(state.trials, self._plan.task_limit) for state in self._tasks.values())
 
     def _over(self) -> bool:
         budget = self._plan.time_budget_secs

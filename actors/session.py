@@ -7,7 +7,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ _STOP_SECS = 2.0
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a session tunes, and within which limits (None: no limit)."""
+    """What a session tunes, and within which limits (None: no limit): ``trial_limit`` of all tasks together,
+    ``task_limit`` of each. ``rule``: when a measurement ends."""
 
     run_id: str
     method: str
@@ -42,6 +43,8 @@ class SessionPlan:
     tasks: tuple[SearchTask, ...]
     trial_limit: int | None
     time_budget_secs: float | None
+    task_limit: int | None = None
+    rule: StopRule = field(default_factory=StopRule)
 
 
 class Session:
@@ -117,7 +120,8 @@ class Session:
             time_budget_secs=plan.time_budget_secs,
             build_timeout_secs=self._fleet.build.timeout_secs,
             seed=plan.seed,
-            rule=StopRule(),
+            rule=plan.rule,
+            task_limit=plan.task_limit,
         )
         self._scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
             schedule,
