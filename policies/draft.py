@@ -120,14 +120,14 @@ def draft(
     settings = settings or DraftSettings()
     if space_size(sketch) <= ENUMERATE_LIMIT:
         everything = _best(evaluate(sketch, enumerate_all(sketch), device, fitness), ENUMERATE_LIMIT)
-        return _spread(sketch, everything, settings.size)
+        return spread_tiles(sketch, everything, settings.size)
     first = sample(sketch, settings.population, rng)
     if seeds is not None and len(seeds):
         parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
         first = np.concatenate([seeds, mutate(sketch, parents, rng), first[: -settings.population // 4]])
     found = evaluate(sketch, first[unique_rows(first)], device, fitness)
     for _ in range(settings.generations - 1):
-        found = _spread(sketch, _best(found, len(found.matrix)), max(settings.size, settings.population))
+        found = spread_tiles(sketch, _best(found, len(found.matrix)), max(settings.size, settings.population))
         elite = max(int(settings.elite_share * len(found.matrix)), 2)
         # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
         ranks = (np.square(rng.random((2, settings.population))) * elite).astype(np.int64)
@@ -139,7 +139,7 @@ def draft(
         fresh = fresh[fresh >= len(found.matrix)] - len(found.matrix)
         if len(fresh):
             found = _join(found, evaluate(sketch, children[fresh], device, fitness))
-    return _spread(sketch, _best(found, len(found.matrix)), settings.size)
+    return spread_tiles(sketch, _best(found, len(found.matrix)), settings.size)
 
 
 def _best(found: Drafted, size: int) -> Drafted:
@@ -149,7 +149,7 @@ def _best(found: Drafted, size: int) -> Drafted:
     return found.take(order[:size])
 
 
-def _spread(sketch: Sketch, ordered: Drafted, size: int) -> Drafted:
+def spread_tiles(sketch: Sketch, ordered: Drafted, size: int) -> Drafted:
     """The best ``size`` of candidates in order, with at most a share of them alike in their innermost spatial tile.
 
     The analyzer knows that tile best and the rest (reduction splits, outer loops) hardly at all, so that without a
