@@ -1,22 +1,35 @@
-"""The Python API: ``tune``, ``stream``, ``plan``, ``compile_network``, ``load``."""
+"""The Python API: ``tune``, ``stream``, ``plan``, ``collect``, ``compile_network``, ``load``."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleet_tune.config import FleetConfig, default_fleet, load_fleet
 from fleet_tune.domain import Record
-from fleet_tune.results import Plan, Progress, TuneResult
+from fleet_tune.results import Collected, Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
     from devices.compiled import CompiledNetwork
     from fleet_tune.options import Options
 
-__all__ = ["Plan", "Progress", "Record", "TuneResult", "compile_network", "load", "plan", "stream", "tune"]
+__all__ = [
+    "Collected",
+    "Plan",
+    "Progress",
+    "Record",
+    "TuneResult",
+    "collect",
+    "compile_network",
+    "load",
+    "plan",
+    "stream",
+    "tune",
+]
+_T = TypeVar("_T")
 
 
 def tune(
@@ -92,6 +105,28 @@ def plan(
     return preparation.plan(_options(model, Path("."), method, trials, time_budget_secs, fleet, None, 0, None))
 
 
+def collect(
+    model: Any,
+    *,
+    per_task: int,
+    out: Path | str,
+    time_budget_secs: float | None = None,
+    fleet: Path | str | FleetConfig | None = None,
+    address: str | None = None,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Collected:
+    """Measure ``per_task`` random candidates of every task of ``model``, each to its end, into ``out/dataset.ftd``.
+
+    The trials of earlier runs in ``out`` count; the other arguments are those of :func:`tune`. The dataset is written
+    also where SIGINT or SIGTERM end the collecting early. Raises :class:`fleet_tune.errors.UserError`.
+    """
+    from fleet_tune import collection
+
+    options = _options(model, out, "random", None, time_budget_secs, fleet, address, seed, None, per_task)
+    return _run(lambda: collection.collect(options, on_progress))
+
+
 def compile_network(
     model: Any, *, records: Path | str, out: Path | str, fleet: Path | str | FleetConfig | None = None
 ) -> TuneResult:
@@ -119,6 +154,7 @@ def _options(
     address: str | None,
     seed: int,
     metrics_port: int | None,
+    per_task: int | None = None,
 ) -> Options:
     from fleet_tune.options import DEFAULT_TIME_BUDGET_SECS, Options
 
@@ -126,7 +162,7 @@ def _options(
         fleet = default_fleet()
     elif not isinstance(fleet, FleetConfig):
         fleet = load_fleet(Path(fleet))
-    if trials is None and time_budget_secs is None:
+    if trials is None and time_budget_secs is None and per_task is None:
         time_budget_secs = DEFAULT_TIME_BUDGET_SECS
     return Options(
         model=model,
@@ -139,15 +175,15 @@ def _options(
         address=address,
         seed=seed,
         metrics_port=metrics_port,
+        per_task=per_task,
     )
 
 
-def _run(main: Callable[[], Any]) -> TuneResult:
+def _run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     """Run a coroutine to its end, also from inside a running event loop (a notebook)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        result: TuneResult = asyncio.run(main())
-        return result
+        return asyncio.run(main())
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: _run(main)).result()

@@ -8,7 +8,6 @@ by SIGINT (Ctrl-C) and SIGTERM, after the summary of what was found; 1 a fault o
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from fleet_tune.cli_dataset import dataset
+from fleet_tune.cli_options import MODEL_HELP, fleet_option, json_option, model_name
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
 
@@ -71,23 +72,11 @@ def cli() -> None:
     """
 
 
-_MODEL_HELP = """
-
-    MODEL is file.py:function (returns a torch module and a tuple of example inputs), an .onnx file, or a .pt2 file
-    saved by torch.export.
-    """
-
-
-def _fleet_option(command: _F) -> _F:
-    return click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file (TOML). Default: this CPU.")(
-        command
-    )
+cli.add_command(dataset)
 
 
 def _report_options(command: _F) -> _F:
-    command = click.option(
-        "--json", "as_json", is_flag=True, help="Print the result as one JSON object, the last line of stdout."
-    )(command)
+    command = json_option(command)
     return click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Save the summary as a picture.")(
         command
     )
@@ -95,7 +84,7 @@ def _report_options(command: _F) -> _F:
 
 @cli.command(
     short_help="Tune a network.",
-    help=f"Tune MODEL and leave the compiled network in --out; the same command again resumes.{_MODEL_HELP}",
+    help=f"Tune MODEL and leave the compiled network in --out; the same command again resumes.{MODEL_HELP}",
 )
 @click.argument("model")
 @click.option(
@@ -107,7 +96,7 @@ def _report_options(command: _F) -> _F:
 )
 @click.option("--trials", type=click.IntRange(min=1), help="Trials to measure, those of earlier runs included.")
 @click.option("--time-budget", metavar="TIME", help="Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.")
-@_fleet_option
+@fleet_option
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the model's name."
 )
@@ -152,10 +141,10 @@ def tune(
     from fleet_tune.progress_view import ProgressView
     from fleet_tune.report import make_console
 
-    with ProgressView(make_console(stderr=True), _model_name(model)) as view:
+    with ProgressView(make_console(stderr=True), model_name(model)) as view:
         result = api.tune(
             model,
-            out=out or _DEFAULT_OUT / _model_name(model),
+            out=out or _DEFAULT_OUT / model_name(model),
             method=method,
             trials=trials,
             time_budget_secs=time_budget_secs,
@@ -171,12 +160,12 @@ def tune(
 @cli.command(
     "compile",
     short_help="Compile a network from records.",
-    help=f"Compile MODEL from the best records of a database, without tuning.{_MODEL_HELP}",
+    help=f"Compile MODEL from the best records of a database, without tuning.{MODEL_HELP}",
 )
 @click.argument("model")
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
-@_fleet_option
+@fleet_option
 @_report_options
 def compile_command(model: str, records: Path, out: Path, fleet: Path | None, as_json: bool, svg: Path | None) -> int:
     from fleet_tune import api
@@ -223,13 +212,6 @@ def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:
     if as_json:
         click.echo(to_json_line(result))
     return 128 + (result.signal_number or signal.SIGINT) if result.interrupted else 0
-
-
-def _model_name(model: str) -> str:
-    """A name for folders and titles: ``resnet18`` for ``networks.py:resnet18``, ``net`` for ``dir/net.onnx``."""
-    path, colon, function = model.rpartition(":")
-    name = function if colon and path else Path(model).stem
-    return re.sub(r"[^\w.-]+", "_", name).strip("._") or "model"
 
 
 def _fail(problem: str, next_step: str) -> int:

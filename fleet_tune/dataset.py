@@ -193,6 +193,14 @@ class Dataset:
         return sum(map(len, self.tasks))
 
 
+def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records by the id of their task, in their order and without their traces: those are most of their size."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.task_id, []).append(dataclasses.replace(record, trace=""))
+    return found
+
+
 def task_data(
     task: Task, abstraction: DeviceAbstraction, sketches: Sequence[Sketch], records: Iterable[Record]
 ) -> tuple[TaskData, int]:

@@ -18,7 +18,10 @@ _MIN_FREE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of :func:`fleet_tune.api.tune`, resolved."""
+    """The arguments of :func:`fleet_tune.api.tune`, resolved.
+
+    ``per_task``: collect a dataset of that many trials of every task, each measured to its end, instead of tuning.
+    """
 
     model: Any
     out: Path
@@ -29,6 +32,7 @@ class Options:
     address: str | None
     seed: int
     metrics_port: int | None
+    per_task: int | None = None
 
     @property
     def records(self) -> Path:

@@ -22,11 +22,15 @@ from devices.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.compilation import build_networks, device_classes_of, task_results
 from fleet_tune.config import FleetConfig
+from fleet_tune.dataset_codec import encode_value
 from fleet_tune.domain import Fingerprint
 from fleet_tune.options import Options, prepare_folder
 from fleet_tune.records import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Plan, TaskProgress, TuneResult
 from policies.presets import preset
+
+FINGERPRINTS = "fingerprints"
+"""Where a store's meta table says what the devices of its last run said of themselves."""
 
 
 @dataclass(frozen=True)
@@ -164,4 +168,5 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     }
     with RecordStore(path) as store:
         store.bind(meta)
+        store.annotate({FINGERPRINTS: json.dumps([encode_value(print_) for print_ in prepared.prints.values()])})
     return meta

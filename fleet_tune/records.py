@@ -102,6 +102,13 @@ class RecordStore:
                 "INSERT INTO meta VALUES (?, ?)", [(key, meta[key]) for key in meta if key not in stored]
             )
 
+    def annotate(self, meta: Mapping[str, str]) -> None:
+        """Stores what may change from run to run (what the devices said of themselves); replaces what was there."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value", list(meta.items())
+            )
+
     def put_workload(self, workload: Workload) -> None:
         """Stores a workload; once stored it stays as it is (its hash names its content)."""
         with self._transaction() as connection:

@@ -91,6 +91,21 @@ class NetworkResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Collected:
+    """What the collecting of a dataset ends with. ``dataset``: the file, None where nothing was measured; the counts
+    and ``interrupted`` are those of :class:`TuneResult`."""
+
+    model: str
+    out: Path
+    dataset: Path | None
+    outcomes: Mapping[str, int]
+    new_trials: int
+    elapsed_secs: float
+    interrupted: bool
+    signal_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TuneResult:
     """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
     ``signal_number``: by which one, 0 without a signal."""

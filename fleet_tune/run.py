@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.cluster import connected
 from actors.session import Session, SessionPlan
-from fleet_tune.domain import Record
+from fleet_tune.domain import Record, StopRule
 from fleet_tune.errors import FleetTuneError
 from fleet_tune.metrics import Metrics
 from fleet_tune.options import Options, prepare_folder
@@ -107,6 +108,9 @@ class Run:
             prepared.tasks,
             options.trials,
             options.time_budget_secs,
+            options.per_task,
+            # Racing saves trials of a tuning from slow candidates; a dataset wants to know how slow they are.
+            StopRule() if options.per_task is None else StopRule(race_factor=math.inf),
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
@@ -139,13 +143,18 @@ class Run:
                 await reporting
         await self._report_once()
 
+    @property
+    def prepared(self) -> Prepared | None:
+        """The imported model; None where a signal came before."""
+        return self._prepared
+
     async def finish(self) -> TuneResult:
-        """Compile and measure the tuned network of every device class, unless the run was interrupted."""
+        """Compile and measure the tuned network of every device class, unless the run was interrupted or collects."""
         networks: tuple[NetworkResult, ...] = ()
         if self._session is not None and self._prepared is not None:
             session, self._session = self._session, None
             await session.close()
-            if not self._interrupt.is_set():
+            if self.options.per_task is None and not self._interrupt.is_set():
                 self._show("compiling")
                 with contextlib.suppress(Interrupted):
                     networks = await self._unless_interrupted(
