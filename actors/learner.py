@@ -117,5 +117,5 @@ class Learner:
         known = self._searches[task_id].training_set()
         model = self._preset.make_model(self._seed, known.offset_column)
         with self._window.working() if self._window else contextlib.nullcontext():
-            model.fit(known.features, known.log_secs)
+            model.fit(known.features, known.log_secs, known.groups)
         return model.save()

@@ -18,7 +18,7 @@ from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Sh
 from devices.quiet import QuietWindow
 from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
 from fleet_tune.sketch import Sketch
-from policies.cost_model import load_model
+from policies.models import load_model
 from policies.presets import preset
 from policies.search import Observation, TaskSearch
 

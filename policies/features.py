@@ -4,11 +4,13 @@ The features of a sketch are the analyzer's terms in log2, then the raw decision
 length, so a task's model uses a joint layout: the union of the names, equal names sharing a column (so that what is
 learned of, say, the accumulators in one sketch serves the others), and NaN where a sketch lacks the column, which
 gradient-boosted trees treat as missing.
+
+A :class:`FeatureTable` carries one or more such descriptions of the same candidates, its *views*, to the cost models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +26,48 @@ Features = NDArray[np.float32]
 
 PREDICTED = "log_predicted"
 """Name of the column that holds the natural logarithm of the analyzer's seconds."""
+
+SYMBOLIC = "symbolic"
+"""The view of the joint symbolic features, ``(n, f)``, NaN where a sketch lacks the column."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTable:
+    """Candidates as cost models see them: ``n`` rows, and named views of them, each ``(n, ...)`` float32.
+
+    A model reads the views it names (:attr:`policies.cost_model.CostModel.views`) and ignores the others. ValueError
+    for views of different lengths, or for none.
+    """
+
+    views: Mapping[str, Features]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(values) for name, values in self.views.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"the views of a feature table have one length, got {lengths}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.views.values())))
+
+    def view(self, name: str) -> Features:
+        """One view; ValueError where the table lacks it."""
+        if name not in self.views:
+            raise ValueError(f"the features lack the view '{name}', they have {sorted(self.views)}")
+        return self.views[name]
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> FeatureTable:
+        """The table of these rows, in their order."""
+        return FeatureTable({name: values[rows] for name, values in self.views.items()})
+
+    @staticmethod
+    def concatenate(tables: Sequence[FeatureTable]) -> FeatureTable:
+        """The rows of all tables, one after the other; ValueError for none, or where their views differ."""
+        if not tables:
+            raise ValueError("there is no feature table to concatenate")
+        names = tables[0].views.keys()
+        if any(table.views.keys() != names for table in tables):
+            raise ValueError(f"feature tables with different views: {[sorted(table.views) for table in tables]}")
+        return FeatureTable({name: np.concatenate([table.views[name] for table in tables]) for name in names})
 
 
 @lru_cache(maxsize=512)
@@ -107,6 +151,10 @@ class JointLayout:
         joint[:, -len(self.positions) :] = 0.0
         joint[:, len(self.names) - len(self.positions) + sketch] = 1.0
         return joint
+
+    def table(self, sketch: int, features: Features) -> FeatureTable:
+        """:meth:`place` as a table with the symbolic view."""
+        return FeatureTable({SYMBOLIC: self.place(sketch, features)})
 
 
 def joint_layout(sketches: Sequence[Sketch], device: DeviceAbstraction) -> JointLayout:

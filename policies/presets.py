@@ -7,7 +7,8 @@ from typing import Literal
 
 from fleet_tune.errors import UserError
 from policies.bandits import EXPLORATION, TaskBandit, TaskPolicy
-from policies.cost_model import CostModel, GradientBoostedModel
+from policies.boosted_trees import GradientBoostedModel
+from policies.cost_model import CostModel
 from policies.draft import DraftSettings
 
 

@@ -22,9 +22,9 @@ from fleet_tune.sketch import Sketch
 from policies.acquisition import epsilon_of_secs, improvement_of_secs
 from policies.bandits import allocate
 from policies.calibration import Calibration, calibrate, uncalibrated
-from policies.cost_model import CostModel, targets
+from policies.cost_model import CostModel, Groups, targets
 from policies.draft import Drafted, DraftSettings, draft, evaluate, innermost_tiles
-from policies.features import joint_layout
+from policies.features import SYMBOLIC, FeatureTable, joint_layout
 from policies.presets import Preset
 from policies.quantities import Floats
 from policies.sampling import Matrix, decision_ids, is_valid, log_coordinates, row_keys, sample, space_size, unique_rows
@@ -67,13 +67,15 @@ class Proposal:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What the learner trains on: joint features ``(n, f)``, log seconds ``(n,)``, all finite, names of the columns.
+    """What the learner trains on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
+    ``(n,)``, names of the symbolic columns.
 
     ``offset_column``: the analyzer's log seconds, None where not every sketch of the task is described.
     """
 
-    features: NDArray[np.float32]
+    features: FeatureTable
     log_secs: Floats
+    groups: Groups
     names: tuple[str, ...]
     offset_column: int | None
 
@@ -123,7 +125,7 @@ class TaskSearch:
         self._trial_secs = np.zeros(len(self._sketches))  # sum over the observed candidates
         # Joint features of the measured candidates, in the order of their first observation.
         self._order: list[tuple[int, bytes]] = []
-        self._features: list[NDArray[np.float32]] = []
+        self._features: list[FeatureTable] = []
         self._analytic: list[float] = []
         self._calibration: Calibration | None = None
         self._predicted_gain = math.inf
@@ -180,7 +182,7 @@ class TaskSearch:
             if rows:
                 matrix = _matrix(rows, self._sketches[at].width)
                 known = evaluate(self._sketches[at], matrix, self._device)
-                self._features.append(self._layout.place(at, known.features))
+                self._features.append(self._layout.table(at, known.features))
                 self._analytic.extend(self._base(known.analytic_log_secs))
                 self._order.extend((at, key) for key in row_keys(matrix))
 
@@ -192,12 +194,13 @@ class TaskSearch:
     def training_set(self) -> TrainingSet:
         """All observed candidates in the joint layout; failures count as slower than the slowest success."""
         features = (
-            np.concatenate(self._features)
+            FeatureTable.concatenate(self._features)
             if self._features
-            else np.empty((0, len(self._layout.names)), dtype=np.float32)
+            else FeatureTable({SYMBOLIC: np.empty((0, len(self._layout.names)), dtype=np.float32)})
         )
         costs = np.array([self._costs[at][key] for at, key in self._order], dtype=np.float64)
-        return TrainingSet(features, targets(costs), self._layout.names, self._layout.offset_column)
+        groups = np.zeros(len(costs), dtype=np.int64)
+        return TrainingSet(features, targets(costs), groups, self._layout.names, self._layout.offset_column)
 
     def train(self, seed: int) -> CostModel | None:
         """A new model trained on everything observed, as the method wants it; None where it has none, or no success.
@@ -208,7 +211,7 @@ class TaskSearch:
             return None
         known = self.training_set()
         model = self._preset.make_model(seed, known.offset_column)
-        model.fit(known.features, known.log_secs)
+        model.fit(known.features, known.log_secs, known.groups)
         return model
 
     def use_model(self, model: CostModel | None) -> None:
@@ -304,17 +307,17 @@ class TaskSearch:
                 known = self.training_set()
                 recent = slice(-CALIBRATION_LIMIT, None)
                 ratio = known.log_secs - np.array(self._analytic)
-                self._calibration = calibrate(known.features[recent], ratio[recent])
+                self._calibration = calibrate(known.features.view(SYMBOLIC)[recent], ratio[recent])
         return self._calibration
 
     def _predict(self, sketch: int, features: NDArray[np.float32], analytic: Floats) -> tuple[Floats, Floats]:
         """Mean and deviation of log seconds: the model's, else the calibrated analyzer's."""
-        joint = self._layout.place(sketch, features)
+        joint = self._layout.table(sketch, features)
         if self._model is not None:
             mean, deviation = self._model.predict(joint)
             if self._preset.generator != "draft":
                 return mean, deviation
-        correction, spread = self._calibrated().correct(joint)
+        correction, spread = self._calibrated().correct(joint.view(SYMBOLIC))
         calibrated = self._base(analytic) + correction
         if self._model is None:
             return calibrated, spread
@@ -329,7 +332,7 @@ class TaskSearch:
             if self._preset.generator == "model":
                 if self._model is None:
                     return self._rng.random(len(features))
-                return self._model.predict(self._layout.place(sketch, features))[0]
+                return self._model.predict(self._layout.table(sketch, features))[0]
             return self._predict(sketch, features, analytic)[0]
 
         drafted = draft(self._sketches[sketch], self._device, self._rng, settings, fitness, self._seeds(sketch))

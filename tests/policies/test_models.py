@@ -1,4 +1,4 @@
-"""Features, calibration and the cost model."""
+"""Features, the calibration, and the targets of cost models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.analyzer import analyse
 from policies.calibration import PRIOR_DEVIATION, calibrate, uncalibrated
-from policies.cost_model import GradientBoostedModel, load_model, targets
-from policies.features import PREDICTED, feature_names, joint_layout, symbolic_features
+from policies.cost_model import targets
+from policies.features import PREDICTED, FeatureTable, feature_names, joint_layout, symbolic_features
 from policies.sampling import sample
 
 
@@ -100,60 +100,21 @@ def test_targets() -> None:
     assert targets(np.empty(0)).shape == (0,)
 
 
-def data(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    features = rng.standard_normal((count, 8)).astype(np.float32)
-    features[rng.random(features.shape) < 0.1] = np.nan
-    prior = rng.standard_normal(count)
-    features[:, 3] = prior
-    logs = prior - 7.0 + np.nan_to_num(features[:, 0]) ** 2 + 0.5 * np.nan_to_num(features[:, 1])
-    return features, logs
-
-
-@pytest.mark.parametrize("offset", [None, 3])
-def test_model_ranks_and_survives_saving(offset: int | None) -> None:
-    features, logs = data(400, 0)
-    fresh, truth = data(200, 1)
-    model = GradientBoostedModel(seed=1, offset_column=offset)
-    model.fit(features, logs)
-    mean, deviation = model.predict(fresh)
-    assert np.corrcoef(mean, truth)[0, 1] > 0.8
-    assert (deviation > 0).all()
-    again = load_model(model.save())
-    assert isinstance(again, GradientBoostedModel)
-    assert again.offset_column == offset
-    for one, other in zip(again.predict(fresh), (mean, deviation), strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
-
-
-def test_prior_prediction_helps_with_few_records() -> None:
-    features, logs = data(24, 2)
-    fresh, truth = data(200, 3)
-
-    def error(offset: int | None) -> float:
-        model = GradientBoostedModel(seed=0, offset_column=offset)
-        model.fit(features, logs)
-        return float(np.mean((model.predict(fresh)[0] - truth) ** 2))
-
-    assert error(3) < error(None)
-
-
-def test_model_is_deterministic_and_refuses_nonsense() -> None:
-    features, logs = data(64, 4)
-    first, second = GradientBoostedModel(seed=3), GradientBoostedModel(seed=3)
-    first.fit(features, logs)
-    second.fit(features, logs)
-    assert first.predict(features)[0].tolist() == second.predict(features)[0].tolist()
-    assert first.predict(features[:0])[0].shape == (0,)
-    with pytest.raises(ValueError, match="not been trained"):
-        GradientBoostedModel().predict(features)
-    with pytest.raises(ValueError, match="cannot train"):
-        GradientBoostedModel().fit(features[:0], logs[:0])
-    with pytest.raises(ValueError, match="finite"):
-        GradientBoostedModel().fit(features, np.full(64, np.inf))
-    with pytest.raises(ValueError, match="at least 1"):
-        GradientBoostedModel(members=0)
-    data_bytes = first.save()
-    for broken in (b"", b"other", data_bytes[:-3], data_bytes[:7]):
-        with pytest.raises(ValueError, match=r"not a|cut off"):
-            load_model(broken)
+def test_feature_table() -> None:
+    symbolic = np.arange(6, dtype=np.float32).reshape(3, 2)
+    flow = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    table = FeatureTable({"symbolic": symbolic, "dataflow": flow})
+    assert len(table) == 3
+    assert table.take(np.array([2, 0])).view("symbolic").tolist() == [[4.0, 5.0], [0.0, 1.0]]
+    both = FeatureTable.concatenate([table, table.take(slice(0, 0)), table.take(np.array([True, False, False]))])
+    assert both.view("dataflow")[3].tolist() == flow[0].tolist()
+    with pytest.raises(ValueError, match="lack the view 'context'"):
+        table.view("context")
+    with pytest.raises(ValueError, match="one length"):
+        FeatureTable({"a": symbolic, "b": flow[:1]})
+    with pytest.raises(ValueError, match="one length"):
+        FeatureTable({})
+    with pytest.raises(ValueError, match="no feature table"):
+        FeatureTable.concatenate([])
+    with pytest.raises(ValueError, match="different views"):
+        FeatureTable.concatenate([table, FeatureTable({"symbolic": symbolic})])
