@@ -24,7 +24,9 @@ from typing import Literal
 ROOT_LOCATION = -1
 INLINE_LOCATION = -2
 
-LoopKind = Literal["serial", "parallel", "vectorize", "unroll", "blockIdx.x", "threadIdx.x", "vthread"]
+LoopKind = Literal[
+    "serial", "parallel", "vectorize", "unroll", "blockIdx.x", "blockIdx.y", "threadIdx.x", "threadIdx.y", "vthread"
+]
 Scope = Literal["global", "shared", "local"]
 
 
@@ -70,29 +72,50 @@ Decision = Tile | Choice | Location
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An iteration axis of a statement before any split."""
+    """An iteration axis of a statement before any split.
+
+    ``digits``: where loops were fused before they were split, or where a buffer is indexed by quotients and remainders
+    of the axis, the extents that the axis is made of, from the slowest; their product is ``extent``. Empty for a plain
+    axis, which is its own only digit. ``extent`` is an upper bound where the real one follows from a decision (the
+    partial results of an rfactor).
+    """
 
     name: str
     extent: int
     reduction: bool
+    digits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop after splits and reorder. Its extent is the decision column ``column``, or ``extent`` where that is None.
+    """A loop after splits and reorder. ``axis`` indexes :attr:`Statement.axes`. Its extent is
 
-    ``axis`` indexes :attr:`Statement.axes`; the product of the extents of one axis' loops is the axis' extent.
+    - the decision column ``column`` (a factor of a tile), or with ``values`` the value chosen by that column;
+    - with ``rest``, what the other loops of the axis leave: ``ceil(axis extent / product of their extents)``; such a
+      loop is the slowest of its axis, wherever it stands (a grid-stride loop stands inside of the faster ones);
+    - else ``extent``.
+
+    The product of the extents of one axis' loops is the axis' extent, or more where a rest was rounded up: the surplus
+    iterations do nothing. ``partial``: the axis of partial results that a loop over a reduction axis also runs over
+    (rfactor): it then reduces nothing.
     """
 
     axis: int
     column: int | None
     extent: int = 0
     kind: LoopKind = "serial"
+    values: tuple[int, ...] = ()
+    rest: bool = False
+    partial: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An affine access: dimension ``k`` of the buffer is indexed by ``sum_j index[k][j] * axis_j + constant``.
+    """An affine access: dimension ``k`` of the buffer is indexed by ``sum_j index[k][j] * digit_j + constant``, where
+    the digits of all axes are counted on from the first axis (:attr:`Axis.digits`; a plain axis is one digit).
+
+    ``row_align``: rows of the last dimension are padded to a length that is ``row_align[1]`` modulo ``row_align[0]``
+    (0, 0: not padded); only where the buffer is laid out in shared memory.
 
     ``packed``: a constant weight that is re-laid out at compile time in the order of the loops, so that it is read
     contiguously whatever the strides of its original layout are.
@@ -105,6 +128,7 @@ class Access:
     write: bool = False
     scope: Scope = "global"
     packed: bool = False
+    row_align: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +141,12 @@ class Statement:
     where it is fixed; then ``fixed_depth`` leading loops of the main statement enclose it (0 for its own loop nest).
     ``parallel_limit`` / ``vectorize_limit``: leading loops are fused and run in parallel, the innermost is vectorised,
     up to these extents (0: only loops whose ``kind`` says so). ``unroll_column``: column of the unroll Choice.
+
+    Where a statement is computed inside of another one and its loops are known all the same, ``loops`` lists the
+    enclosing ones too, on its own axes (an axis that no access depends on repeats the computation), and its place is
+    that of a nest of its own (``fixed_depth`` 0). ``fusible``: number of leading loops that may be fused into one
+    parallel loop, because no other statement stands between them; None: all of them.
+    ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1.
     """
 
     name: str
@@ -130,11 +160,18 @@ class Statement:
     parallel_limit: int = 0
     vectorize_limit: int = 0
     unroll_column: int | None = None
+    fusible: int | None = None
+    warp: int = 1
 
 
 @dataclass(frozen=True)
 class Sketch:
     """One design space of a task.
+
+    ``variants``: where several statements may be computed at different places, the description for every combination
+    of places; the decision vector chooses the variant ``variant_of[i]``, ``i`` being its Location columns read as the
+    digits of a number (the first the slowest, the base of each the number of its locations). ``statements`` is then
+    the first variant. Empty where ``statements`` describes every candidate.
 
     ``rule``: the sketch rule that made it. ``statements``: the main statement (most operations) first; empty where the
     trace could not be described symbolically (``undescribed`` says why): such a sketch can be sampled and measured,
@@ -147,6 +184,8 @@ class Sketch:
     decisions: tuple[Decision, ...]
     statements: tuple[Statement, ...]
     undescribed: str = ""
+    variants: tuple[tuple[Statement, ...], ...] = ()
+    variant_of: tuple[int, ...] = ()
 
     @cached_property
     def id(self) -> str:
