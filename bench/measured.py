@@ -1,0 +1,78 @@
+"""The dataset that the offline benchmarks work on: where it is, its tasks by short names, its rows as observations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.common import ROOT, BenchError
+from fleet_tune.dataset import Dataset, TaskData, load
+from fleet_tune.errors import UserError
+from policies.search import Observation
+
+DATA = ROOT / "bench" / "data"
+
+Rows = NDArray[np.int64]
+
+
+def dataset_path(given: Path | None) -> Path:
+    """``given``, or the one file of ``bench/data``. Raises :class:`BenchError` where there is none or more than one."""
+    if given is not None:
+        return given.absolute()
+    found = sorted(path for path in DATA.glob("*") if path.is_file() and not path.name.startswith(("README", ".")))
+    if len(found) != 1:
+        raise BenchError(f"{len(found)} datasets in {DATA}: name one with --dataset")
+    return found[0]
+
+
+def read(path: Path) -> Dataset:
+    """The dataset at ``path``; :class:`BenchError` where it cannot be read or no candidate of a task ran."""
+    try:
+        dataset = load(path)
+    except UserError as error:
+        raise BenchError(str(error)) from error
+    for data in dataset:
+        if not data.ok.any():
+            raise BenchError(f"{path}: no candidate of {data.task.workload.name} ran")
+    return dataset
+
+
+def labels(dataset: Dataset) -> tuple[str, ...]:
+    """A name for each task: its workload's, without the compiler's affixes, numbered where several would be equal."""
+    names = [data.task.workload.name.removeprefix("fused_").replace("expand_dims_", "") for data in dataset]
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if names.count(name) == 1 else f"{name}.{seen[name]}")
+    return tuple(unique)
+
+
+def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
+    """Positions of the tasks whose name contains one of ``parts``, the first match of each; all where none is given.
+
+    Raises :class:`BenchError` for a part that no name contains.
+    """
+    wanted = list(parts)
+    if not wanted:
+        return tuple(range(len(names)))
+    found: list[int] = []
+    for part in wanted:
+        at = next((at for at, name in enumerate(names) if part in name and at not in found), None)
+        if at is None:
+            raise BenchError(f"no task of the dataset is called {part!r}: {', '.join(names)}")
+        found.append(at)
+    return tuple(found)
+
+
+def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation]:
+    """What a search is told of the measured candidates at ``rows``."""
+    found = []
+    for row in rows:
+        candidate = data.candidate(int(row))
+        trial_secs = float(data.build_secs[row] + data.measure_secs[row])
+        found.append(Observation(candidate.sketch, candidate.decisions, float(data.cost_secs[row]), trial_secs))
+    return found
