@@ -1,4 +1,4 @@
-"""What every device promises (devices.device.Device), checked on the real one and on the simulated one."""
+"""What every device promises (devices.device.Device), checked on the real, the simulated and the replayed one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,25 @@ import pytest
 
 from devices.artifact import Artifact, BuildRequest, MeasureRequest
 from devices.device import Device
+from devices.replay import ReplayDevice
 from devices.rpc_device import RpcDevice
 from devices.server import DeviceServer
-from devices.simulated import Faults, SimulatedBuilder, SimulatedDevice
+from devices.simulated import SIMULATED_CPU, Faults, SimulatedBuilder, SimulatedDevice
 from fleet_tune.config import DeviceConfig
-from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
+from fleet_tune.dataset import Dataset, task_data
+from fleet_tune.domain import (
+    Candidate,
+    DeviceClass,
+    Fingerprint,
+    Measurement,
+    Outcome,
+    Record,
+    StopRule,
+    Task,
+    Workload,
+)
 from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.sketch import Choice, Sketch
 
 MakeArtifact = Callable[..., Artifact]
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=5.0)
@@ -49,8 +62,50 @@ def simulated_artifact(what: str = "ok", reference: bool = False, task_id: str =
     return built
 
 
-@pytest.fixture(params=["rpc", "simulated"])
+def recorded() -> Dataset:
+    """Candidates of the task "scale" that run or fail as the device of the dataset once saw them."""
+    sketches = tuple(
+        Sketch(at, "toy", what, (Choice("n", (1024,)), Choice("number", (0, 1))), ())
+        for at, what in enumerate(("ok", *FAILURES))
+    )
+    records = []
+    for sketch in sketches:
+        for number in (0, 1):
+            outcome = FAILURES.get(sketch.trace_text, Outcome.OK)
+            run_secs = (1e-3, 1.1e-3) if outcome is Outcome.OK else ()
+            detail = "" if run_secs else f"recorded as {outcome}"
+            measurement = Measurement(outcome, run_secs, 0.5, 0.02, detail=detail)
+            candidate = Candidate("scale@replayed", sketch.index, sketch.id, (0, number))
+            records.append(Record(candidate.id, "run", candidate, "", measurement, "device", 0.0))
+    device_class = DeviceClass("replayed", "{}")
+    task = Task(Workload("scale", "scale", 1e6, "{}"), device_class)
+    data, _ = task_data(task, SIMULATED_CPU, sketches, records)
+    fingerprint = Fingerprint(device_class, SIMULATED_CPU, "some", SIMULATED_CPU.cores, "none", 1e-3)
+    return Dataset("toy", (fingerprint,), (data,))
+
+
+def replayed_artifact(
+    what: str = "ok", reference: bool = False, task_id: str = "scale@replayed", number: int = 0
+) -> Artifact:
+    sketch_id = Sketch(0, "toy", what, (), ()).id
+    return Artifact(
+        task_id=task_id,
+        candidate=None if reference else Candidate(task_id, 0, sketch_id, (0, number)),
+        library=b"",
+        args=(),
+        original_args=(),
+        outputs=(),
+        packed=(),
+        trace="",
+        build_secs=0.5,
+    )
+
+
+@pytest.fixture(params=["rpc", "simulated", "replayed"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    if request.param == "replayed":
+        yield Bench(ReplayDevice(recorded()), ReplayDevice(recorded(), lost_after=0), replayed_artifact)
+        return
     if request.param == "simulated":
         faults = Faults({c.id: outcome for what, outcome in FAILURES.items() for c in [_candidate(what)]})
         device_class = DeviceClass("simulated", "{}")
