@@ -13,11 +13,14 @@ from actors.recorder import make_record
 from devices.artifact import Artifact, MeasureRequest
 from devices.child import without_torch
 from devices.device import Device
+from devices.evaluator import load_decide
 from devices.quiet import QuietWindow
+from devices.replay import ReplayDevice
 from devices.server import DeviceServer
-from fleet_tune.config import DeviceConfig, FleetConfig, LocalConnection, RpcConnection
+from fleet_tune.config import DeviceConfig, FleetConfig, LocalConnection, ReplayConnection, RpcConnection
+from fleet_tune.dataset import load
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
-from fleet_tune.errors import DeviceUnreachableError, FleetFileError, UserError
+from fleet_tune.errors import DatasetError, DeviceUnreachableError, FleetFileError, UserError
 
 _APPEND_DEADLINE_SECS = 30.0
 _FETCH_DEADLINE_SECS = 30.0
@@ -117,7 +120,7 @@ def told_with_its_place(fleet: FleetConfig, name: str) -> Iterator[None]:
     except FleetFileError:
         raise
     except UserError as error:
-        place = fleet.where(name, "target")
+        place = fleet.where(name, "connect" if isinstance(error, DatasetError) else "target")
         raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
     except (DeviceUnreachableError, ActorTimeoutError, ActorLostError) as error:
         place = fleet.where(name, "connect")
@@ -129,14 +132,18 @@ def told_with_its_place(fleet: FleetConfig, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_device(config: DeviceConfig) -> Iterator[Device]:
-    """The device of ``config``: a local one behind a server of its own, or the one at its address.
+    """The device of ``config``: a local one behind a server of its own, the one at its address, or a dataset.
 
-    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows or a tracker (not supported yet).
+    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, a dataset that cannot be read, or a
+    tracker (not supported yet).
     """
+    connection = config.connection
+    if isinstance(connection, ReplayConnection):
+        yield ReplayDevice(load(connection.path), config.device_class, load_decide(STOP_DECISION))
+        return
     # Here, and not at the top: the driver names this function before it has loaded TVM.
     from devices.rpc_device import RpcDevice
 
-    connection = config.connection
     with contextlib.ExitStack() as stack:
         if isinstance(connection, LocalConnection):
             server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION))

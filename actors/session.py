@@ -21,6 +21,7 @@ from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
 from devices.builder import BuildWorker
+from devices.replay import ReplayBuilder
 from fleet_tune.config import DeviceConfig, FleetConfig
 from fleet_tune.domain import Fingerprint, Record, StopRule
 from fleet_tune.errors import ClusterError, FleetTuneError
@@ -75,7 +76,10 @@ class Session:
         here = self._cluster.here()
         workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
         builder = remote_actor(Builder, restarts=-1, scheduling_strategy=here if self._window else "SPREAD")
-        self._builders = [builder.remote(BuildWorker, self._window) for _ in range(workers)]
+        # Where datasets answer for all devices, they answer for the builds too.
+        datasets = self._fleet.datasets
+        make_worker = partial(ReplayBuilder, *datasets) if datasets else BuildWorker
+        self._builders = [builder.remote(make_worker, self._window) for _ in range(workers)]
         for device in self._fleet.devices:
             actor = remote_actor(DeviceActor, restarts=-1, scheduling_strategy=here if is_local(device) else "DEFAULT")
             self._devices[device.name] = actor.remote(

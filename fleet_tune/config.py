@@ -4,7 +4,7 @@
 
     [[device]]
     name = "jetson-1"                       # unique
-    connect = "192.168.1.20:9090"           # or "local", or "tracker://host:9190/key"
+    connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "replay:dataset.ftd"
     target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
@@ -57,8 +57,17 @@ class TrackerConnection:
     key: str
 
 
-Connection = LocalConnection | RpcConnection | TrackerConnection
+@dataclass(frozen=True, slots=True)
+class ReplayConnection:
+    """No device: a dataset answers, which ``fleet-tune dataset`` wrote. In a fleet file the path is relative to it."""
 
+    path: Path
+
+
+Connection = LocalConnection | RpcConnection | TrackerConnection | ReplayConnection
+_CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "replay:FILE"'
+
+_REPLAY = "replay:"
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -109,6 +118,13 @@ class FleetConfig(_Frozen):
     devices: Annotated[tuple[DeviceConfig, ...], Field(min_length=1)]
     build: BuildConfig = BuildConfig()
     source: FleetSource | None = None
+
+    @property
+    def datasets(self) -> tuple[Path, ...]:
+        """The datasets that answer for the devices where they do so for all of them; none where a device is real."""
+        connections = [device.connection for device in self.devices]
+        found = tuple(each.path for each in connections if isinstance(each, ReplayConnection))
+        return found if len(found) == len(connections) else ()
 
     def where(self, device: str, key: str) -> str:
         """Where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet`` without a file."""
@@ -169,20 +185,31 @@ def load_fleet(path: Path) -> FleetConfig:
         names[device.name] = index
     if not file.device:
         raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
-    return FleetConfig(devices=file.device, build=file.build, source=source)
+    devices = tuple(_relative_to(path.absolute().parent, device) for device in file.device)
+    return FleetConfig(devices=devices, build=file.build, source=source)
+
+
+def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
+    """The device with the path of its dataset resolved: actors run in other working directories."""
+    if isinstance(device.connection, ReplayConnection):
+        return device.model_copy(update={"connect": f"{_REPLAY}{folder / device.connection.path}"})
+    return device
 
 
 def parse_connection(text: str) -> Connection:
     """Parses ``connect``; raises ValueError with the accepted forms."""
     if text == "local":
         return LocalConnection()
+    file = text.removeprefix(_REPLAY)
+    if file not in ("", text) and not file.isdigit():  # a host may be called "replay" too
+        return ReplayConnection(Path(file))
     tracker = re.fullmatch(r"tracker://(?P<address>[^/]+)/(?P<key>[^/\s]+)", text)
     address = re.fullmatch(
         r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})",
         tracker["address"] if tracker else text,
     )
     if address is None or not 1 <= int(address["port"]) <= 65535:
-        raise ValueError('give "local", "host:port" or "tracker://host:port/key"')
+        raise ValueError(f"give {_CONNECTIONS}")
     host, port = address["v6"] or address["host"], int(address["port"])
     return TrackerConnection(host, port, tracker["key"]) if tracker else RpcConnection(host, port)
 
@@ -215,7 +242,7 @@ _EXPECTED = {
     "device": "[[device]] tables, with double brackets",
     "build": "one [build] table, with single brackets",
     "name": _NAME_FORM,
-    "connect": '"local", "host:port" or "tracker://host:port/key"',
+    "connect": _CONNECTIONS,
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
     "threads": "a whole number from 1 to 4096",
     "device_class": _NAME_FORM,

@@ -14,6 +14,7 @@ from fleet_tune.config import (
     DeviceConfig,
     FleetConfig,
     LocalConnection,
+    ReplayConnection,
     RpcConnection,
     TrackerConnection,
     default_fleet,
@@ -125,6 +126,15 @@ def test_a_mistake_is_told_with_line_key_and_next_step(tmp_path: Path, text: str
     assert "\n" not in told + advice
 
 
+def test_a_dataset_is_found_from_the_folder_of_its_fleet_file(tmp_path: Path) -> None:
+    text = (
+        '[[device]]\nname = "a"\nconnect = "replay:sets/one.ftd"\n[[device]]\nname = "b"\nconnect = "replay:/two.ftd"'
+    )
+    assert _load(tmp_path, text).datasets == (tmp_path / "sets/one.ftd", Path("/two.ftd"))
+    # With a real device among them, builds are real.
+    assert _load(tmp_path, f'{text}\n[[device]]\nname = "c"').datasets == ()
+
+
 def test_an_unreadable_fleet_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(FleetFileError, match="No such file"):
         load_fleet(tmp_path / "none.toml")
@@ -159,6 +169,8 @@ def test_configurations_do_not_change_and_hold_no_unknown_field() -> None:
         ("board-3.lan:9090", RpcConnection("board-3.lan", 9090)),
         ("[fe80::1]:9090", RpcConnection("fe80::1", 9090)),
         ("tracker://host:9190/orin", TrackerConnection("host", 9190, "orin")),
+        ("replay:some dir/set.ftd", ReplayConnection(Path("some dir/set.ftd"))),
+        ("replay:9090", RpcConnection("replay", 9090)),
     ],
 )
 def test_connections(text: str, expected: object) -> None:
@@ -166,7 +178,8 @@ def test_connections(text: str, expected: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", "host:", ":9090", "host:0", "host:65536", "http://host:80", "tracker://host/orin", "a b:1"]
+    "text",
+    ["", "host", "host:", "replay:", ":9090", "host:0", "host:65536", "http://host:80", "tracker://host/orin", "a b:1"],
 )
 def test_what_is_no_connection_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):
