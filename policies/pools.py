@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.annealing import AnnealingSettings, Chains
-from policies.draft import Drafted, DraftSettings, Fitness, draft, evaluate, spread_tiles
+from policies.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_tiles
+from policies.features import feature_names
+from policies.quantities import Floats
 from policies.sampling import (
     Matrix,
     decision_ids,
+    enumerate_all,
     is_valid,
     log_coordinates,
     mutate,
@@ -36,6 +39,15 @@ NEIGHBOURS = 16
 JUMP_SHARE = 0.1
 """Share of steps that go to any row: the neighbours alone need not connect a pool."""
 _CHUNK = 256
+
+
+def _evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
+    """:func:`policies.draft.evaluate`, also of no candidate."""
+    if len(matrix):
+        return evaluate(sketch, matrix, device, fitness)
+    none = np.empty(0)
+    features = np.empty((0, len(feature_names(sketch, device))), dtype=np.float32)
+    return Drafted(matrix, features, none, none, none)
 
 
 class Pool:
@@ -72,7 +84,7 @@ class Pool:
     def evaluated(self, device: DeviceAbstraction) -> Drafted:
         """All rows in their order, with features and the analyzer's prediction; computed once for each device."""
         if device not in self._evaluated:
-            self._evaluated[device] = evaluate(self.sketch, self.matrix, device)
+            self._evaluated[device] = _evaluate(self.sketch, self.matrix, device)
         return self._evaluated[device]
 
     @cached_property
@@ -107,15 +119,22 @@ class OpenSpace:
         self._device = device
         self.size = space_size(sketch)
 
+    def nothing(self) -> Drafted:
+        """No candidate."""
+        return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self._device)
+
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
         """At most ``count`` distinct candidates drawn uniformly, without those of the ``excluded`` keys.
 
-        Fewer than there are where the draws repeat: call again.
+        Fewer than there are where the draws repeat (in large spaces only): call again.
         """
-        drawn = sample(self.sketch, 8 * count + 8, rng)
-        drawn = drawn[unique_rows(drawn)]
+        if self.size <= ENUMERATE_LIMIT:
+            drawn = rng.permutation(enumerate_all(self.sketch))
+        else:
+            drawn = sample(self.sketch, 2 * count + 8, rng)
+            drawn = drawn[unique_rows(drawn)]
         unseen = [at for at, key in enumerate(row_keys(drawn)) if key not in excluded]
-        return evaluate(self.sketch, drawn[unseen[:count]], self._device)
+        return _evaluate(self.sketch, drawn[unseen[:count]], self._device)
 
     def draft(
         self,
@@ -141,7 +160,7 @@ class OpenSpace:
     ) -> Drafted:
         """The best ``keep`` candidates that annealing visits, less those of the ``excluded`` keys."""
 
-        def energy(states: Matrix) -> NDArray[np.float64]:
+        def energy(states: Matrix) -> Floats:
             return evaluate(self.sketch, states, self._device, fitness).log_secs
 
         best = chains.run(
@@ -153,7 +172,7 @@ class OpenSpace:
             keep,
             excluded,
         )
-        return evaluate(self.sketch, best, self._device, fitness)
+        return _evaluate(self.sketch, best, self._device, fitness)
 
 
 class PoolSpace:
@@ -164,6 +183,10 @@ class PoolSpace:
         self._pool = pool
         self._device = device
         self.size = len(pool)
+
+    def nothing(self) -> Drafted:
+        """No candidate."""
+        return self._pool.evaluated(self._device).take(np.empty(0, dtype=np.intp))
 
     def _scored(self, fitness: Fitness) -> Drafted:
         """All rows with their fitness; infinite where the analyzer rules them out, as in the open."""

@@ -1,4 +1,10 @@
-"""``--method``: each is only a choice of the policies in this package, with the hyperparameters of its source."""
+"""``--method``: each is only a choice of the policies in this package, with the hyperparameters of its source.
+
+Where a paper leaves a number open, the docstring of its preset says what stands there instead. Every part can be
+switched by itself with ``dataclasses.replace``: the sketch bandit (``sketch_policy``), the task bandit
+(``task_policy``), the contextual epsilon (``epsilon``), expected improvement (``acquisition``), the draft
+(``generator``).
+"""
 
 from __future__ import annotations
 
@@ -6,44 +12,69 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fleet_tune.errors import UserError
+from policies.annealing import AnnealingSettings
 from policies.bandits import EXPLORATION, TaskBandit, TaskPolicy
 from policies.boosted_trees import GradientBoostedModel
 from policies.cost_model import CostModel
 from policies.draft import DraftSettings
+
+GeneratorName = Literal["draft", "genetic", "annealing", "random"]
+AcquisitionName = Literal["ei", "mean"]
+ModelName = Literal["boosted", "boosted-rank", "forest"]
 
 
 @dataclass(frozen=True)
 class Preset:
     """A search method.
 
-    ``generator``: where candidates come from: a genetic search on the calibrated analyzer (``draft``), on the learned
-    model (``model``; random until there is one), or uniform draws (``random``). ``acquisition``: ``ei`` (expected
-    improvement per second), ``mean`` (the model's prediction), ``none``. ``epsilon``: share of random candidates; None
-    is AdaTune's contextual one within ``epsilon_bounds``. ``explore``: random candidates are drawn from the
-    ``draft`` or from the whole ``space``. ``alpha``: weight of diversity (AutoTVM equation 3), ``radius`` of the
-    discounted neighbourhood in doublings of a tile factor. ``learned_model``: whether a cost model is trained;
-    ``from_analyzer``: whether it starts from the analyzer's prediction.
+    ``generator``: where candidates come from: a genetic search on the calibrated analyzer and the model together
+    (``draft``), on the model alone (``genetic``), simulated annealing on the model (``annealing``), both random until
+    there is one, or uniform draws (``random``). ``model``: the cost model, None where the method has none;
+    ``from_analyzer``: whether it starts from the analyzer's prediction. ``acquisition``: ``ei`` (expected improvement)
+    or ``mean`` (the prediction itself); ``per_second``: divided by the seconds that the trial is expected to take.
+
+    ``sketch_policy``: which sketches a batch comes from: ``ucb`` (Bansor), ``uniform``, or ``joint`` (all sketches are
+    one space and compete by their scores); ``sketch_turn``: a sketch is chosen for each ``trial`` or for the whole
+    ``round``, as Ansor and Bansor do. ``task_policy``: which tasks (see :class:`policies.bandits.TaskBandit`).
+    ``exploration``: the constant C of both bandits.
+
+    ``batch``: trials of a round in the source: a replay trains the model after each. ``epsilon``: share of random
+    candidates; None is AdaTune's contextual one within ``epsilon_bounds``, from ``epsilon_plans`` random candidates, or
+    from those offered where that is 0. ``explore``: random candidates are drawn from the ``draft`` or from the whole
+    ``space``. ``alpha``: weight of diversity (AutoTVM equation 3) among the ``top_factor * batch`` best (its lambda;
+    None: all). ``radius``: of the discounted neighbourhood, in doublings of a tile factor.
     """
 
     name: str
     source: str
-    generator: Literal["draft", "model", "random"]
-    acquisition: Literal["ei", "mean", "none"]
-    sketch_policy: Literal["ucb", "uniform"]
+    generator: GeneratorName
+    acquisition: AcquisitionName
+    sketch_policy: Literal["ucb", "uniform", "joint"]
     task_policy: TaskPolicy
+    batch: int
+    model: ModelName | None = "boosted"
+    from_analyzer: bool = False
+    per_second: bool = False
+    sketch_turn: Literal["trial", "round"] = "trial"
+    exploration: float = EXPLORATION
     epsilon: float | None = None
     epsilon_bounds: tuple[float, float] = (0.0, 1.0)
+    epsilon_plans: int = 0
     explore: Literal["draft", "space"] = "space"
-    exploration: float = EXPLORATION
     alpha: float = 0.0
+    top_factor: float | None = None
     radius: float = 0.0
     draft: DraftSettings = field(default_factory=DraftSettings)
-    learned_model: bool = True
-    from_analyzer: bool = False
+    annealing: AnnealingSettings = field(default_factory=AnnealingSettings)
+
+    @property
+    def learned_model(self) -> bool:
+        """Whether a cost model is trained."""
+        return self.model is not None
 
     def make_model(self, seed: int, offset_column: int | None) -> CostModel:
         """An untrained cost model; ``offset_column`` from the training set."""
-        if not self.learned_model:
+        if self.model is None:
             raise ValueError(f"the method '{self.name}' has no cost model")
         return GradientBoostedModel(seed, offset_column=offset_column if self.from_analyzer else None)
 
@@ -52,55 +83,110 @@ class Preset:
         return TaskBandit(seed, policy=self.task_policy, exploration=self.exploration)
 
 
-_PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset(
-            name="fleet",
-            source="fleet-tune: calibrated draft, expected improvement per second, UCB over sketches and tasks",
-            generator="draft",
-            acquisition="ei",
-            sketch_policy="ucb",
-            task_policy="ucb",
-            epsilon_bounds=(0.02, 0.2),
-            explore="draft",
-            alpha=0.1,
-            radius=1.0,
-            from_analyzer=True,
-        ),
-        Preset(
-            name="random",
-            source="uniform candidates, sketches and tasks in turn: the baseline of every paper",
-            generator="random",
-            acquisition="none",
-            sketch_policy="uniform",
-            task_policy="round-robin",
-            learned_model=False,
-        ),
-        Preset(
-            name="ansor",
-            source="Ansor, as Bansor section II describes it: random sketch, evolutionary search on XGBoost",
-            generator="model",
-            acquisition="mean",
-            sketch_policy="uniform",
-            task_policy="gradient",
-            epsilon=0.05,
-            draft=DraftSettings(size=512, population=2048, generations=4),
-        ),
-        Preset(
-            name="bansor",
-            source="Bansor section III: Ansor with UCB over sketches and over tasks, C = 0.3",
-            generator="model",
-            acquisition="mean",
-            sketch_policy="ucb",
-            task_policy="ucb",
-            epsilon=0.05,
-            draft=DraftSettings(size=512, population=2048, generations=4),
-        ),
-    )
-}
+EVOLUTION = DraftSettings(size=512, population=2048, generations=4)
+"""Ansor's evolutionary search: 2,048 candidates in each of 4 generations."""
+
+FLEET = Preset(
+    name="fleet",
+    source="fleet-tune: calibrated draft, expected improvement per second, UCB over sketches and tasks",
+    generator="draft",
+    acquisition="ei",
+    per_second=True,
+    sketch_policy="ucb",
+    task_policy="ucb",
+    batch=8,
+    epsilon_bounds=(0.02, 0.2),
+    explore="draft",
+    alpha=0.1,
+    radius=1.0,
+    from_analyzer=True,
+)
+"""Ours: Pruner's draft on an analyzer that is calibrated online, boosted trees that start from the analyzer, AdaTune's
+expected improvement and contextual epsilon (bounded by 2 and 20 percent), Bansor's bandits, AutoTVM's diversity;
+batches of 8, because nothing waits for a round to end."""
+
+AUTOTVM = Preset(
+    name="autotvm",
+    source="AutoTVM: simulated annealing on boosted trees (rank objective), diversity-aware choice, epsilon 0.05",
+    generator="annealing",
+    model="boosted-rank",
+    acquisition="mean",
+    sketch_policy="joint",
+    task_policy="round-robin",
+    batch=64,
+    epsilon=0.05,
+    alpha=0.1,
+    top_factor=2.0,
+)
+"""AutoTVM, Algorithm 1 and appendix A.3: batches of 64 (``b_GBT``), 128 chains of at most 500 steps (``n_sa``,
+``step_sa``), epsilon 0.05, the rank objective of equation 2, equation 3 among the best ``lambda * b``. Open in the
+paper: lambda (figure 6 tries 1, 2 and 4: 2 here), alpha (0.1: a candidate of new components alone gains a tenth of the
+best score), and tasks, which it tunes one by one: in turn here. A template is one space: our sketches compete as one.
+"""
+
+ADATUNE = Preset(
+    name="adatune",
+    source="AdaTune: simulated annealing on a random forest, expected improvement, contextual epsilon",
+    generator="annealing",
+    model="forest",
+    acquisition="ei",
+    sketch_policy="joint",
+    task_policy="round-robin",
+    batch=32,
+    epsilon=None,
+    epsilon_plans=20,
+    alpha=0.1,
+    top_factor=2.0,
+)
+"""AdaTune, Algorithm 1 and appendix A: batches of 32, a random forest of 10 trees with max_features 10, equations 1 and
+2 in AutoTVM's diversity objective, equation 3 over 20 random plans; everything else AutoTVM's."""
+
+ANSOR = Preset(
+    name="ansor",
+    source="Ansor, as Bansor section II describes it: random sketch, evolutionary search on XGBoost",
+    generator="genetic",
+    acquisition="mean",
+    sketch_policy="uniform",
+    sketch_turn="round",
+    task_policy="gradient",
+    batch=64,
+    epsilon=0.05,
+    draft=EVOLUTION,
+)
+"""Ansor by Bansor's Algorithm 1: each round one task by the gradient of equation 2 (epsilon-greedy, epsilon 0.05), one
+sketch drawn uniformly, an evolutionary search of 2,048 candidates in 4 generations on boosted trees, 64 measurements
+(``num_measures_per_round`` of its code), of which 0.05 random."""
+
+BANSOR = Preset(
+    name="bansor",
+    source="Bansor section III: Ansor with UCB over sketches and over tasks, C = 0.3",
+    generator="genetic",
+    acquisition="mean",
+    sketch_policy="ucb",
+    sketch_turn="round",
+    task_policy="ucb",
+    batch=64,
+    epsilon=0.05,
+    draft=EVOLUTION,
+)
+"""Ansor, with the sketch of a round chosen by equations 3 and 4, its task by equations 5 and 6; C = 0.3 (section V)."""
+
+RANDOM = Preset(
+    name="random",
+    source="uniform candidates, sketches and tasks in turn: the baseline of every paper",
+    generator="random",
+    model=None,
+    acquisition="mean",
+    sketch_policy="uniform",
+    task_policy="round-robin",
+    batch=64,
+    epsilon=1.0,
+)
+"""Every candidate is drawn uniformly from a uniformly drawn sketch."""
+
+_PRESETS = {preset.name: preset for preset in (FLEET, AUTOTVM, ADATUNE, ANSOR, BANSOR, RANDOM)}
 PRESET_NAMES = tuple(_PRESETS)
-PLANNED = ("autotvm", "adatune", "pruner", "moa-pruner")
+PLANNED = ("pruner", "moa-pruner")
 
 
 def preset(name: str) -> Preset:

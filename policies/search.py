@@ -1,9 +1,9 @@
 """The search of one task: draft, verify, select (DESIGN section 4), with nothing but arrays and plain values.
 
-A ``TaskSearch`` holds what was measured and what is pending. ``propose`` drafts candidates of the sketches that the
-bandit picks, scores them with the learned model (or with the calibrated analyzer while there is none), and selects a
-batch by expected improvement per second, diverse and away from what is pending. ``observe`` takes outcomes, in any
-order, also those of an earlier run.
+A :class:`TaskSearch` puts together the parts that a preset chooses: it holds what was measured and what is pending
+(:mod:`policies.task_records`), allocates the trials of a batch to the sketches (:mod:`policies.bandits`), lets a
+generator offer candidates of them (:mod:`policies.generators`), and selects among those (:mod:`policies.batch`) by what
+is predicted (:mod:`policies.prediction`). ``observe`` takes outcomes, in any order, also those of an earlier run.
 
 Deterministic: the same seed and the same sequence of calls propose the same candidates.
 """
@@ -19,50 +19,26 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.acquisition import epsilon_of_secs, improvement_of_secs
+from policies.acquisition import epsilon_of_secs
 from policies.bandits import allocate
-from policies.calibration import Calibration, calibrate, uncalibrated
+from policies.batch import Offered, best_gain, choose
 from policies.cost_model import CostModel, Groups, targets
-from policies.draft import Drafted, DraftSettings, draft, evaluate, innermost_tiles
-from policies.features import SYMBOLIC, FeatureTable, joint_layout
+from policies.draft import innermost_tiles
+from policies.features import FeatureTable
+from policies.generators import Search, make_generator
+from policies.pools import OpenSpace, Pool, PoolSpace, Space
+from policies.prediction import Predictor
 from policies.presets import Preset
 from policies.quantities import Floats
-from policies.sampling import Matrix, decision_ids, is_valid, log_coordinates, row_keys, sample, space_size, unique_rows
-from policies.selection import greedy, neighbourhood_discount, per_second
+from policies.task_records import Observation, Placed, Proposal, TaskRecords
 
-CALIBRATION_LIMIT = 256
-"""Most recent records that the calibration uses: its cost is cubic in them."""
+__all__ = ["Observation", "Pool", "Proposal", "TaskSearch", "TrainingSet"]
+
 RANDOM_TRIES = 8
-BUILD_SECS = 0.25
-BUILD_SECS_PER_OPERATION = 0.0008
-"""Prior of a trial's time: what a build takes at least, and for each straight-line vector operation."""
-MEASURE_RUNS = 10
-MEASURE_SECS = 0.05
-MEASURED_RADIUS = 0.7
-"""Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""
-UNDESCRIBED_PEAK_SHARE = 0.05
-"""Share of the peak that a candidate of an undescribed sketch is expected to reach before any record."""
-
-
-@dataclass(frozen=True)
-class Observation:
-    """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
-    candidate. ``trial_secs``: what the trial took to build and measure, 0 where unknown."""
-
-    sketch: int
-    decisions: tuple[int, ...]
-    cost_secs: float
-    trial_secs: float = 0.0
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A candidate worth a trial. ``predicted_secs``: seconds per run; ``reason``: why it was chosen."""
-
-    sketch: int
-    decisions: tuple[int, ...]
-    predicted_secs: float
-    reason: str
+EXPECTED_BEST_SAMPLE = 512
+"""Random candidates of a sketch from which the analyzer's best is taken for what the sketch is worth."""
+HOPELESS_TRIALS = 3
+"""Failures alone after which a sketch is no longer valued by the analyzer."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +56,11 @@ class TrainingSet:
     offset_column: int | None
 
 
-def _matrix(rows: Iterable[Sequence[int] | NDArray[np.int64]], width: int) -> Matrix:
-    """Decision vectors as a matrix, also where there are none or they are empty."""
-    listed = list(rows)
-    return np.array(listed, dtype=np.int64).reshape(len(listed), width)
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """Drafted candidates of one sketch that are neither measured nor pending, with their predictions, all (n,)."""
-
-    sketch: int
-    drafted: Drafted
-    mean: Floats
-    deviation: Floats
-
-
 class TaskSearch:
     """Search of one task over its sketches; see the module's docstring.
 
-    ``flop``: float operations of one run of the kernel. Not thread-safe: one owner calls it.
+    ``flop``: float operations of one run of the kernel. ``pools``: what may be proposed of each sketch, one pool for
+    each in their order; None: the whole of each. Not thread-safe: one owner calls it.
     """
 
     def __init__(
@@ -109,53 +70,54 @@ class TaskSearch:
         device: DeviceAbstraction,
         preset: Preset,
         rng: np.random.Generator,
+        pools: Sequence[Pool] | None = None,
     ) -> None:
         if not sketches:
             raise ValueError("a task needs at least one sketch")
-        self._sketches = tuple(sketches)
-        self._device = device
+        if pools is not None and [pool.sketch.id for pool in pools] != [sketch.id for sketch in sketches]:
+            raise ValueError("pools are given for each sketch of the task, in their order")
         self._preset = preset
         self._rng = rng
-        self._layout = joint_layout(self._sketches, device)
-        self._sizes = [space_size(sketch) for sketch in self._sketches]
-        self._prior_secs = max(flop, 1.0) / (device.peak_flops * UNDESCRIBED_PEAK_SHARE)
-        self._model: CostModel | None = None
-        self._costs: list[dict[bytes, float]] = [{} for _ in self._sketches]
-        self._pending: list[dict[bytes, tuple[int, ...]]] = [{} for _ in self._sketches]
-        self._trial_secs = np.zeros(len(self._sketches))  # sum over the observed candidates
-        # Joint features of the measured candidates, in the order of their first observation.
-        self._order: list[tuple[int, bytes]] = []
-        self._features: list[FeatureTable] = []
-        self._analytic: list[float] = []
-        self._calibration: Calibration | None = None
+        self._spaces: list[Space] = (
+            [OpenSpace(sketch, device) for sketch in sketches]
+            if pools is None
+            else [PoolSpace(pool, device) for pool in pools]
+        )
+        self._records = TaskRecords(sketches)
+        self._predictor = Predictor(sketches, flop, device, analyzer=preset.generator == "draft")
+        self._generator = make_generator(Search(self._spaces, self._records, self._predictor, preset, rng))
         self._predicted_gain = math.inf
-        self._analytic_best: Floats | None = None
+        self._expected: Floats | None = None
+
+    # -- what is known --------------------------------------------------------------------------------------------
 
     @property
     def exhausted(self) -> bool:
         """Whether every candidate of every sketch is measured or pending."""
-        return all(self._left(at) == 0 for at in range(len(self._sketches)))
+        return not self._left().any()
 
     @property
     def best_secs(self) -> float:
         """Cost of the best observed candidate, infinite while there is none."""
-        return min((min(costs.values(), default=math.inf) for costs in self._costs), default=math.inf)
+        return self._records.best_secs
 
     @property
     def observed(self) -> int:
-        return len(self._order)
+        return len(self._records.order)
 
     @property
     def pending(self) -> int:
-        return sum(len(pending) for pending in self._pending)
+        return int(self._records.pending.sum())
 
     @property
     def predicted_gain(self) -> float:
-        """Expected improvement (log ratio) of the best candidate of the last batch; infinite before any record."""
+        """Expected improvement (log ratio) of the best candidate offered for the last batch; infinite before any
+        success, and while nothing was predicted."""
         return self._predicted_gain
 
-    def _left(self, sketch: int) -> int:
-        return self._sizes[sketch] - len(self._costs[sketch].keys() | self._pending[sketch].keys())
+    def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
+        """Whether a valid candidate was measured or is pending; ValueError where it is not of this sketch."""
+        return self._records.knows(Proposal(sketch, decisions, math.inf, ""))
 
     # -- what comes back ------------------------------------------------------------------------------------------
 
@@ -164,43 +126,18 @@ class TaskSearch:
 
         ValueError for a candidate that is not of this task.
         """
-        fresh: list[list[tuple[int, ...]]] = [[] for _ in self._sketches]
-        for outcome in observations:
-            if not 0 <= outcome.sketch < len(self._sketches):
-                raise ValueError(f"there is no sketch {outcome.sketch} in this task")
-            key = self._key(outcome.sketch, outcome.decisions)
-            cost = outcome.cost_secs if math.isfinite(outcome.cost_secs) and outcome.cost_secs > 0 else math.inf
-            self._pending[outcome.sketch].pop(key, None)
-            costs = self._costs[outcome.sketch]
-            if key not in costs:
-                self._trial_secs[outcome.sketch] += max(outcome.trial_secs, 0.0)
-                fresh[outcome.sketch].append(outcome.decisions)
-                costs[key] = cost
-            costs[key] = min(costs[key], cost)
-            self._calibration = None
-        for at, rows in enumerate(fresh):
-            if rows:
-                matrix = _matrix(rows, self._sketches[at].width)
-                known = evaluate(self._sketches[at], matrix, self._device)
-                self._features.append(self._layout.table(at, known.features))
-                self._analytic.extend(self._base(known.analytic_log_secs))
-                self._order.extend((at, key) for key in row_keys(matrix))
+        self._predictor.add(self._records.add(observations))
+        self._predictor.set_costs(self._records.ordered_costs)
 
-    def release(self, proposals: Iterable[Proposal]) -> None:
+    def release(self, candidates: Iterable[Placed]) -> None:
         """Forget pending candidates that will never be measured; they may be proposed again."""
-        for proposal in proposals:
-            self._pending[proposal.sketch].pop(self._key(proposal.sketch, proposal.decisions), None)
+        self._records.release(candidates)
 
     def training_set(self) -> TrainingSet:
         """All observed candidates in the joint layout; failures count as slower than the slowest success."""
-        features = (
-            FeatureTable.concatenate(self._features)
-            if self._features
-            else FeatureTable({SYMBOLIC: np.empty((0, len(self._layout.names)), dtype=np.float32)})
-        )
-        costs = np.array([self._costs[at][key] for at, key in self._order], dtype=np.float64)
+        costs, layout = self._records.ordered_costs, self._predictor.layout
         groups = np.zeros(len(costs), dtype=np.int64)
-        return TrainingSet(features, targets(costs), groups, self._layout.names, self._layout.offset_column)
+        return TrainingSet(self._predictor.features, targets(costs), groups, layout.names, layout.offset_column)
 
     def train(self, seed: int) -> CostModel | None:
         """A new model trained on everything observed, as the method wants it; None where it has none, or no success.
@@ -215,8 +152,8 @@ class TaskSearch:
         return model
 
     def use_model(self, model: CostModel | None) -> None:
-        """Verify with this trained model from now on; None goes back to the calibrated analyzer."""
-        self._model = model
+        """Verify with this trained model from now on; None goes back to what was used before the first one."""
+        self._predictor.use_model(model)
 
     # -- what goes out --------------------------------------------------------------------------------------------
 
@@ -229,269 +166,153 @@ class TaskSearch:
             raise ValueError(f"cannot propose {count} candidates")
         if count == 0 or self.exhausted:
             return []
-        proposals: list[Proposal] = []
         shares = self._shares(count)
         wanted = np.flatnonzero(shares)
-        settings = self._preset.draft.shared_by(len(wanted))
-        scored = [self._score(int(at), settings) for at in wanted] if self._preset.generator != "random" else []
-        random_count = self._random_count(scored, count)
-        taken = self._take_best(scored, shares, count - random_count) if scored else []
-        proposals.extend(taken)
+        offered = [self._offer(int(at), len(wanted), int(shares[at])) for at in wanted]
+        self._predicted_gain = self._gain(offered)
+        exploit = count - self._random_count(offered, count)
+        reason = self._preset.acquisition if math.isfinite(self.best_secs) else self._preset.generator
+        proposals = [
+            each.offered.proposal(each.row, f"{reason} {each.score:.3g}")
+            for each in choose(offered, shares, self._records, self._preset, exploit)
+        ]
+        self._records.mark(proposals)
+        if self._preset.explore == "draft" and len(proposals) < count:
+            explored = self._untried(offered, count - len(proposals))
+            self._records.mark(explored)
+            proposals += explored
         for _ in range(RANDOM_TRIES):
             if len(proposals) >= count or self.exhausted:
                 break
-            proposals.extend(self._take_random(scored, count - len(proposals)))
+            drawn = self._uniform(shares, proposals, count - len(proposals))
+            self._records.mark(drawn)
+            proposals += drawn
         return proposals
+
+    def _left(self) -> NDArray[np.float64]:
+        """Candidates of each sketch that are neither measured nor pending."""
+        known = (len(self._records.known(at)) for at in range(len(self._spaces)))
+        return np.array(
+            [float(space.size - count) for space, count in zip(self._spaces, known, strict=True)], dtype=np.float64
+        )
+
+    def _offer(self, sketch: int, sketches: int, count: int) -> Offered:
+        drafted = self._generator.offer(sketch, sketches, count)
+        return Offered(sketch, drafted, *self._predictor.drafted(sketch, drafted))
+
+    def _gain(self, offered: Sequence[Offered]) -> float:
+        return best_gain(offered, self.best_secs) if any(map(len, offered)) else math.inf
+
+    # -- which sketches -------------------------------------------------------------------------------------------
 
     def _shares(self, count: int) -> NDArray[np.int64]:
         """Trials of this batch for each sketch."""
-        capacity = np.array([min(self._left(at), count) for at in range(len(self._sketches))], dtype=np.float64)
+        capacity = np.minimum(self._left(), count)
+        if self._preset.sketch_policy == "joint":
+            return capacity.astype(np.int64)
         if self._preset.sketch_policy == "uniform":
-            granted = np.zeros(len(capacity), dtype=np.int64)
             open_arms = np.flatnonzero(capacity >= 1)
-            chosen = self._rng.choice(open_arms, size=count)
-            np.add.at(granted, chosen, 1)
+            turns = count if self._preset.sketch_turn == "trial" else 1
+            chosen = self._rng.choice(open_arms, size=turns)
+            granted = np.bincount(np.resize(chosen, count), minlength=len(capacity))
             return np.minimum(granted, capacity.astype(np.int64))
-        best = np.array([min(costs.values(), default=math.inf) for costs in self._costs])
-        visits = np.array(
-            [len(costs) + len(pending) for costs, pending in zip(self._costs, self._pending, strict=True)],
-            dtype=np.float64,
-        )
-        preference = np.zeros(len(best))
+        bests, preference = self._records.bests, None
         if self._preset.generator == "draft":
-            # Until a sketch has a success of its own, it stands for the best that the analyzer expects of it, so that a
-            # cold start does not spend its trials evenly on sketches that cannot win.
-            expected = self._expected_best()
-            known = np.isfinite(best)
-            if known.any():
-                ratio = float(np.median(best[known] / expected[known]))
-                expected = expected * max(ratio, 1.0)
-            tried = np.array([len(costs) for costs in self._costs])
-            best = np.where(known, best, np.where(tried >= 3, math.inf, expected))
-            preference = -np.log(expected)
-        prices = self._prices() if self._preset.acquisition == "ei" else np.ones(len(best))
-        return allocate(best, visits, capacity, count, self._preset.exploration, preference, prices)
+            bests, preference = self._expected_bests()
+        visits = (self._records.measured + self._records.pending).astype(np.float64)
+        if self._preset.sketch_turn == "round":
+            # Bansor counts rounds; one grant then takes the whole batch.
+            granted = allocate(bests, visits / self._preset.batch, capacity, 1, self._preset.exploration, preference)
+            return np.minimum(granted * count, capacity.astype(np.int64))
+        prices = self._records.trial_prices if self._preset.per_second else None
+        return allocate(bests, visits, capacity, count, self._preset.exploration, preference, prices)
 
-    def _prices(self) -> Floats:
-        """What a trial of each sketch takes, divided by what one of the cheapest takes; 1 where none is known."""
-        observed = np.array([len(costs) for costs in self._costs])
-        known = (observed > 0) & (self._trial_secs > 0)
-        if not known.any():
-            return np.ones(len(observed))
-        mean = self._trial_secs / np.maximum(observed, 1)
-        return np.where(known, mean / mean[known].min(), 1.0)
+    def _expected_bests(self) -> tuple[Floats, Floats]:
+        """The best of each sketch for the bandit, and which sketch is to be preferred, by the analyzer.
 
-    def _expected_best(self) -> Floats:
-        """The analyzer's best candidate of each sketch among a small draft, in seconds; found once."""
-        if self._analytic_best is None:
-            bests = []
-            for sketch in self._sketches:
-                if sketch.statements:
-                    found = evaluate(sketch, sample(sketch, 512, self._rng), self._device)
-                    good = found.log_secs[np.isfinite(found.log_secs)]
-                    bests.append(math.exp(float(good.min())) if len(good) else self._prior_secs)
-                else:
-                    bests.append(self._prior_secs)
-            self._analytic_best = np.array(bests)
-        return self._analytic_best
+        Until a sketch has a success of its own, it stands for the best that the analyzer expects of it, so that a cold
+        start does not spend its trials evenly on sketches that cannot win.
+        """
+        if self._expected is None:
+            self._expected = np.array([self._analytic_best(space) for space in self._spaces])
+        bests, expected = self._records.bests, self._expected
+        known = np.isfinite(bests)
+        if known.any():
+            ratio = float(np.median(bests[known] / expected[known]))
+            expected = expected * max(ratio, 1.0)
+        hopeless = self._records.measured >= HOPELESS_TRIALS
+        return np.where(known, bests, np.where(hopeless, math.inf, expected)), -np.log(expected)
 
-    def _base(self, analytic_log_secs: Floats) -> Floats:
-        """The analyzer's log seconds, the prior's where the sketch is not described."""
-        return np.where(np.isnan(analytic_log_secs), math.log(self._prior_secs), analytic_log_secs)
+    def _analytic_best(self, space: Space) -> float:
+        """The analyzer's best candidate of a sketch among random ones, in seconds."""
+        if not space.sketch.statements:
+            return self._predictor.prior_secs
+        found = space.draw(EXPECTED_BEST_SAMPLE, self._rng, frozenset()).log_secs
+        good = found[np.isfinite(found)]
+        return math.exp(float(good.min())) if len(good) else self._predictor.prior_secs
 
-    def _calibrated(self) -> Calibration:
-        if self._calibration is None:
-            if not self._order:
-                self._calibration = uncalibrated()
-            else:
-                known = self.training_set()
-                recent = slice(-CALIBRATION_LIMIT, None)
-                ratio = known.log_secs - np.array(self._analytic)
-                self._calibration = calibrate(known.features.view(SYMBOLIC)[recent], ratio[recent])
-        return self._calibration
+    # -- exploration ----------------------------------------------------------------------------------------------
 
-    def _predict(self, sketch: int, features: NDArray[np.float32], analytic: Floats) -> tuple[Floats, Floats]:
-        """Mean and deviation of log seconds: the model's, else the calibrated analyzer's."""
-        joint = self._layout.table(sketch, features)
-        if self._model is not None:
-            mean, deviation = self._model.predict(joint)
-            if self._preset.generator != "draft":
-                return mean, deviation
-        correction, spread = self._calibrated().correct(joint.view(SYMBOLIC))
-        calibrated = self._base(analytic) + correction
-        if self._model is None:
-            return calibrated, spread
-        # Two independent opinions: their mean, and a deviation that says how far apart they are.
-        disagreement = 0.5 * np.abs(mean - calibrated)
-        return 0.5 * (mean + calibrated), np.sqrt(0.5 * (deviation**2 + spread**2) + disagreement**2)
-
-    def _score(self, sketch: int, settings: DraftSettings) -> _Scored:
-        """Draft candidates of a sketch and predict them."""
-
-        def fitness(features: NDArray[np.float32], analytic: Floats) -> Floats:
-            if self._preset.generator == "model":
-                if self._model is None:
-                    return self._rng.random(len(features))
-                return self._model.predict(self._layout.table(sketch, features))[0]
-            return self._predict(sketch, features, analytic)[0]
-
-        drafted = draft(self._sketches[sketch], self._device, self._rng, settings, fitness, self._seeds(sketch))
-        drafted = drafted.take(self._unseen(sketch, drafted.matrix))
-        mean, deviation = self._predict(sketch, drafted.features, drafted.analytic_log_secs)
-        return _Scored(sketch, drafted, mean, deviation)
-
-    def _seeds(self, sketch: int) -> Matrix | None:
-        """The best measured candidates of a sketch, from which the genetic search starts again."""
-        costs = sorted((cost, key) for key, cost in self._costs[sketch].items() if math.isfinite(cost))[:16]
-        if not costs:
-            return None
-        return _matrix((np.frombuffer(key, dtype=np.int64) for _, key in costs), self._sketches[sketch].width)
-
-    def _unseen(self, sketch: int, matrix: Matrix) -> NDArray[np.intp]:
-        """Rows that are neither measured nor pending."""
-        costs, pending = self._costs[sketch], self._pending[sketch]
-        return np.array(
-            [at for at, key in enumerate(row_keys(matrix)) if key not in costs and key not in pending], dtype=np.intp
-        )
-
-    def _random_count(self, scored: Sequence[_Scored], count: int) -> int:
+    def _random_count(self, offered: Sequence[Offered], count: int) -> int:
         """How many of the batch are random: a fixed share, or AdaTune's contextual epsilon (equation 3)."""
-        if self._preset.generator == "random":
-            return count
         share = self._preset.epsilon
         if share is None:
             low, high = self._preset.epsilon_bounds
-            means = np.concatenate([each.mean for each in scored])
-            share = epsilon_of_secs(
-                means, np.concatenate([each.deviation for each in scored]), self.best_secs, low, high
-            )
+            plans = self._random_plans() if self._preset.epsilon_plans else offered
+            means = np.concatenate([each.mean for each in plans]) if plans else np.empty(0)
+            deviations = np.concatenate([each.deviation for each in plans]) if plans else np.empty(0)
+            share = epsilon_of_secs(means, deviations, self.best_secs, low, high)
         # The fraction left over becomes a chance, so that small batches explore too, in the long run.
         return math.floor(share * count + self._rng.random())
 
-    def _take_best(self, scored: Sequence[_Scored], shares: NDArray[np.int64], count: int) -> list[Proposal]:
-        """The best of each sketch's share by the acquisition function; now pending."""
-        chosen: list[tuple[float, Proposal]] = []
-        best_secs = self.best_secs
-        self._predicted_gain = math.inf if not math.isfinite(best_secs) else 0.0
-        # With nothing measured, the gain is over the slowest drafted candidate: one reference for all sketches.
-        slowest = max((float(each.mean.max()) for each in scored if len(each.mean)), default=0.0)
-        reference_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
-        for each in scored:
-            if len(each.mean) == 0:
-                continue
-            sketch = self._sketches[each.sketch]
-            if self._preset.acquisition == "ei":
-                gain = improvement_of_secs(each.mean, each.deviation, reference_secs)
-                if math.isfinite(best_secs):
-                    self._predicted_gain = max(self._predicted_gain, float(gain.max()))
-                secs = BUILD_SECS + BUILD_SECS_PER_OPERATION * each.drafted.unrolled
-                secs = secs + np.maximum(MEASURE_RUNS * np.exp(each.mean), MEASURE_SECS)
-                scores = per_second(gain, secs)
-            else:
-                scores = np.exp(each.mean.min() - each.mean)
-            points = log_coordinates(sketch, each.drafted.matrix)
-            pending = _matrix(self._pending[each.sketch].values(), sketch.width)
-            together = decision_ids(sketch, np.concatenate([each.drafted.matrix, pending]))
-            if self._preset.radius > 0:
-                scores = scores * neighbourhood_discount(points, log_coordinates(sketch, pending), self._preset.radius)
-                measured = _matrix(
-                    (np.frombuffer(key, dtype=np.int64) for key in self._costs[each.sketch]), sketch.width
-                )
-                near = log_coordinates(sketch, measured)
-                scores = scores * neighbourhood_discount(points, near, MEASURED_RADIUS * self._preset.radius)
-            rows = greedy(
-                scores,
-                together[: len(points)],
-                points,
-                int(shares[each.sketch]),
-                self._preset.alpha,
-                self._preset.radius,
-                together[len(points) :],
-            )
-            reason = self._preset.acquisition if math.isfinite(best_secs) else "draft"
-            chosen.extend(
-                (float(scores[row]), self._proposal(each, row, f"{reason} {scores[row]:.3g}")) for row in rows
-            )
-        chosen.sort(key=lambda pair: -pair[0])
-        taken = [proposal for _, proposal in chosen[:count]]
-        for proposal in taken:
-            self._mark(proposal)
-        return taken
+    def _random_plans(self) -> list[Offered]:
+        """Random candidates of all sketches for the contextual epsilon; none while nothing is predicted."""
+        if not self._predictor.has_model:
+            return []
+        return self._drawn(np.empty(0, dtype=np.int64), self._preset.epsilon_plans, feasible=False)
 
-    def _proposal(self, scored: _Scored, row: int, reason: str) -> Proposal:
-        decisions = tuple(int(value) for value in scored.drafted.matrix[row])
-        return Proposal(scored.sketch, decisions, math.exp(float(scored.mean[row])), reason)
+    def _untried(self, offered: Sequence[Offered], count: int) -> list[Proposal]:
+        """Random candidates among the more promising half of the best one of every innermost tile that was neither
+        measured nor is pending."""
+        choices = [(each, row) for each in offered for row in self._untried_tiles(each)]
+        choices.sort(key=lambda choice: float(choice[0].mean[choice[1]]))
+        promising = choices[: max(len(choices) // 2, count)]
+        return [
+            promising[at][0].proposal(promising[at][1], "exploration")
+            for at in self._rng.permutation(len(promising))[:count]
+        ]
 
-    def _take_random(self, scored: Sequence[_Scored], count: int) -> list[Proposal]:
-        """Random candidates: of the draft where the method explores there, else of the whole space; now pending."""
-        taken: list[Proposal] = []
-        if self._preset.explore == "draft" and scored:
-            choices = [(each, row) for each in scored for row in self._untried_tiles(each)]
-            # The most promising half of them, in random order.
-            choices.sort(key=lambda choice: float(choice[0].mean[choice[1]]))
-            promising = choices[: max(len(choices) // 2, count)]
-            for at in self._rng.permutation(len(promising))[:count]:
-                each, row = promising[at]
-                taken.append(self._proposal(each, row, "exploration"))
-                self._mark(taken[-1])
-        if len(taken) < count:
-            taken.extend(self._uniform(count - len(taken)))
-        return taken
+    def _untried_tiles(self, offered: Offered) -> list[int]:
+        """The best offered candidate of every innermost tile that was neither measured nor is pending."""
+        records, sketch = self._records, offered.sketch
+        known = np.concatenate([records.measured_rows(sketch), records.pending_rows(sketch)])
+        ids = innermost_tiles(records.sketches[sketch], np.concatenate([offered.drafted.matrix, known]))
+        tiles, tried = ids[: len(offered)], ids[len(offered) :]
+        order = np.argsort(offered.mean, kind="stable")
+        order = order[~np.isin(tiles[order], tried)]
+        firsts: list[int] = order[np.unique(tiles[order], return_index=True)[1]].tolist()
+        return firsts
 
-    def _untried_tiles(self, scored: _Scored) -> list[int]:
-        """The best drafted candidate of every innermost tile that was neither measured nor is pending."""
-        sketch = self._sketches[scored.sketch]
-        known = _matrix(
-            (
-                np.frombuffer(key, dtype=np.int64)
-                for key in (*self._costs[scored.sketch], *self._pending[scored.sketch])
-            ),
-            sketch.width,
-        )
-        ids = innermost_tiles(sketch, np.concatenate([scored.drafted.matrix, known]))
-        drafted, tried = ids[: len(scored.mean)], set(ids[len(scored.mean) :].tolist())
-        best: dict[int, int] = {}
-        for row in np.argsort(scored.mean, kind="stable").tolist():
-            tile = int(drafted[row])
-            if tile not in tried:
-                best.setdefault(tile, row)
-        return list(best.values())
+    def _uniform(self, shares: NDArray[np.int64], proposals: Sequence[Proposal], count: int) -> list[Proposal]:
+        """Random candidates of what the sketches' shares leave, then of any sketch. Fewer where draws repeat."""
+        taken = np.bincount([proposal.sketch for proposal in proposals], minlength=len(shares))
+        rest = np.repeat(np.arange(len(shares)), np.maximum(shares - taken, 0))
+        drawn = self._drawn(rest, count, feasible=self._preset.generator == "draft")
+        return [each.proposal(row, "random") for each in drawn for row in range(len(each))]
 
-    def _uniform(self, count: int) -> list[Proposal]:
-        """Candidates drawn uniformly from sketches that have some left; now pending. Fewer where draws repeat."""
-        taken: list[Proposal] = []
-        open_arms = [at for at in range(len(self._sketches)) if self._left(at)]
-        picked = self._rng.choice(open_arms, size=count)
-        for at in sorted(set(picked.tolist())):
-            wanted = int((picked == at).sum())
-            sketch = self._sketches[at]
-            drawn = evaluate(sketch, sample(sketch, 8 * wanted + 8, self._rng), self._device)
-            rows = unique_rows(drawn.matrix)
-            rows = rows[self._unseen(at, drawn.matrix[rows])]
-            if self._preset.generator == "draft":
-                rows = rows[np.argsort(~np.isfinite(drawn.log_secs[rows]), kind="stable")]
-            drawn = drawn.take(rows[:wanted])
-            mean, deviation = self._predict(at, drawn.features, drawn.analytic_log_secs)
-            each = _Scored(at, drawn, mean, deviation)
-            for row in range(len(drawn.matrix)):
-                taken.append(self._proposal(each, row, "random"))
-                self._mark(taken[-1])
-        return taken
+    def _drawn(self, wanted: NDArray[np.int64], count: int, *, feasible: bool) -> list[Offered]:
+        """At most ``count`` random candidates that are not known, first of the sketches in ``wanted``, then of any.
 
-    def _mark(self, proposal: Proposal) -> None:
-        key = self._key(proposal.sketch, proposal.decisions)
-        self._pending[proposal.sketch][key] = proposal.decisions
-
-    def _key(self, sketch: int, decisions: tuple[int, ...]) -> bytes:
-        if len(decisions) != self._sketches[sketch].width:
-            raise ValueError(
-                f"sketch {sketch} has {self._sketches[sketch].width} columns, got {len(decisions)} decisions"
-            )
-        return row_keys(_matrix([decisions], len(decisions)))[0]
-
-    def knows(self, sketch: int, decisions: tuple[int, ...]) -> bool:
-        """Whether a valid candidate was measured or is pending; ValueError where it is not of this sketch."""
-        key = self._key(sketch, decisions)
-        if not is_valid(self._sketches[sketch], _matrix([decisions], len(decisions)))[0]:
-            raise ValueError(f"{decisions} is no candidate of sketch {sketch}")
-        return key in self._costs[sketch] or key in self._pending[sketch]
+        ``feasible``: those that the analyzer rules out come last.
+        """
+        open_arms = np.flatnonzero(self._left() >= 1)
+        picked = self._rng.permutation(wanted[np.isin(wanted, open_arms)])[:count]
+        picked = np.concatenate([picked, self._rng.choice(open_arms, size=count - len(picked))])
+        drawn = []
+        for at in np.unique(picked).tolist():
+            most = int((picked == at).sum())
+            found = self._spaces[at].draw(8 * most if feasible else most, self._rng, self._records.known(at))
+            if feasible:
+                found = found.take(np.argsort(~np.isfinite(found.log_secs), kind="stable")[:most])
+            drawn.append(Offered(at, found, *self._predictor.drafted(at, found)))
+        return drawn

@@ -213,7 +213,7 @@ def test_bad_calls(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None
 
 
 def test_unknown_and_planned_methods() -> None:
-    with pytest.raises(UserError, match=r"no method 'best'.*fleet, random, ansor, bansor"):
+    with pytest.raises(UserError, match=r"no method 'best'.*fleet, autotvm, adatune, ansor, bansor, random"):
         preset("best")
     for name in PLANNED:
         with pytest.raises(UserError, match=f"'{name}' is planned"):

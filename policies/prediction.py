@@ -1,0 +1,131 @@
+"""What a candidate is expected to cost: the analyzer corrected by the task's records, and the learned model.
+
+All predictions are the mean and the deviation of the natural logarithm of seconds, each ``(n,)``; no deviation is
+negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.calibration import Calibration, calibrate, uncalibrated
+from policies.cost_model import CostModel, targets
+from policies.draft import Drafted, Fitness, evaluate
+from policies.features import SYMBOLIC, FeatureTable, JointLayout, joint_layout
+from policies.quantities import Floats
+from policies.sampling import Matrix
+
+CALIBRATION_LIMIT = 256
+"""Most recent records that the calibration uses: its cost is cubic in them."""
+UNDESCRIBED_PEAK_SHARE = 0.05
+"""Share of the peak that a candidate of an undescribed sketch is expected to reach before any record."""
+
+
+class Predictor:
+    """Predicts the candidates of one task.
+
+    ``analyzer``: whether the calibrated analyzer has a say. With it, a prediction is the analyzer's until there is a
+    model, and the two together from then on; without, the model's alone, and there is none before the first model.
+    """
+
+    def __init__(self, sketches: Sequence[Sketch], flop: float, device: DeviceAbstraction, *, analyzer: bool) -> None:
+        self._sketches = tuple(sketches)
+        self._device = device
+        self._analyzer = analyzer
+        self.layout: JointLayout = joint_layout(self._sketches, device)
+        self.prior_secs = max(flop, 1.0) / (device.peak_flops * UNDESCRIBED_PEAK_SHARE)
+        self._model: CostModel | None = None
+        self._features: list[FeatureTable] = []
+        self._analytic: list[Floats] = []
+        self._costs: Floats = np.empty(0)
+        self._calibration: Calibration | None = None
+
+    @property
+    def has_model(self) -> bool:
+        return self._model is not None
+
+    def use_model(self, model: CostModel | None) -> None:
+        """Predict with this trained model from now on; None: without one."""
+        self._model = model
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def add(self, fresh: Sequence[Matrix]) -> None:
+        """New measured candidates, a matrix for each sketch, in the order in which their costs are given later."""
+        for at, matrix in enumerate(fresh):
+            if len(matrix):
+                known = evaluate(self._sketches[at], matrix, self._device)
+                self._features.append(self.layout.table(at, known.features))
+                self._analytic.append(self._base(known.analytic_log_secs))
+
+    def set_costs(self, costs: Floats) -> None:
+        """Costs of all measured candidates so far, ``(n,)`` seconds, infinite for failures."""
+        self._costs = costs
+        self._calibration = None
+
+    @property
+    def features(self) -> FeatureTable:
+        """Joint features of all measured candidates."""
+        if not self._features:
+            return FeatureTable({SYMBOLIC: np.empty((0, len(self.layout.names)), dtype=np.float32)})
+        if len(self._features) > 1:
+            self._features = [FeatureTable.concatenate(self._features)]
+        return self._features[0]
+
+    # -- predictions ----------------------------------------------------------------------------------------------
+
+    def predict(self, sketch: int, features: NDArray[np.float32], analytic: Floats) -> tuple[Floats, Floats]:
+        """Mean and deviation of candidates of one sketch by what is known now.
+
+        ``features`` (n, f): the sketch's symbolic features; ``analytic`` (n,): the analyzer's log seconds, NaN where
+        the sketch is not described. With neither a model nor the analyzer's say, the calibrated analyzer stands in, so
+        that a proposal can still say what it expects.
+        """
+        if len(features) == 0:
+            return np.empty(0), np.empty(0)
+        joint = self.layout.table(sketch, features)
+        if self._model is not None and not self._analyzer:
+            return self._model.predict(joint)
+        correction, spread = self._calibrated().correct(joint.view(SYMBOLIC))
+        calibrated = self._base(analytic) + correction
+        if self._model is None:
+            return calibrated, spread
+        # Two independent opinions: their mean, and a deviation that says how far apart they are.
+        mean, deviation = self._model.predict(joint)
+        disagreement = 0.5 * np.abs(mean - calibrated)
+        return 0.5 * (mean + calibrated), np.sqrt(0.5 * (deviation**2 + spread**2) + disagreement**2)
+
+    def drafted(self, sketch: int, drafted: Drafted) -> tuple[Floats, Floats]:
+        """:meth:`predict` for drafted candidates."""
+        return self.predict(sketch, drafted.features, drafted.analytic_log_secs)
+
+    def fitness(self, sketch: int) -> Fitness:
+        """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with."""
+        if not self._analyzer and self._model is None:
+            raise ValueError("without the analyzer there is no fitness before the first model")
+
+        def mean(features: NDArray[np.float32], analytic: Floats) -> Floats:
+            return self.predict(sketch, features, analytic)[0]
+
+        return mean
+
+    def _base(self, analytic_log_secs: Floats) -> Floats:
+        """The analyzer's log seconds, the prior's where the sketch is not described."""
+        return np.where(np.isnan(analytic_log_secs), math.log(self.prior_secs), analytic_log_secs)
+
+    def _calibrated(self) -> Calibration:
+        if self._calibration is None:
+            if not len(self._costs):
+                self._calibration = uncalibrated()
+            else:
+                recent = slice(-CALIBRATION_LIMIT, None)
+                self._analytic = [np.concatenate(self._analytic)]
+                ratio = targets(self._costs) - self._analytic[0]
+                self._calibration = calibrate(self.features.view(SYMBOLIC)[recent], ratio[recent])
+        return self._calibration
