@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
 from devices.quiet import QuietWindow
 from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
 from fleet_tune.sketch import Sketch
 from policies.models import load_model
+from policies.pools import Pool
 from policies.presets import preset
 from policies.search import Observation, TaskSearch
 
@@ -29,11 +31,23 @@ _RETRY_SECS = 1.0
 
 @dataclass(frozen=True)
 class SearchTask:
-    """A task with its sketches and the abstraction of the devices of its class."""
+    """A task with its sketches and the abstraction of the devices of its class.
+
+    ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
+    matrix (n, d) for each; None where anything can be measured.
+    """
 
     task: Task
     sketches: tuple[Sketch, ...]
     abstraction: DeviceAbstraction
+    recorded: tuple[NDArray[np.int64], ...] | None = None
+
+    @property
+    def pools(self) -> tuple[Pool, ...] | None:
+        """What a search may propose; None for everything."""
+        if self.recorded is None:
+            return None
+        return tuple(Pool(sketch, matrix) for sketch, matrix in zip(self.sketches, self.recorded, strict=True))
 
     def without_module(self) -> SearchTask:
         """The same without the TVM module, which no search reads and which is most of the size."""
@@ -64,6 +78,7 @@ class Searcher:
                 chosen,
                 # One stream per task, whatever the order in which tasks are served.
                 np.random.default_rng([seed, *entry.task.id.encode()]),
+                entry.pools,
             )
             for entry in entries
         }

@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from actors.device import opened_device, told_with_its_place
 from actors.searcher import SearchTask
@@ -22,11 +26,13 @@ from devices.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.compilation import build_networks, device_classes_of, task_results
 from fleet_tune.config import FleetConfig
+from fleet_tune.dataset import Dataset, load
 from fleet_tune.dataset_codec import encode_value
-from fleet_tune.domain import Fingerprint
+from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.options import Options, prepare_folder
 from fleet_tune.records import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Plan, TaskProgress, TuneResult
+from fleet_tune.sketch import Sketch
 from policies.presets import preset
 
 FINGERPRINTS = "fingerprints"
@@ -65,11 +71,25 @@ def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConf
         if device.connect == "local" or is_this_machine(by_device[device.name])
     )
     networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
+    datasets = [load(path) for path in fleet.datasets]
     tasks = []
     for name, network in networks.items():
         for task in network.tasks:
-            tasks.append(SearchTask(task, DesignSpace(task).sketches, prints[name].abstraction))
+            sketches = DesignSpace(task).sketches
+            tasks.append(SearchTask(task, sketches, prints[name].abstraction, _recorded(task, sketches, datasets)))
     return Prepared(model, prints, networks, here, tuple(tasks))
+
+
+def _recorded(
+    task: Task, sketches: Sequence[Sketch], datasets: Sequence[Dataset]
+) -> tuple[NDArray[np.int64], ...] | None:
+    """:attr:`SearchTask.recorded`: None without datasets; no candidate for a task that they do not have."""
+    if not datasets:
+        return None
+    for data in itertools.chain.from_iterable(datasets):
+        if data.task.id == task.id:
+            return data.with_sketches(sketches)[0].decisions
+    return tuple(np.empty((0, sketch.width), dtype=np.int64) for sketch in sketches)
 
 
 def is_this_machine(fingerprint: Fingerprint) -> bool:

@@ -149,12 +149,15 @@ class Run:
         return self._prepared
 
     async def finish(self) -> TuneResult:
-        """Compile and measure the tuned network of every device class, unless the run was interrupted or collects."""
+        """Compile and measure the tuned network of every device class, unless the run was interrupted, collects, or
+        replays a dataset."""
         networks: tuple[NetworkResult, ...] = ()
         if self._session is not None and self._prepared is not None:
             session, self._session = self._session, None
             await session.close()
-            if self.options.per_task is None and not self._interrupt.is_set():
+            # What a dataset answers for was never built here: there is nothing to compile.
+            tuned = self.options.per_task is None and not self.options.fleet.datasets
+            if tuned and not self._interrupt.is_set():
                 self._show("compiling")
                 with contextlib.suppress(Interrupted):
                     networks = await self._unless_interrupted(

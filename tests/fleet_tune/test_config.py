@@ -100,7 +100,7 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
         (FULL.replace("= 30", "= -1"), "FILE, line 17: timeout_secs = -1 is not valid", "a number of seconds"),
         (FULL.replace("= 30", "= nan"), "FILE, line 17: timeout_secs = NaN is not valid", "a number of seconds"),
         (FULL.replace('"laptop"', '"my laptop"'), 'FILE, line 3: name = "my laptop" is not valid', "give letters"),
-        (FULL.replace("9190/orin", "9190"), 'connect = "tracker://10.0.0.1:9190" is not valid', '"host:port", "tracker'),
+        (FULL.replace("9190/orin", "9190"), 'connect = "tracker://10.0.0.1:9190" is not valid', '"local", "host'),
         (FULL.replace("kind =", "kin ="), 'FILE, line 11: target = {"kin": "cuda"', 'kind = "llvm"'),
         (FULL.replace('name = "laptop"\n', ""), "FILE, line 2: this [[device]] has no name", "add name: letters"),
         (
