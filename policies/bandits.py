@@ -24,9 +24,10 @@ TaskPolicy = Literal["ucb", "gradient", "round-robin"]
 def ucb(rewards: Floats, visits: Floats, exploration: float = EXPLORATION) -> Floats:
     """Bansor equations 3 and 5: ``r_i + C sqrt(2 log N / N_i)`` with ``N`` the sum of all visits, shape ``(k,)``.
 
-    An arm without a visit scores infinity (it is tried first); a reward that is NaN counts as 0.
+    An arm without a visit (or with a number of them that is negative or NaN) scores infinity: it is tried first. A
+    reward that is NaN counts as 0, an infinite one as 1 or 0. No arm gives an empty array.
     """
-    visits = np.asarray(visits, dtype=np.float64)
+    visits = np.maximum(np.nan_to_num(np.asarray(visits, dtype=np.float64), nan=0.0), 0.0)
     rewards = np.nan_to_num(np.asarray(rewards, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
     total = max(float(visits.sum()), 1.0)
     bonus = exploration * np.sqrt(2.0 * math.log(total) / np.maximum(visits, 1e-9))
@@ -57,15 +58,17 @@ def allocate(
     """How many of the next ``count`` trials each sketch gets, shape ``(k,)``: one UCB choice after the other.
 
     Each grant counts as a visit for the next. ``capacity``: candidates a sketch has left; where all is used up, fewer
-    than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first). ``prices``: what
-    a trial of each sketch takes, relative to the cheapest; beyond the paper, a visit weighs that much, so that the
-    bound is one on what is gained per second.
+    than ``count`` are granted. ``preference``: breaks ties and orders untried sketches (higher first; NaN last).
+    ``prices``: what a trial of each sketch takes, relative to the cheapest; beyond the paper, a visit weighs that much,
+    so that the bound is one on what is gained per second. A price that is not positive and finite counts as 1, a
+    capacity that is NaN as 0; failures alone (see :func:`sketch_rewards`) spread the trials evenly.
     """
     price = np.ones(len(visits)) if prices is None else np.asarray(prices, dtype=np.float64)
+    price = np.where(np.isfinite(price) & (price > 0), price, 1.0)
     visits = np.asarray(visits, dtype=np.float64) * price
     left = np.asarray(capacity, dtype=np.float64).copy()
     rewards = sketch_rewards(best_secs)
-    order = np.zeros(len(visits)) if preference is None else np.asarray(preference, dtype=np.float64)
+    order = np.nan_to_num(np.zeros(len(visits)) if preference is None else preference, nan=-np.inf)
     granted = np.zeros(len(visits), dtype=np.int64)
     for _ in range(count):
         open_arms = np.flatnonzero(left >= 1)
@@ -120,25 +123,28 @@ def latency_gradient(state: TaskState, alpha: float = 0.2, window: int = 16) -> 
     gained, and the optimistic guess that the cost falls like ``1 / t``, but not under the floor. (The paper bounds the
     guess by the throughput of similar tasks; a device's peak is the bound that always exists.) Trials are visits, with
     the pending ones, which count as having gained nothing so far. A task with failures alone is valued like one at a
-    hundredth of its device's peak; with no floor known its value is infinite.
+    hundredth of its device's peak; with no floor known (0, NaN or infinite) its value is infinite.
     """
     trials = max(state.visits, 1)
     best = state.best_secs
+    floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
     if not (math.isfinite(best) and best > 0):
-        return state.weight * 100.0 * state.floor_secs / trials if state.floor_secs > 0 else math.inf
+        return state.weight * 100.0 * floor / trials if floor > 0 else math.inf
     span = min(window, len(state.best_history) - 1)
     before = state.best_history[-1 - span]
     slope = max(before - best, 0.0) / (span + state.pending) if span > 0 and math.isfinite(before) else 0.0
-    guess = min(best / trials, max(best - state.floor_secs, 0.0))
+    guess = min(best / trials, max(best - floor, 0.0))
     return state.weight * (alpha * slope + (1.0 - alpha) * guess)
 
 
 class TaskBandit:
     """Grants trials to tasks: UCB on the gradient of the network's latency (Bansor equations 2, 5, 6).
 
-    Objective: the sum over tasks of weight times best seconds. Untried tasks come first, those with the most work
-    foremost; finished tasks never. ``policy``: ``ucb`` (Bansor), ``gradient`` (Ansor: the largest gradient, or with
-    probability ``epsilon`` a random task), ``round-robin``.
+    Objective: the sum over tasks of weight times best seconds. Untried tasks come first (Ansor's warm-up, one round of
+    round robin), those with the most work foremost; finished tasks never. ``policy``: ``ucb`` (Bansor), ``gradient``
+    (Ansor: the largest gradient, or with probability ``epsilon`` a random task), ``round-robin`` (the task with the
+    fewest trials). ``alpha`` and ``window`` (in trials) of :func:`latency_gradient`. ``round_trials``: trials that
+    count as one visit in the bound; Bansor counts rounds.
     """
 
     def __init__(
@@ -150,13 +156,17 @@ class TaskBandit:
         alpha: float = 0.2,
         window: int = 16,
         epsilon: float = 0.05,
+        round_trials: int = 1,
     ) -> None:
+        if round_trials < 1:
+            raise ValueError(f"a round has at least one trial, got {round_trials}")
         self._rng = np.random.default_rng(seed)
         self._policy = policy
         self._exploration = exploration
         self._alpha = alpha
         self._window = window
         self._epsilon = epsilon
+        self._round_trials = round_trials
 
     def choose(self, states: Sequence[TaskState]) -> TaskChoice | None:
         """The task for the next trials; None when every task is finished."""
@@ -177,7 +187,7 @@ class TaskBandit:
             return TaskChoice(open_tasks[best], f"gradient {gradients[best]:.2e} s a trial")
         visits = np.array([states[at].visits for at in open_tasks], dtype=np.float64)
         rewards = task_rewards(gradients)
-        scores = ucb(rewards, visits, self._exploration)
+        scores = ucb(rewards, visits / self._round_trials, self._exploration)
         best = int(scores.argmax())
         return TaskChoice(
             open_tasks[best], f"UCB {scores[best]:.3f}: reward {rewards[best]:.3f} after {int(visits[best])} trials"

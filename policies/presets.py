@@ -34,9 +34,9 @@ class Preset:
     or ``mean`` (the prediction itself); ``per_second``: divided by the seconds that the trial is expected to take.
 
     ``sketch_policy``: which sketches a batch comes from: ``ucb`` (Bansor), ``uniform``, or ``joint`` (all sketches are
-    one space and compete by their scores); ``sketch_turn``: a sketch is chosen for each ``trial`` or for the whole
-    ``round``, as Ansor and Bansor do. ``task_policy``: which tasks (see :class:`policies.bandits.TaskBandit`).
-    ``exploration``: the constant C of both bandits.
+    one space and compete by their scores). ``task_policy``: which tasks (see :class:`policies.bandits.TaskBandit`).
+    ``exploration``: the constant C of both bandits. ``turn``: the bandits count trials and a sketch is chosen for each
+    ``trial``, or they count rounds of ``batch`` trials and a sketch is chosen for a whole ``round`` (Ansor, Bansor).
 
     ``batch``: trials of a round in the source: a replay trains the model after each. ``epsilon``: share of random
     candidates; None is AdaTune's contextual one within ``epsilon_bounds``, from ``epsilon_plans`` random candidates, or
@@ -55,7 +55,7 @@ class Preset:
     model: ModelName | None = "boosted"
     from_analyzer: bool = False
     per_second: bool = False
-    sketch_turn: Literal["trial", "round"] = "trial"
+    turn: Literal["trial", "round"] = "trial"
     exploration: float = EXPLORATION
     epsilon: float | None = None
     epsilon_bounds: tuple[float, float] = (0.0, 1.0)
@@ -80,7 +80,8 @@ class Preset:
 
     def make_task_bandit(self, seed: int = 0) -> TaskBandit:
         """The allocation of trials to tasks that belongs to this method."""
-        return TaskBandit(seed, policy=self.task_policy, exploration=self.exploration)
+        rounds = self.batch if self.turn == "round" else 1
+        return TaskBandit(seed, policy=self.task_policy, exploration=self.exploration, round_trials=rounds)
 
 
 EVOLUTION = DraftSettings(size=512, population=2048, generations=4)
@@ -147,7 +148,7 @@ ANSOR = Preset(
     generator="genetic",
     acquisition="mean",
     sketch_policy="uniform",
-    sketch_turn="round",
+    turn="round",
     task_policy="gradient",
     batch=64,
     epsilon=0.05,
@@ -163,7 +164,7 @@ BANSOR = Preset(
     generator="genetic",
     acquisition="mean",
     sketch_policy="ucb",
-    sketch_turn="round",
+    turn="round",
     task_policy="ucb",
     batch=64,
     epsilon=0.05,

@@ -212,7 +212,7 @@ class TaskSearch:
             return capacity.astype(np.int64)
         if self._preset.sketch_policy == "uniform":
             open_arms = np.flatnonzero(capacity >= 1)
-            turns = count if self._preset.sketch_turn == "trial" else 1
+            turns = count if self._preset.turn == "trial" else 1
             chosen = self._rng.choice(open_arms, size=turns)
             granted = np.bincount(np.resize(chosen, count), minlength=len(capacity))
             return np.minimum(granted, capacity.astype(np.int64))
@@ -220,7 +220,7 @@ class TaskSearch:
         if self._preset.generator == "draft":
             bests, preference = self._expected_bests()
         visits = (self._records.measured + self._records.pending).astype(np.float64)
-        if self._preset.sketch_turn == "round":
+        if self._preset.turn == "round":
             # Bansor counts rounds; one grant then takes the whole batch.
             granted = allocate(bests, visits / self._preset.batch, capacity, 1, self._preset.exploration, preference)
             return np.minimum(granted * count, capacity.astype(np.int64))

@@ -10,6 +10,7 @@ import pytest
 
 from policies.bandits import (
     TaskBandit,
+    TaskPolicy,
     TaskState,
     allocate,
     is_finished,
@@ -168,3 +169,63 @@ def test_a_dear_sketch_of_equal_quality_gets_fewer_trials() -> None:
     best, none, room = np.array([1.0, 1.0]), np.zeros(2), np.full(2, 1000.0)
     assert allocate(best, none, room, 90).tolist() == [45, 45]
     assert allocate(best, none, room, 90, prices=np.array([1.0, 2.0])).tolist() == [60, 30]
+
+
+def test_no_number_is_no_visit_and_no_reward() -> None:
+    # A NaN visit: untried. N is then 4 alone, so that the bonus is 0.3 sqrt(2 ln 4 / 4).
+    scores = ucb(np.array([0.5, 0.5, INF, -INF]), np.array([4.0, NAN, 0.0, -3.0]))
+    assert scores[0] == pytest.approx(0.5 + 0.3 * math.sqrt(2 * math.log(4) / 4))
+    assert scores[1:].tolist() == [INF, INF, INF]
+    assert ucb(np.array([INF, -INF]), np.ones(2), exploration=0.0).tolist() == [1.0, 0.0]
+
+
+def test_allocation_bears_prices_and_costs_that_are_no_numbers() -> None:
+    room = np.full(2, 1000.0)
+    evenly = allocate(np.array([1.0, 1.0]), np.zeros(2), room, 30, prices=np.array([NAN, -1.0]))
+    assert evenly.tolist() == [15, 15]
+    assert allocate(np.array([NAN, INF]), np.zeros(2), room, 10).tolist() == [5, 5]
+    assert allocate(np.array([1.0, 1.0]), np.zeros(2), np.array([NAN, 9.0]), 10).tolist() == [0, 9]
+    first = allocate(np.full(2, INF), np.zeros(2), room, 1, preference=np.array([NAN, -5.0]))
+    assert first.tolist() == [0, 1]
+    assert allocate(np.empty(0), np.empty(0), np.empty(0), 5).tolist() == []
+
+
+@pytest.mark.parametrize("policy", ["ucb", "gradient", "round-robin"])
+@pytest.mark.parametrize("odd", [NAN, INF, -1.0, 0.0])
+def test_odd_floors_and_costs_never_stop_the_allocation(policy: TaskPolicy, odd: float) -> None:
+    states = [
+        TaskState(1, 1e9, (2.0, 1.0), floor_secs=odd),
+        TaskState(1, 1e9, (odd, odd)),
+        TaskState(1, 1e9, (2.0, 1.0), floor_secs=0.1),
+    ]
+    assert sum(run(TaskBandit(policy=policy, epsilon=0.0), states, 30)) == 30
+
+
+def test_rounds_are_counted_where_a_choice_lasts_a_round() -> None:
+    # 128 and 64 trials are two rounds and one: N = 3. Rewards 1 and 0.9, by the guess alone: weight over trials.
+    states = [TaskState(2, 1e9, (1.0,) * 128), TaskState(0.9, 1e9, (1.0,) * 64)]
+    assert latency_gradient(states[0]) == pytest.approx(0.8 * 2 / 128)
+    assert latency_gradient(states[1]) == pytest.approx(0.8 * 0.9 / 64)
+    rounds = [1.0 + 0.3 * math.sqrt(2 * math.log(3) / 2), 0.9 + 0.3 * math.sqrt(2 * math.log(3) / 1)]
+    trials = [1.0 + 0.3 * math.sqrt(2 * math.log(192) / 128), 0.9 + 0.3 * math.sqrt(2 * math.log(192) / 64)]
+    assert rounds[1] > rounds[0]
+    assert trials[0] > trials[1]
+    by_rounds, by_trials = TaskBandit(round_trials=64).choose(states), TaskBandit().choose(states)
+    assert by_rounds is not None
+    assert by_trials is not None
+    assert (by_rounds.index, by_trials.index) == (1, 0)
+    with pytest.raises(ValueError, match="round"):
+        TaskBandit(round_trials=0)
+
+
+def test_the_gradient_rule_takes_the_largest_gradient_after_one_round_of_all() -> None:
+    states = [TaskState(1, 1e9), TaskState(1, 2e9), TaskState(1, 1e9, (1.0,))]
+    bandit = TaskBandit(policy="gradient", epsilon=0.0)
+    first = bandit.choose(states)
+    assert first is not None
+    assert (first.index, first.reason) == (1, "untried")
+    tried = [TaskState(1, 1e9, (1.0,)), TaskState(4, 1e9, (1.0,)), TaskState(1, 1e9, (2.0,))]
+    best = bandit.choose(tried)
+    assert best is not None
+    assert best.index == 1
+    assert "3.20e+00" in best.reason  # 4 x 0.8 x min(1 / 1, 1 - 0)
