@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult, MeasureRequest
-from devices.evaluator import Decide, evaluate
+from devices.evaluator import Decide, Evaluation, evaluate
 from fleet_tune.dataset import OUTCOMES, Dataset, TaskData, load
 from fleet_tune.domain import Candidate, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.errors import DatasetError, DeviceUnreachableError
@@ -183,9 +183,25 @@ def _replayed(found: Recorded, rule: StopRule, incumbent_secs: float, decide: De
     """
     if found.outcome is not Outcome.OK:
         return Measurement(found.outcome, measure_secs=found.measure_secs, detail=found.detail)
+    evaluation, secs = _evaluated(found.run_secs, rule, incumbent_secs, decide)
+    as_recorded = replace(rule, max_batches=len(found.run_secs), timeout_secs=math.inf)
+    _, recorded_secs = _evaluated(found.run_secs, as_recorded, math.inf, None)
+    measured = Measurement(
+        Outcome.OK,
+        evaluation.run_secs,
+        measure_secs=max(found.measure_secs - recorded_secs, 0.0) + secs,
+        stopped=evaluation.stopped,
+    )
+    return replace(measured, verified=measured.cost_secs < incumbent_secs)
+
+
+def _evaluated(
+    recorded_secs: Sequence[float], rule: StopRule, incumbent_secs: float, decide: Decide | None
+) -> tuple[Evaluation, float]:
+    """What the evaluator says of a kernel whose micro-batches took ``recorded_secs`` per run, and the virtual seconds
+    that it runs the kernel. Its first run, which warms up, is as long as those of the first micro-batch."""
     elapsed_secs = 0.0
-    # The evaluator's first run warms up and is not counted.
-    batches = itertools.chain(found.run_secs[:1], itertools.cycle(found.run_secs))
+    batches = itertools.chain(recorded_secs[:1], itertools.cycle(recorded_secs))
 
     def run_batch(runs: int) -> float:
         nonlocal elapsed_secs
@@ -193,13 +209,4 @@ def _replayed(found: Recorded, rule: StopRule, incumbent_secs: float, decide: De
         elapsed_secs += runs * secs
         return secs
 
-    evaluation = evaluate(run_batch, rule, incumbent_secs, decide, lambda: elapsed_secs)
-    runs = math.ceil(rule.micro_batch_secs / found.run_secs[0])
-    recorded_secs = found.run_secs[0] + sum(runs * secs for secs in found.run_secs)
-    measured = Measurement(
-        Outcome.OK,
-        evaluation.run_secs,
-        measure_secs=max(found.measure_secs - recorded_secs, 0.0) + elapsed_secs,
-        stopped=evaluation.stopped,
-    )
-    return replace(measured, verified=measured.cost_secs < incumbent_secs)
+    return evaluate(run_batch, rule, incumbent_secs, decide, lambda: elapsed_secs), elapsed_secs
