@@ -76,3 +76,21 @@ def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation
         trial_secs = float(data.build_secs[row] + data.measure_secs[row])
         found.append(Observation(candidate.sketch, candidate.decisions, float(data.cost_secs[row]), trial_secs))
     return found
+
+
+def split(data: TaskData, seed: int, calibration: int, limit: int | None = None) -> tuple[Rows, Rows]:
+    """Rows of ``calibration`` random records, and the rows of the explored set: all others of the first ``limit``.
+
+    Raises :class:`BenchError` where nothing would be left to explore.
+    """
+    count = len(data) if limit is None else min(limit, len(data))
+    if count <= calibration:
+        raise BenchError(f"{data.task.workload.name}: {count} candidates are too few for {calibration} records")
+    order = np.random.default_rng([seed, 64]).permutation(count)
+    return np.sort(order[:calibration]), np.sort(order[calibration:])
+
+
+def best_of_share(scores: NDArray[np.float64], cost_secs: NDArray[np.float64], share: int) -> float:
+    """Run time of the best candidate among the ``1 / share`` with the lowest scores (at least one); ties in order."""
+    kept = np.argsort(scores, kind="stable")[: max(len(scores) // share, 1)]
+    return float(cost_secs[kept].min())

@@ -1,8 +1,8 @@
 """Our search, in a process of its own on one core, and the time of each batch it proposes.
 
 ``python -m bench.search_once --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers each line
-``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates of the whole
-space, after that many records of the dataset, with a model trained on them.
+``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates of the
+whole space, after that many records of the dataset, with a model trained on them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH = 64
 def propose_once(data: TaskData, records: int, seed: int, method: str) -> dict[str, Any]:
     """Seconds of one batch, as in tuning: the search has proposed before, then got the outcomes of the last batch.
 
-    ``observe_secs``: what it took to take these in; ``train_secs``: to train the model (in tuning another process does).
+    ``observe_secs``: what it took to take these in; ``train_secs``: to train the model (in tuning by another process).
     """
     if len(data) < records:
         raise BenchError(f"{data.task.workload.name}: {len(data)} candidates, not {records}")

@@ -1,9 +1,9 @@
 """MetaSchedule's evolutionary search, in a process of its own on one core, and the time of each batch it proposes.
 
-``python -m bench.peers.evolutionary --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers each line
-``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates, after that
-many records of the dataset. Everything is MetaSchedule's: its default rules and post-processors, EvolutionarySearch
-(population 512, 4 generations), XGBModel, MemoryDatabase, all at their defaults, on one thread.
+``python -m bench.peers.evolutionary --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers each
+line ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates,
+after that many records of the dataset. Everything is MetaSchedule's: its default rules and post-processors, its search
+(population 512, 4 generations), its XGBModel and its MemoryDatabase, at their defaults, on one thread.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 import click
 import numpy as np
-from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from bench.common import BenchError, die_with_parent
 from bench.measured import read
+from bench.peers.candidates import Scheduler
 from devices.intrinsics import load_intrinsics
 from devices.sketch_rules import REGISTER_BLOCKED
-from devices.spaces import DesignSpace, ScheduleError, parse_module
+from devices.spaces import parse_module
 from devices.targets import parse_target
 from fleet_tune.dataset import TaskData
 
@@ -59,9 +59,7 @@ class PeerSearch:
         candidates, results = _measured(data, records, seed)
         for candidate, result in zip(candidates, results, strict=True):
             database.commit_tuning_record(
-                ms.database.TuningRecord(
-                    candidate.sch.trace, workload, result.run_secs, target, candidate.args_info
-                )
+                ms.database.TuningRecord(candidate.sch.trace, workload, result.run_secs, target, candidate.args_info)
             )
         self.train_secs = 0.0
         for start in range(0, len(candidates), BATCH):
@@ -92,8 +90,7 @@ class PeerSearch:
 
 def _measured(data: TaskData, count: int, seed: int) -> tuple[list[Any], list[Any]]:
     """``count`` random rows of MetaSchedule's sketches as its own measured candidates and results."""
-    space = DesignSpace(data.task)
-    module = parse_module(data.task.workload.module)
+    scheduler = Scheduler(data)
     theirs = {sketch.id for sketch in data.sketches if sketch.rule != REGISTER_BLOCKED}
     rows = [row for row in np.flatnonzero(data.ok).tolist() if data.candidate(row).sketch_id in theirs]
     if len(rows) < count:
@@ -102,14 +99,10 @@ def _measured(data: TaskData, count: int, seed: int) -> tuple[list[Any], list[An
     for row in np.random.default_rng(seed).permutation(rows):
         if len(candidates) == count:
             break
-        try:
-            scheduled = space.schedule(data.candidate(int(row)))
-        except ScheduleError:
+        candidate = scheduler.candidate(int(row))
+        if candidate is None:
             continue
-        schedule = Schedule(module, debug_mask="none", error_render_level="none")
-        Trace.apply_json_to_schedule(json.loads(scheduled.trace), schedule)
-        args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-        candidates.append(ms.search_strategy.MeasureCandidate(schedule, args))
+        candidates.append(candidate)
         results.append(ms.runner.RunnerResult([float(data.cost_secs[row])], None))
     if len(candidates) < count:
         raise BenchError(f"{data.task.workload.name}: only {len(candidates)} of {count} candidates could be scheduled")

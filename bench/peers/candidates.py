@@ -1,0 +1,32 @@
+"""Candidates of a dataset as MetaSchedule's own: scheduled, post-processed, with their traces."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tvm.s_tir import Schedule, Trace
+from tvm.s_tir import meta_schedule as ms
+
+from devices.spaces import DesignSpace, ScheduleError, parse_module
+from fleet_tune.dataset import TaskData
+
+
+class Scheduler:
+    """Schedules the candidates of one task."""
+
+    def __init__(self, data: TaskData) -> None:
+        self._data = data
+        self._space = DesignSpace(data.task)
+        self.module = parse_module(data.task.workload.module)
+
+    def candidate(self, row: int) -> Any | None:
+        """The MeasureCandidate of the dataset's row, None where it cannot be scheduled."""
+        try:
+            scheduled = self._space.schedule(self._data.candidate(row))
+        except ScheduleError:
+            return None
+        schedule = Schedule(self.module, debug_mask="none", error_render_level="none")
+        Trace.apply_json_to_schedule(json.loads(scheduled.trace), schedule)
+        args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+        return ms.search_strategy.MeasureCandidate(schedule, args)

@@ -1,0 +1,177 @@
+"""MetaSchedule's cost model on the candidates of a dataset: its features, its training, its ranking.
+
+``python -m bench.peers.per_store --dataset FILE --seeds 20`` prints one JSON line: for every seed and task the run time
+of the best candidate in the eighth that MetaSchedule's XGBModel ranks first, after training on the seed's 64 records.
+Features are its PerStoreFeature of the scheduled programs, extracted once in ``--jobs`` processes and kept in a folder
+of temporary files. The model is its XGBModel at its defaults but for one: it is used from the first sample on, not only
+once it has seen 100 (until then it would rank at random).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm.ir.utils import derived_object
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from bench.common import die_with_parent
+from bench.measured import Rows, best_of_share, read, split
+from bench.peers.candidates import Scheduler
+from devices.spaces import parse_module
+from devices.targets import parse_target
+from fleet_tune.dataset import Dataset, TaskData
+
+CHUNK = 50
+"""Candidates that a process schedules at a time."""
+
+Features = list[NDArray[np.float32]]
+"""For each candidate (stores, 164); (0, 164) for one that cannot be scheduled."""
+
+
+@lru_cache(maxsize=1)
+def _scheduler(dataset: Path, at: int) -> tuple[Scheduler, ms.TuneContext]:
+    data = read(dataset)[at]
+    scheduler = Scheduler(data)
+    target = parse_target(data.task.device_class.target)
+    return scheduler, ms.TuneContext(scheduler.module, target=target, num_threads=1)
+
+
+def extract(dataset: Path, at: int, rows: tuple[int, ...]) -> Features:
+    """MetaSchedule's per-store features of candidates of one task, scheduled with its post-processors."""
+    scheduler, context = _scheduler(dataset, at)
+    extractor = ms.feature_extractor.PerStoreFeature()
+    found: Features = []
+    for row in rows:
+        candidate = scheduler.candidate(row)
+        if candidate is None:
+            found.append(np.empty((0, extractor.feature_vector_length), dtype=np.float32))
+            continue
+        (features,) = extractor.extract_from(context, [candidate])
+        found.append(features.numpy().astype(np.float32))
+    return found
+
+
+def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Features]:
+    """The features of the first ``limit`` candidates of every task, from the temporary folder where they are known."""
+    content = hashlib.blake2b(path.read_bytes() + tvm.__version__.encode(), digest_size=8).hexdigest()
+    folder = Path(tempfile.gettempdir()) / "fleet-tune-bench"
+    folder.mkdir(exist_ok=True)
+    stored = folder / f"per-store-{content}-{limit}.npz"
+    if not stored.exists():
+        pieces = [
+            (at, tuple(range(start, min(start + CHUNK, limit, len(data)))))
+            for at, data in enumerate(dataset)
+            for start in range(0, min(limit, len(data)), CHUNK)
+        ]
+        arrays: dict[str, Any] = {}
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=die_with_parent) as pool:
+            waiting = [(at, pool.submit(extract, path, at, rows)) for at, rows in pieces]
+            for at in range(len(dataset)):
+                features = [each for owner, future in waiting if owner == at for each in future.result()]
+                arrays[f"rows{at}"] = np.concatenate(features)
+                arrays[f"count{at}"] = np.array([len(each) for each in features])
+        partial = stored.with_suffix(".part.npz")
+        np.savez_compressed(partial, **arrays)
+        partial.replace(stored)
+    with np.load(stored) as kept:
+        return [np.split(kept[f"rows{at}"], np.cumsum(kept[f"count{at}"])[:-1]) for at in range(len(dataset))]
+
+
+@derived_object
+class _Known(ms.feature_extractor.PyFeatureExtractor):  # type: ignore[misc]
+    """Answers with the features that its caller laid out: those of the candidates in the same call."""
+
+    def __init__(self, laid_out: Features) -> None:
+        super().__init__()
+        self.laid_out = laid_out
+
+    def extract_from(self, _context: Any, _candidates: Any) -> list[Any]:
+        return [tvm.runtime.tensor(each) for each in self.laid_out]
+
+
+def ranking(data: TaskData, features: Features, known: Rows, explored: Rows, cores: int) -> tuple[Any, float]:
+    """Scores of the ``explored`` candidates (lower is better) by a model trained on the ``known`` ones, and the seconds
+    of that training. What cannot be scheduled scores infinity, since MetaSchedule's search throws it away."""
+    module = parse_module(data.task.workload.module)
+    context = ms.TuneContext(module, target=parse_target(data.task.device_class.target), num_threads=1)
+    laid_out: Features = []
+    model = ms.cost_model.XGBModel(extractor=_Known(laid_out), num_warmup_samples=0, num_tuning_cores=cores)
+    stand_in = ms.search_strategy.MeasureCandidate(Schedule(module), [])
+    results = [
+        ms.runner.RunnerResult([float(cost)], None) if np.isfinite(cost) else ms.runner.RunnerResult(None, "failed")
+        for cost in data.cost_secs[known]
+    ]
+    laid_out[:] = [features[row] for row in known]
+    began = time.perf_counter()
+    model.update(context, [stand_in] * len(known), results)
+    train_secs = time.perf_counter() - began
+    possible = np.array([len(features[row]) > 0 for row in explored])
+    laid_out[:] = [features[row] for row in explored[possible]]
+    scores = np.full(len(explored), np.inf)
+    scores[possible] = -model.predict(context, [stand_in] * len(laid_out))
+    return scores, train_secs
+
+
+def best_by_seed(
+    path: Path, features: list[Features], seeds: tuple[int, ...], calibration: int, share: int, limit: int
+) -> tuple[list[list[float]], list[float]]:
+    """Best run time in the first share of each task's ranking, a row for each seed; seconds of every training."""
+    dataset = read(path)
+    best, trainings = [], []
+    for seed in seeds:
+        row = []
+        for data, known_features in zip(dataset, features, strict=True):
+            known, explored = split(data, seed, calibration, limit)
+            scores, secs = ranking(data, known_features, known, explored, cores=1)
+            row.append(best_of_share(scores, data.cost_secs[explored], share))
+            trainings.append(secs)
+        best.append(row)
+    return best, trainings
+
+
+@click.command()
+@click.option("--dataset", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--seeds", type=click.IntRange(min=1), required=True)
+@click.option("--calibration", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--share", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), required=True, help="Candidates of each task.")
+@click.option("--jobs", type=click.IntRange(min=1), required=True)
+def main(dataset: Path, seeds: int, calibration: int, share: int, limit: int, jobs: int) -> None:
+    """Prints the figures as one line of JSON, the last line of output."""
+    die_with_parent()
+    began = time.perf_counter()
+    features = all_features(dataset, read(dataset), limit, jobs)
+    extract_secs = time.perf_counter() - began
+    spawn = multiprocessing.get_context("spawn")
+    best: list[list[float]] = []
+    trainings: list[float] = []
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=die_with_parent) as pool:
+        parts = [tuple(range(start, seeds, jobs)) for start in range(min(jobs, seeds))]
+        waiting = [pool.submit(best_by_seed, dataset, features, part, calibration, share, limit) for part in parts]
+        by_seed: dict[int, list[float]] = {}
+        for part, future in zip(parts, waiting, strict=True):
+            rows, secs = future.result()
+            by_seed.update(zip(part, rows, strict=True))
+            trainings.extend(secs)
+        best = [by_seed[seed] for seed in range(seeds)]
+    figures = {"best_secs": best, "extract_secs": extract_secs, "train_secs": statistics.median(trainings)}
+    click.echo(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
