@@ -55,7 +55,10 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 
     ``fleet`` is probed where the records do not say what their devices are. Raises :class:`DatasetError`.
     """
-    with RecordReader(folder / "records.db") as reader:
+    records = folder / "records.db"
+    if not records.is_file():
+        raise DatasetError(f"{folder} has no records.db", "give a folder that 'dataset collect' or 'tune' wrote to")
+    with RecordReader(records) as reader:
         meta, tasks = reader.meta(), reader.tasks()
     stored = meta.get(preparation().FINGERPRINTS)
     if stored is not None:
@@ -69,7 +72,7 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
             "name the fleet that measured it with --fleet",
         )
     entries = {task.id: (task, sketches_of(task)) for task in tasks}
-    packed, left_out = _packed(folder / "records.db", meta.get("model", ""), entries, prints)
+    packed, left_out = _packed(records, meta.get("model", ""), entries, prints)
     if not packed.candidates:
         raise DatasetError(
             f"{folder} has no measured candidate", "measure some first, with 'dataset collect' or 'tune'"
