@@ -2,55 +2,158 @@
 
 Notation: ``n`` candidates, ``L`` loops (from the outermost, loops that are always 1 left out), ``A`` axes.
 *Depth* ``k`` is the sub-nest of the loops ``k..L-1``: depth 0 is the whole nest, depth ``L`` one point.
-Arrays put the candidate last, ``(L + 1, n)``, so that each step is one numpy call over all candidates.
+Arrays put the candidate last, ``(L + 1, n)``, so that each step is one numpy call over all candidates. All of them
+have the floating type that the nest was made with; in float32 counts are exact up to ``2**24``, and products of small
+factors beyond.
+
+What does not depend on the decisions is worked out once for each statement and kept (:func:`_shape`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.sketch import INLINE_LOCATION, Access, Location, Sketch, Statement
 from policies.sampling import Matrix
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
 
 def loop_extents(statement: Statement, matrix: Matrix) -> Floats:
     """Extent of every loop of the statement, shape ``(number of loops, n)``, loops of extent 1 included."""
     extents = np.empty((len(statement.loops), len(matrix)))
-    for at, loop in enumerate(statement.loops):
-        extents[at] = loop.extent if loop.column is None else matrix[:, loop.column]
+    _fill_extents(statement, matrix, range(len(statement.loops)), extents)
     return extents
 
 
+def _fill_extents(statement: Statement, matrix: Matrix, loops: Sequence[int], extents: Floats) -> None:
+    """Write the extents of these loops of a statement into the rows of ``extents``; see :class:`Loop`."""
+    for row, at in enumerate(loops):
+        loop = statement.loops[at]
+        if loop.rest:
+            continue
+        if loop.values:
+            extents[row] = np.array(loop.values)[matrix[:, loop.column]]
+        else:
+            extents[row] = loop.extent if loop.column is None else matrix[:, loop.column]
+    for row, at in enumerate(loops):
+        loop = statement.loops[at]
+        if loop.rest:
+            others = [
+                extents[other]
+                for other, its in enumerate(loops)
+                if statement.loops[its].axis == loop.axis and other != row
+            ]
+            whole = np.full(len(matrix), statement.axes[loop.axis].extent, dtype=extents.dtype)
+            extents[row] = np.ceil(whole / product_of(others, np.ones_like(whole)))
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What is known of a nest before any decision; ``L`` kept loops.
+
+    ``kept``: their indices in the statement. ``axes``, ``kinds``, ``reduction``: of each of them; a loop that runs over
+    partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop. ``parts``: for
+    each axis, the loops that run over it, from the outermost. ``digits``: of each axis, empty where it is plain.
+    """
+
+    kept: tuple[int, ...]
+    axes: tuple[int, ...]
+    kinds: tuple[str, ...]
+    reduction: tuple[bool, ...]
+    step_depth: int
+    parts: tuple[tuple[int, ...], ...]
+    digits: tuple[tuple[int, ...], ...]
+
+
 @lru_cache(maxsize=1024)
-def _kept(statement: Statement) -> tuple[int, ...]:
-    """Indices of the loops that are not 1 for every candidate: those of an axis of more than one iteration."""
-    return tuple(
+def _shape(statement: Statement) -> _Shape:
+    kept = tuple(
         at
         for at, loop in enumerate(statement.loops)
-        if statement.axes[loop.axis].extent > 1 and not (loop.column is None and loop.extent == 1)
+        if statement.axes[loop.axis].extent > 1 and (loop.column is not None or loop.rest or loop.extent != 1)
+    )
+    loops = [statement.loops[at] for at in kept]
+    axes = tuple(loop.axis for loop in loops)
+    reduction = tuple(statement.axes[loop.axis].reduction and loop.partial is None for loop in loops)
+    return _Shape(
+        kept=kept,
+        axes=axes,
+        kinds=tuple(statement.loops[at].kind for at in kept),
+        reduction=reduction,
+        step_depth=max((at + 1 for at, reduces in enumerate(reduction) if reduces), default=0),
+        parts=tuple(
+            tuple(at for at, loop in enumerate(loops) if axis in (loop.axis, loop.partial))
+            for axis in range(len(statement.axes))
+        ),
+        digits=tuple(axis.digits for axis in statement.axes),
     )
 
 
 @dataclass(frozen=True)
-class Nest:
-    """The loop nest of a statement for ``n`` candidates.
+class _Dimension:
+    """One dimension of a buffer: ``size``, and (digit, absolute coefficient) of every digit that moves its index."""
 
-    ``extents`` (L, n); ``outer`` (L + 1, n): product of the extents of the loops outside each depth; ``inside``
-    (L + 1, A, n): iterations of each axis inside each depth.
+    size: int
+    digits: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=1024)
+def _digit_axes(statement: Statement) -> tuple[tuple[int, int], ...]:
+    """(axis, extent) of every digit of the statement's axes; a plain axis is one digit."""
+    return tuple(
+        (number, extent) for number, axis in enumerate(statement.axes) for extent in (axis.digits or (axis.extent,))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _dimensions(statement: Statement, access: Access) -> tuple[_Dimension, ...]:
+    digits = _digit_axes(statement)
+    return tuple(
+        _Dimension(size, tuple((j, abs(c)) for j, c in enumerate(coefficients) if c and digits[j][1] > 1))
+        for size, coefficients in zip(access.shape, access.index, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def has_digits(statement: Statement) -> bool:
+    return any(axis.digits for axis in statement.axes)
+
+
+def in_digits(statement: Statement, inside: Sequence[Floats]) -> Sequence[Floats]:
+    """Values that each digit takes while axis ``j`` runs over ``inside[j]`` consecutive values, each ``(n,)``.
+
+    The fastest digit turns first; the next one moves on once for each of its turns.
+    """
+    if not has_digits(statement):
+        return inside
+    found: list[Floats] = []
+    for axis, within in zip(statement.axes, inside, strict=True):
+        turns, own = within, []
+        for extent in reversed(axis.digits or (axis.extent,)):
+            own.append(np.minimum(turns, extent))
+            turns = np.ceil(turns / extent)
+        found += reversed(own)
+    return found
+
+
+class Nest:
+    """The loop nest of a statement for ``n`` candidates; arrays are made when they are first asked for.
+
+    ``extents`` (L, n): extent of each kept loop.
     """
 
-    statement: Statement
-    kept: tuple[int, ...]
-    extents: Floats
-    outer: Floats
-    inside: Floats
+    def __init__(self, statement: Statement, extents: Floats) -> None:
+        self.statement = statement
+        self.extents = extents
+        self._known = _shape(statement)
 
     @property
     def count(self) -> int:
@@ -58,15 +161,96 @@ class Nest:
 
     @property
     def depth(self) -> int:
-        return len(self.kept)
+        return len(self._known.kept)
 
-    @cached_property
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the loops that are not 1 for every candidate: those of an axis of more than one iteration."""
+        return self._known.kept
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Axis of each kept loop."""
+        return self._known.axes
+
+    def moves(self, at: int) -> tuple[int, ...]:
+        """The axes that a kept loop runs over: its own, and that of partial results."""
+        partial = self.statement.loops[self.kept[at]].partial
+        return (self.axes[at],) if partial is None else (self.axes[at], partial)
+
+    @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(self.statement.loops[at].kind for at in self.kept)
+        return self._known.kinds
+
+    @property
+    def reduction(self) -> tuple[bool, ...]:
+        return self._known.reduction
+
+    @property
+    def step_depth(self) -> int:
+        """Depth just inside the innermost reduction loop: what is done for one step of the reduction."""
+        return self._known.step_depth
+
+    def full(self, value: float) -> Floats:
+        """A vector of this value for every candidate, shape ``(n,)``."""
+        return np.full(self.count, value, dtype=self.extents.dtype)
 
     @cached_property
-    def reduction(self) -> tuple[bool, ...]:
-        return tuple(self.statement.axes[self.statement.loops[at].axis].reduction for at in self.kept)
+    def columns(self) -> NDArray[np.intp]:
+        """0 to ``n - 1``."""
+        return np.arange(self.count)
+
+    @cached_property
+    def outer(self) -> Floats:
+        """Product of the extents of the loops outside each depth, shape ``(L + 1, n)``."""
+        outer = np.empty((self.depth + 1, self.count), dtype=self.extents.dtype)
+        outer[0] = 1.0
+        for at in range(self.depth):  # numpy's cumprod is many times slower
+            np.multiply(outer[at], self.extents[at], out=outer[at + 1])
+        return outer
+
+    @cached_property
+    def within(self) -> Floats:
+        """Iterations inside each depth, shape ``(L + 1, n)``."""
+        within = np.empty((self.depth + 1, self.count), dtype=self.extents.dtype)
+        within[-1] = 1.0
+        for at in reversed(range(self.depth)):
+            np.multiply(within[at + 1], self.extents[at], out=within[at])
+        return within
+
+    @cached_property
+    def _axis_within(self) -> tuple[Floats, ...]:
+        """For each axis of ``p`` loops the iterations inside its last 0 to ``p`` loops, shape ``(p + 1, n)``."""
+        tables = []
+        for parts in self._known.parts:
+            table = np.empty((len(parts) + 1, self.count), dtype=self.extents.dtype)
+            table[0] = 1.0
+            for row, at in enumerate(reversed(parts)):
+                np.multiply(table[row], self.extents[at], out=table[row + 1])
+            tables.append(table)
+        return tuple(tables)
+
+    def inside(self, depth: int) -> list[Floats]:
+        """Iterations of each axis inside a depth, ``A`` vectors of shape ``(n,)``: not to be written to."""
+        return [
+            table[sum(at >= depth for at in parts)]
+            for table, parts in zip(self._axis_within, self._known.parts, strict=True)
+        ]
+
+    def inside_at(self, depth: Ints) -> list[Floats]:
+        """As :meth:`inside`, at a depth that differs between candidates, shape ``(n,)``."""
+        found = []
+        for table, parts in zip(self._axis_within, self._known.parts, strict=True):
+            if not parts:
+                found.append(table[0])
+                continue
+            rows = np.array([sum(at >= k for at in parts) for k in range(self.depth + 1)]) * self.count
+            found.append(table.ravel()[rows[depth] + self.columns])
+        return found
+
+    def pick(self, table: Floats, depth: Ints) -> Floats:
+        """``table[depth[i], i]`` of a table of shape ``(L + 1, n)``, shape ``(n,)``."""
+        return np.asarray(table.ravel()[depth * self.count + self.columns])
 
     def compact_depth(self, depth: int) -> int:
         """Depth in the kept loops of a depth counted in all loops of the statement."""
@@ -74,142 +258,212 @@ class Nest:
 
     def product(self, *kinds: str) -> Floats:
         """Product of the extents of the loops of these kinds, shape ``(n,)``."""
-        chosen = [at for at, kind in enumerate(self.kinds) if kind in kinds]
-        return np.asarray(self.extents[chosen].prod(axis=0))
+        return self._product([at for at, kind in enumerate(self.kinds) if kind in kinds])
 
     def points(self, depth: int = 0) -> Floats:
         """Iterations inside a depth, shape ``(n,)``."""
-        return np.asarray(self.extents[depth:].prod(axis=0))
+        return np.asarray(self.within[depth])
 
     def spatial_points(self, depth: int) -> Floats:
         """Iterations of spatial loops inside a depth, shape ``(n,)``."""
-        chosen = [at for at in range(depth, self.depth) if not self.reduction[at]]
-        return np.asarray(self.extents[chosen].prod(axis=0))
+        return self._product([at for at in range(depth, self.depth) if not self.reduction[at]])
 
-    @cached_property
-    def step_depth(self) -> int:
-        """Depth just inside the innermost reduction loop: what is done for one step of the reduction."""
-        return max((at + 1 for at, reduces in enumerate(self.reduction) if reduces), default=0)
+    def reduced_points(self, depth: int) -> Floats:
+        """Iterations of reduction loops inside a depth, shape ``(n,)``."""
+        return self._product([at for at in range(depth, self.depth) if self.reduction[at]])
 
-
-def nest(statement: Statement, matrix: Matrix) -> Nest:
-    """The nest of ``statement`` for every row of ``matrix``."""
-    kept = _kept(statement)
-    count = len(matrix)
-    extents = np.empty((len(kept), count))
-    for row, at in enumerate(kept):
-        loop = statement.loops[at]
-        extents[row] = loop.extent if loop.column is None else matrix[:, loop.column]
-    outer = np.ones((len(kept) + 1, count))
-    np.cumprod(extents, axis=0, out=outer[1:])
-    inside = np.ones((len(kept) + 1, len(statement.axes), count))
-    for row in range(len(kept) - 1, -1, -1):
-        inside[row] = inside[row + 1]
-        inside[row, statement.loops[kept[row]].axis] *= extents[row]
-    return Nest(statement, kept, extents, outer, inside)
+    def _product(self, loops: Sequence[int]) -> Floats:
+        return product_of([self.extents[at] for at in loops], self.full(1.0))
 
 
-def touched_elements(statement: Statement, access: Access, inside: Floats) -> Floats:
-    """Distinct elements of an access touched while each axis runs over ``inside[..., axis, :]``, shape ``(..., n)``.
+def product_of(factors: Sequence[Floats], one: Floats) -> Floats:
+    """Product of vectors, ``one`` where there are none; a new array only where there are several."""
+    if not factors:
+        return one
+    total = factors[0]
+    for factor in factors[1:]:
+        total = total * factor
+    return total
 
-    One dimension indexed by ``sum_j c_j * axis_j`` covers at most ``1 + sum_j |c_j| * (extent_j - 1)`` values, the
+
+def nest(statement: Statement, matrix: Matrix, dtype: DTypeLike = np.float64) -> Nest:
+    """The nest of ``statement`` for every row of ``matrix``, worked out in ``dtype``."""
+    kept = _shape(statement).kept
+    extents = np.empty((len(kept), len(matrix)), dtype=dtype)
+    _fill_extents(statement, matrix, kept, extents)
+    return Nest(statement, extents)
+
+
+def _span(dimension: _Dimension, digits: Sequence[Floats]) -> Floats:
+    """Values that a dimension's index takes, shape ``(n,)``: see :func:`touched_elements`."""
+    if len(dimension.digits) == 1:
+        return np.minimum(digits[dimension.digits[0][0]], dimension.size)
+    span = _range(dimension, digits)
+    if any(c > 1 for _, c in dimension.digits):
+        distinct = product_of([digits[j] for j, _ in dimension.digits], span)
+        span = np.minimum(span, distinct)
+    return np.minimum(span, dimension.size)
+
+
+def _range(dimension: _Dimension, digits: Sequence[Floats]) -> Floats:
+    """Last value minus first value of a dimension's index, plus one, shape ``(n,)``."""
+    (first, c), *others = dimension.digits
+    total = digits[first] if c == 1 else digits[first] * c
+    for j, other in others:
+        total = total + (digits[j] if other == 1 else digits[j] * other)
+    least = sum(c for _, c in dimension.digits) - 1
+    return total - least if least else total
+
+
+def touched_elements(statement: Statement, access: Access, inside: Sequence[Floats]) -> Floats:
+    """Distinct elements of an access touched while axis ``j`` runs over ``inside[j]`` values, shape ``(n,)``.
+
+    One dimension indexed by ``sum_j c_j * digit_j`` covers at most ``1 + sum_j |c_j| * (extent_j - 1)`` values, the
     product of the extents, and the dimension's size; the least of them is taken. Exact where the range is dense or
-    only one axis is involved.
+    only one digit is involved.
     """
-    touched = np.ones((*inside.shape[:-2], inside.shape[-1]))
-    for size, coefficients in zip(access.shape, access.index, strict=True):
-        axes = [(j, abs(c)) for j, c in enumerate(coefficients) if c and statement.axes[j].extent > 1]
-        if not axes:
-            continue
-        if len(axes) == 1:
-            span = np.minimum(inside[..., axes[0][0], :], size)
-        else:
-            span = np.full(touched.shape, 1.0 - sum(c for _, c in axes))
-            for j, c in axes:
-                span += c * inside[..., j, :]
-            if any(c > 1 for _, c in axes):
-                distinct = inside[..., axes[0][0], :].copy()
-                for j, _ in axes[1:]:
-                    distinct *= inside[..., j, :]
-                span = np.minimum(span, distinct)
-            span = np.minimum(span, size)
-        touched *= span
-    return touched
+    digits = in_digits(statement, inside)
+    spans = [_span(dimension, digits) for dimension in _dimensions(statement, access) if dimension.digits]
+    return product_of(spans, np.ones_like(inside[0]))
 
 
 def footprint(loops: Nest, access: Access) -> Floats:
-    """Distinct elements of an access touched inside each depth, shape ``(L + 1, n)``; see touched_elements."""
-    return touched_elements(loops.statement, access, loops.inside)
+    """Distinct elements of an access touched inside each depth, shape ``(L + 1, n)``; see touched_elements.
+
+    From the innermost loop outwards only what a loop moves is worked out anew.
+    """
+    statement = loops.statement
+    dimensions = [dimension for dimension in _dimensions(statement, access) if dimension.digits]
+    digits = _digit_axes(statement)
+    uses = [digits[j][0] for dimension in dimensions for j, _ in dimension.digits]
+    rounded = {loop.axis for loop in statement.loops if loop.rest}
+    # A loop of an axis that has a whole dimension to itself multiplies the footprint by the loop's extent, unless the
+    # product of the axis' extents was rounded up.
+    plain: dict[int, _Dimension] = {}
+    for dimension in dimensions:
+        axis, extent = digits[dimension.digits[0][0]]
+        alone = len(dimension.digits) == 1 and uses.count(axis) == 1 and not statement.axes[axis].digits
+        if alone and dimension.size >= extent and axis not in rounded:
+            plain[axis] = dimension
+    compound = [dimension for dimension in dimensions if dimension not in plain.values()]
+    touched = np.empty((loops.depth + 1, loops.count), dtype=loops.extents.dtype)
+    touched[-1] = 1.0
+    spans = [touched[-1]] * len(compound)
+    product = touched[-1]  # of the plain dimensions
+    for at in reversed(range(loops.depth)):
+        moved = [axis for axis in loops.moves(at) if axis in uses]
+        if not moved:
+            touched[at] = touched[at + 1]
+        elif all(axis in plain for axis in moved):
+            np.multiply(touched[at + 1], loops.extents[at], out=touched[at])
+            product = product * loops.extents[at] if compound else touched[at]
+        else:
+            inside = in_digits(statement, loops.inside(at))
+            for number, dimension in enumerate(compound):
+                if any(digits[j][0] in moved for j, _ in dimension.digits):
+                    spans[number] = _span(dimension, inside)
+            for axis in moved:
+                if axis in plain:
+                    product = product * loops.extents[at]
+            touched[at] = product
+            for span in spans:
+                np.multiply(touched[at], span, out=touched[at])
+    return touched
 
 
-def contiguous_run(loops: Nest, access: Access, depth: int) -> Floats:
-    """Elements read one after the other in memory inside a depth, shape ``(n,)``.
+def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Sequence[Floats] | None = None) -> Floats:
+    """Elements read one after the other in memory inside a depth (of all or of each candidate), shape ``(n,)``.
 
     The last dimension's range; where it covers the dimension, times the range of the one before, and so on. A packed
-    access lies in the order of the loops: its whole footprint is contiguous.
+    access lies in the order of the loops: its whole footprint is contiguous. ``inside`` saves working it out again.
     """
+    if inside is None:
+        inside = loops.inside(depth) if isinstance(depth, int) else loops.inside_at(depth)
     if access.packed:
-        return np.asarray(footprint(loops, access)[depth])
-    run = np.ones(loops.count)
-    whole = np.ones(loops.count, dtype=bool)
-    for size, coefficients in zip(reversed(access.shape), reversed(access.index), strict=True):
-        span = np.ones(loops.count)
-        for j, c in enumerate(coefficients):
-            if c:
-                span += abs(c) * (loops.inside[depth, j] - 1.0)
-        span = np.minimum(span, size)
-        run = np.where(whole, run * span, run)
-        whole &= span >= size
+        return touched_elements(loops.statement, access, inside)
+    digits = in_digits(loops.statement, inside)
+    run = loops.full(1.0)
+    whole: NDArray[np.bool_] | None = None  # where all dimensions so far are covered; None: everywhere
+    for dimension in reversed(_dimensions(loops.statement, access)):
+        if not dimension.digits:
+            if dimension.size > 1:
+                break  # one value of many: what lies before it is not contiguous with it
+            continue
+        span = np.minimum(_range(dimension, digits), dimension.size)
+        run = run * span if whole is None else run * np.where(whole, span, 1.0)
+        covered = span >= dimension.size
+        whole = covered if whole is None else whole & covered
+        if not whole.any():
+            break
     return run
 
 
 def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
     """Whether neighbours along ``axis`` are neighbours in memory; None where the access does not depend on it."""
-    depends = [at for at, coefficients in enumerate(access.index) if coefficients[axis]]
+    own = [j for j, (its, _) in enumerate(_digit_axes(statement)) if its == axis]
+    depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in own)]
     if not depends or statement.axes[axis].extent == 1:
         return None
     if access.packed:
         return True
-    inner_is_unit = all(size == 1 for size in access.shape[depends[-1] + 1 :])
-    return len(depends) == 1 and inner_is_unit and abs(access.index[depends[0]][axis]) == 1
+    # Neighbours differ in the fastest digit, which must move the last dimension of more than one value by one.
+    fastest = [at for at in depends if access.index[at][own[-1]]]
+    if len(fastest) != 1 or (len(own) == 1 and len(depends) != 1):
+        return False
+    inner_is_unit = all(size == 1 for size in access.shape[fastest[0] + 1 :])
+    return inner_is_unit and abs(access.index[fastest[0]][own[-1]]) == 1
 
 
-def working_set(loops: Nest, footprints: list[Floats]) -> Floats:
+def working_set(loops: Nest, footprints: Sequence[Floats]) -> Floats:
     """Bytes of all buffers touched inside each depth, shape ``(L + 1, n)``; a buffer accessed twice counts once.
 
-    Buffers of the scope ``local`` are registers and do not count.
+    ``footprints``: of each access of the statement, in order. Buffers of the scope ``local`` are registers and do not
+    count.
     """
-    largest: dict[str, Floats] = {}
+    largest: dict[str, tuple[Access, Floats]] = {}
     for access, touched in zip(loops.statement.accesses, footprints, strict=True):
         if access.scope == "local":
             continue
-        size = touched * access.element_bytes
         known = largest.get(access.buffer)
-        largest[access.buffer] = size if known is None else np.maximum(known, size)
-    return sum(largest.values(), np.zeros((loops.depth + 1, loops.count)))
+        if known is None:
+            largest[access.buffer] = (access, touched)
+        elif known[1] is not touched:
+            largest[access.buffer] = (access, np.maximum(known[1], touched))
+    total = np.zeros((loops.depth + 1, loops.count), dtype=loops.extents.dtype)
+    for access, touched in largest.values():
+        total += touched * access.element_bytes
+    return total
 
 
 def fitting_depth(resident: Floats, capacity_bytes: float) -> Ints:
     """Depth of the largest sub-nest whose working set (``resident``, (L + 1, n)) fits, shape ``(n,)``.
 
-    ``L`` where not even one point fits.
+    ``L`` where not even one point fits. A working set never grows with the depth.
     """
-    fits = resident <= capacity_bytes
-    fits[-1] = True
-    return np.asarray(fits.argmax(axis=0))
+    too_large = (resident[:-1] > capacity_bytes).view(np.uint8)
+    return np.asarray(np.add.reduce(too_large, axis=0, dtype=np.uint8 if len(resident) < 256 else np.int64), np.int64)
 
 
-def moved_elements(loops: Nest, touched: Floats, fits: Ints) -> Floats:
+def moving_outer(loops: Nest, touched: Floats) -> Floats:
+    """How often an access' footprint inside each depth has to be brought in, shape ``(L + 1, n)``.
+
+    The product of the extents of the loops outside, except that loops directly around it that do not move the access
+    (its footprint ``touched``, (L + 1, n), does not grow with them: they reuse what is there) are free.
+    """
+    times = np.empty_like(touched)
+    times[0] = 1.0
+    for at in range(loops.depth):
+        times[at + 1] = times[at]
+        np.copyto(times[at + 1], loops.outer[at + 1], where=touched[at] > touched[at + 1])
+    return times
+
+
+def moved_elements(loops: Nest, touched: Floats, fits: Ints, times: Floats | None = None) -> Floats:
     """Elements of one access that come into a cache holding the sub-nest at depth ``fits``, shape ``(n,)``.
 
-    The sub-nest's footprint comes in once for every iteration of the loops outside, except that loops directly
-    around it which do not move the access (they reuse what is there) are free.
+    The sub-nest's footprint as often as :func:`moving_outer` says; ``times`` saves working that out again.
     """
-    depth = np.arange(loops.depth)[:, None]
-    moves = (touched[:-1] > touched[1:]) & (depth < fits)
-    innermost_mover = np.where(moves, depth + 1, 0).max(axis=0, initial=0)
-    columns = np.arange(loops.count)
-    return np.asarray(touched[fits, columns] * loops.outer[innermost_mover, columns])
+    return loops.pick(touched, fits) * loops.pick(moving_outer(loops, touched) if times is None else times, fits)
 
 
 def vector_extent(loops: Nest) -> Floats:
@@ -222,31 +476,31 @@ def vector_extent(loops: Nest) -> Floats:
         return loops.product("vectorize")
     statement = loops.statement
     if not statement.vectorize_limit or not loops.kept or loops.kept[-1] != len(statement.loops) - 1:
-        return np.ones(loops.count)
+        return loops.full(1.0)
     if loops.reduction[-1]:
-        return np.ones(loops.count)
+        return loops.full(1.0)
     return np.where(loops.extents[-1] <= statement.vectorize_limit, loops.extents[-1], 1.0)
 
 
-def parallel_extent(loops: Nest, fusible: Ints) -> Floats:
+def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
     """Iterations that may run in parallel, shape ``(n,)``.
 
-    Loops of the kind ``parallel`` (``blockIdx.x`` on CUDA) where there are any; else, with ``parallel_limit``, the
-    leading spatial loops are fused until their product exceeds the limit, at most ``fusible`` of them (a loop that
-    also encloses another block ends the fusion).
+    Loops of the kind ``parallel`` (``blockIdx`` on CUDA) where there are any; else, with ``parallel_limit``, the
+    leading spatial loops are fused until their product exceeds the limit, at most ``fusible`` of them and at most
+    :attr:`Statement.fusible` (a loop that also encloses another block ends the fusion; None: no such loop).
     """
-    explicit = [at for at, kind in enumerate(loops.kinds) if kind in ("parallel", "blockIdx.x")]
-    if explicit:
-        return np.asarray(loops.extents[explicit].prod(axis=0))
-    fused = np.ones(loops.count)
-    if not loops.statement.parallel_limit:
-        return fused
-    for at in range(loops.depth):
-        if loops.reduction[at]:
-            break
-        # The loop that exceeds the limit is still taken in, and ends the fusion.
-        fused = np.where((fused <= loops.statement.parallel_limit) & (at < fusible), fused * loops.extents[at], fused)
-    return fused
+    explicit = ("parallel", "blockIdx.x", "blockIdx.y")
+    if any(kind in explicit for kind in loops.kinds):
+        return loops.product(*explicit)
+    limit = loops.statement.parallel_limit
+    if not limit:
+        return loops.full(1.0)
+    leading = next((at for at, reduces in enumerate(loops.reduction) if reduces), loops.depth)
+    if loops.statement.fusible is not None:
+        leading = min(leading, loops.compact_depth(loops.statement.fusible))
+    # The loop that exceeds the limit is still taken in, and ends the fusion.
+    last = np.add.reduce((loops.outer[:leading] <= limit).view(np.uint8), axis=0, dtype=np.int64)
+    return loops.pick(loops.outer, last if fusible is None else np.minimum(last, fusible))
 
 
 def enclosing_depth(sketch: Sketch, main: Nest, statement: Statement, matrix: Matrix) -> Ints:

@@ -116,14 +116,15 @@ def penalties(symbols: Symbols, limit: Limits) -> Penalties:
     )
 
 
-def statement_secs(symbols: Symbols, terms: Penalties, limit: Limits) -> Floats:
-    """Compute plus memory latency of one statement: ``S8 / U_p + S5 / U_m``.
+def statement_secs(symbols: Symbols, terms: Penalties, limit: Limits) -> tuple[Floats, Floats]:
+    """Compute and memory latency of one statement: ``L_c = S8 / U_p`` and ``L_m = S5 / U_m``.
 
-    ``U_p = T_p * P_l0c * P_l1c * alpha * P_l2c`` and ``U_m = T_m * P_l0m * P_l1m * P_l2m``.
+    ``U_p = T_p * P_l0c * P_l1c * alpha * P_l2c`` and ``U_m = T_m * P_l0m * P_l1m`` (capacity of the upper levels)
+    ``* P_l2m``.
     """
     compute = limit.peak_flops * terms.l0_c * terms.l1_c * terms.alpha_l1 * terms.l2_c
     memory = limit.bandwidth_bytes * terms.l0_m * terms.l1_m * terms.l2_m
-    return symbols.s8 / compute + symbols.s5 / memory
+    return symbols.s8 / compute, symbols.s5 / memory
 
 
 def equation_1(statements: Sequence[Symbols], limit: Limits) -> Floats:
@@ -132,5 +133,6 @@ def equation_1(statements: Sequence[Symbols], limit: Limits) -> Floats:
         raise ValueError("equation 1 needs at least one statement")
     total = np.zeros_like(statements[0].s1)
     for symbols in statements:
-        total = total + statement_secs(symbols, penalties(symbols, limit), limit)
+        compute, memory = statement_secs(symbols, penalties(symbols, limit), limit)
+        total = total + compute + memory
     return total

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Loop, Sketch, Tile
-from policies.analyzer import analyse, feasible, latency_secs
+from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from policies.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
 from policies.sampling import sample
 from policies.symbols import Limits, Symbols, equation_1, limits, penalties, utilisation
 
@@ -113,37 +113,139 @@ def test_undescribed_sketch_is_refused_clearly(undescribed: Sketch, cpu: DeviceA
 
 @pytest.fixture
 def threads(tiled: Sketch) -> Sketch:
-    """The matrix product on CUDA: blocks, virtual threads, threads, k outer, inner tile, k inner, innermost."""
-    main = tiled.statements[0]
+    """The matrix product on CUDA: blocks, virtual threads, threads, k outer, inner tile, k inner, innermost.
+
+    Both operands are fetched into shared memory for each step of the outer k; the result is written back at the end.
+    """
     loops = (
         Loop(0, 0, kind="blockIdx.x"), Loop(1, 5, kind="blockIdx.x"), Loop(0, 1, kind="vthread"),
         Loop(1, 6, kind="vthread"), Loop(0, 2, kind="threadIdx.x"), Loop(1, 7, kind="threadIdx.x"), Loop(2, 10),
         Loop(0, 3), Loop(1, 8), Loop(2, 11), Loop(0, 4), Loop(1, 9),
     )  # fmt: skip
-    statement = dataclasses.replace(main, loops=loops, parallel_limit=0, vectorize_limit=0, unroll_column=None)
-    return Sketch(0, "tiling", "cuda", (Tile(256, 5, 64), Tile(256, 5, 64), Tile(256, 2, 64)), (statement,))
+    axes = tiled.statements[0].axes
+
+    def copy(name: str, source: Access, target: Access, depth: int, flop: float = 0.0) -> Statement:
+        own = (Axis("v0", 256, False), Axis("v1", 256, False))
+        plain = ((1, 0), (0, 1))
+        accesses = (
+            dataclasses.replace(source, index=plain, write=False),
+            dataclasses.replace(target, index=plain, write=True),
+        )
+        return Statement(name, own, (Loop(0, None, 256), Loop(1, None, 256)), accesses, flop, fixed_depth=depth)
+
+    a = Access("A_shared", (256, 256), 4, ((1, 0, 0), (0, 0, 1)), scope="shared")
+    b = Access("B_shared", (256, 256), 4, ((0, 0, 1), (0, 1, 0)), scope="shared")
+    c = Access("C_local", (256, 256), 4, ((1, 0, 0), (0, 1, 0)), write=True, scope="local")
+    main = Statement("matmul", axes, loops, (a, b, c), 2.0, unroll_column=12)
+    statements = (
+        main,
+        copy("A_shared", Access("A", (256, 256), 4, ()), a, 7),
+        copy("B_shared", Access("B", (256, 256), 4, ()), b, 7),
+        copy("C", c, Access("C", (256, 256), 4, ()), 6),
+    )
+    decisions = (Tile(256, 5, 64), Tile(256, 5, 64), Tile(256, 2, 64), Choice("unroll", (0, 64, 1024)))
+    return Sketch(0, "tiling", "cuda", decisions, statements)
 
 
 def test_cuda_symbols_by_hand(threads: Sketch, gpu: DeviceAbstraction) -> None:
     # i: 8 blocks, 1, 8 threads, 4, 1. j: 4 blocks, 1, 16 threads, 2, 2. k: 32 x 8.
-    row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8]])
+    row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
     known = analyse(threads, row, gpu)
-    symbols = known.symbols[0]
-    assert symbols.s6 == 32
-    assert symbols.s4 == 128
-    assert symbols.s1 == 4 * 4 + 1 + 2  # accumulators, and one step's element of A and two of B
-    assert symbols.s3 == 4 * (32 * 8 + 8 * 64)  # both staged tiles for 8 steps of k
-    assert symbols.s5 == 4 * (32 * 32 * (32 * 8 + 8 * 64) + 256 * 256)
+    main, fetch_a, fetch_b, write = known.symbols
+    for symbols in known.symbols:
+        assert symbols.s1 == 4 * 4 + 4 + 4  # sums, and one step's elements of A and of B
+        assert symbols.s2 == 2 * 4 * 4
+        assert symbols.s3 == 4 * (32 * 8 + 8 * 64)  # both staged tiles for 8 steps of k
+        assert symbols.s4 == 128
+        assert symbols.s6 == 32
+    assert [float(each.s5[0]) for each in known.symbols] == [
+        0,  # it computes on shared memory alone
+        4 * 32 * 32 * (32 * 8),  # 32 blocks x 32 steps
+        4 * 32 * 32 * (8 * 64),
+        4 * 256 * 256,
+    ]
+    assert [float(each.s7[0]) for each in (fetch_a, fetch_b, write)] == [8, 64, 64]
+    assert main.s8 == 2 * 256**3
+    assert fetch_a.s8 == write.s8 == 0
+    # 4 warps on 4 schedulers, full; 32 of 80 multiprocessors; the L0 term 32 / (24 + 32); runs of 8 of 32 words.
+    compute = 2 * 256**3 / (14e12 * (32 / 56) * 0.4)
+    memory = (4 * 32 * 32 * 256 / (8 / 32) + 4 * 32 * 32 * 512 + 4 * 256 * 256) / 9e11
+    assert known.latency_secs[0] == pytest.approx(compute + memory + 3e-6, rel=1e-5)
     assert known.feasible.all()
 
 
 def test_cuda_limits(threads: Sketch, gpu: DeviceAbstraction) -> None:
     rows = np.array(
         [
-            [8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8],
-            [1, 1, 64, 4, 1, 4, 1, 64, 1, 1, 32, 8],  # 4,096 threads
-            [1, 1, 16, 4, 4, 1, 1, 16, 4, 4, 4, 64],  # 256 accumulators a thread
-            [1, 1, 32, 8, 1, 4, 1, 16, 2, 2, 4, 64],  # 82 KB of shared memory
+            [8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0],
+            [1, 1, 64, 4, 1, 4, 1, 64, 1, 1, 32, 8, 0],  # 4,096 threads
+            [1, 1, 16, 4, 4, 1, 1, 16, 4, 4, 4, 64, 0],  # 256 sums a thread
+            [1, 1, 32, 8, 1, 4, 1, 16, 2, 2, 4, 64, 0],  # 82 KB of shared memory
+            [8, 4, 4, 2, 1, 4, 4, 4, 2, 2, 32, 8, 0],  # 16 virtual threads
         ]
     )
-    assert feasible(threads, rows, gpu).tolist() == [True, False, False, False]
+    assert feasible(threads, rows, gpu).tolist() == [True, False, False, False, False]
+
+
+def test_rows_padded_in_shared_memory(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
+    main, *others = threads.statements
+    a, b, c = main.accesses
+    # Rows of 64 words become 64 + 8 words; rows of 8 become 8 + 0.
+    padded = tuple(dataclasses.replace(access, row_align=(32, 8)) for access in (a, b))
+    sketch = dataclasses.replace(threads, statements=(dataclasses.replace(main, accesses=(*padded, c)), *others))
+    assert analyse(sketch, row, gpu).symbols[0].s3 == 4 * (32 * 8 + 8 * 72)
+
+
+def test_a_warp_that_works_as_one_counts_as_its_lanes(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
+    main, *others = threads.statements
+    warped = dataclasses.replace(threads, statements=(dataclasses.replace(main, warp=32), *others))
+    assert analyse(warped, row, gpu).symbols[0].s4 == 32 * 128
+    assert not feasible(warped, row, gpu)[0]
+
+
+def test_cuda_loops_bound_to_nothing_are_spread_over_blocks(tiled: Sketch, gpu: DeviceAbstraction) -> None:
+    known = analyse(tiled, sample(tiled, 50, np.random.default_rng(0)), gpu)
+    assert (known.symbols[0].s4 == 1024).all()
+    assert (known.symbols[0].s6 == 64).all()
+    assert np.isfinite(known.latency_secs).all()
+
+
+@pytest.mark.parametrize("name", ["tiled", "blocked", "threads"])
+def test_chunks_in_float32_are_the_whole_in_float64(
+    name: str, request: pytest.FixtureRequest, cpu: DeviceAbstraction, gpu: DeviceAbstraction
+) -> None:
+    sketch: Sketch = request.getfixturevalue(name)
+    device = gpu if name == "threads" else cpu
+    rows = sample(sketch, CHUNK + 100, np.random.default_rng(0))
+    secs, good = score(sketch, rows, device)
+    plain = model(sketch, rows, device, np.float64)
+    assert secs == pytest.approx(plain.latency_secs, rel=1e-4)
+    assert good.tolist() == plain.feasible.tolist()
+    known = analyse(sketch, rows, device)
+    assert known.latency_secs.tolist() == secs.tolist()
+    assert known.feasible.tolist() == good.tolist()
+    expected = plain.terms()
+    assert list(known.terms) == list(expected)
+    for term, values in known.terms.items():
+        assert values.shape == (len(rows),)
+        assert values == pytest.approx(expected[term], rel=1e-3), term
+    assert len(score(sketch, rows[:0], device)[0]) == 0
+    assert all(len(values) == 0 for values in analyse(sketch, rows[:0], device).terms.values())
+
+
+def test_variants_are_evaluated_each_as_its_own(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    main, relu = blocked.statements
+    place = Location("relu", (-1, 0, 1))
+    variants = ((main, relu), (main,))
+    sketch = Sketch(5, "r", "v", (*blocked.decisions, place), variants[0], "", variants, (0, 1, 0))
+    rows = sample(sketch, 300, np.random.default_rng(0))
+    known = analyse(sketch, rows, cpu)
+    assert score(sketch, rows, cpu)[0].tolist() == known.latency_secs.tolist()
+    for at, statements in ((0, variants[0]), (1, variants[1]), (2, variants[0])):
+        own = rows[:, -1] == at
+        alone = dataclasses.replace(sketch, statements=statements, variants=(), variant_of=())
+        assert known.latency_secs[own].tolist() == latency_secs(alone, rows[own], cpu).tolist()
+    assert (known.terms["relu.secs"][rows[:, -1] == 1] == 0).all()
+    assert (known.terms["relu.secs"][rows[:, -1] != 1] > 0).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -157,3 +158,51 @@ def test_enclosing_depth() -> None:
     wrong = Statement("pad", main.axes[:1], (Loop(0, None, 4),), (), 0.0, location_column=0)
     with pytest.raises(ValueError, match="not a location"):
         enclosing_depth(sketch, nest(main, rows), wrong, rows)
+
+
+def test_loops_of_a_rest_and_of_a_chosen_value() -> None:
+    # 100 rows by threads of 8 or 32 (chosen), the rest rounded up; a grid-stride loop stands inside.
+    axes = (Axis("i", 100, False),)
+    loops = (Loop(0, 0, values=(8, 32), kind="threadIdx.x"), Loop(0, None, rest=True))
+    access = Access("A", (100,), 4, ((1,),))
+    statement = Statement("copy", axes, loops, (access,), 1.0)
+    rows = np.array([[0], [1]])
+    assert loop_extents(statement, rows).tolist() == [[8, 32], [13, 4]]
+    found = nest(statement, rows)
+    assert found.extents.tolist() == [[8, 32], [13, 4]]
+    # 104 and 128 iterations, of which the surplus does nothing: 100 elements.
+    assert footprint(found, access)[0].tolist() == [100, 100]
+
+
+def test_digits_of_a_fused_axis() -> None:
+    # i runs over 6 x 8 and A is read as A[i // 8, i % 8]; split into 4 x 12.
+    axes = (Axis("i", 48, False, digits=(6, 8)),)
+    access = Access("A", (6, 8), 4, ((1, 0), (0, 1)))
+    turned = Access("T", (8, 6), 4, ((0, 1), (1, 0)))
+    statement = Statement("copy", axes, (Loop(0, 0), Loop(0, 1)), (access, turned), 1.0)
+    found = nest(statement, np.array([[4, 12], [12, 4], [6, 8]]))
+    # 12 in a row touch two rows of eight (the bound is 2 x 8), 4 in a row four of one row, 8 a row.
+    assert footprint(found, access).tolist() == [[48, 48, 48], [16, 4, 8], [1, 1, 1]]
+    assert contiguous_run(found, access, 1).tolist() == [16, 4, 8]
+    assert contiguous_run(found, turned, 1).tolist() == [2, 1, 1]
+    assert unit_stride(statement, access, 0) is True
+    assert unit_stride(statement, turned, 0) is False
+
+
+def test_a_loop_over_partial_results_reduces_nothing() -> None:
+    # rfactor: sum over k in 64 = 4 x 16 into 4 partial sums.
+    axes = (Axis("k", 64, True), Axis("p", 64, False))
+    access = Access("A", (64,), 4, ((1, 0),))
+    sums = Access("P", (64,), 4, ((0, 1),), write=True)
+    statement = Statement("sum", axes, (Loop(0, 0, partial=1), Loop(0, 1)), (access, sums), 1.0)
+    found = nest(statement, np.array([[4, 16]]))
+    assert found.reduction == (False, True)
+    assert found.spatial_points(0).tolist() == [4]
+    assert footprint(found, sums)[:, 0].tolist() == [4, 1, 1]
+    assert footprint(found, access)[:, 0].tolist() == [64, 16, 1]
+
+
+def test_leading_loops_are_fused_up_to_the_next_statement(tiled: Sketch) -> None:
+    rows = np.array([[4, 1, 8, 8, 4, 1, 4, 16, 32, 8, 0]])
+    bounded = dataclasses.replace(tiled.statements[0], fusible=1)
+    assert parallel_extent(nest(bounded, rows)).tolist() == [4]

@@ -1,0 +1,479 @@
+"""The analytic model of a candidate on a CPU: compute and memory seconds of every statement.
+
+Pruner's analyzer with the levels of a CPU. L0, the registers, is refined to a model of the inner loop, because that is
+what decides there: cycles per vector operation from the fused-multiply-add ports and their latency (too few independent
+accumulators leave them idle), loads, stores and spilled registers. Then traffic into L1, L2 and from memory by the
+largest sub-nest that fits each of them, and the cores that have nothing to do (P_l2c).
+
+``n`` candidates; every vector has the shape ``(n,)`` and the floating type of the nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import INLINE_LOCATION, Access, Choice, Sketch, Statement
+from policies import symbols as pruner
+from policies.quantities import (
+    Floats,
+    Ints,
+    Nest,
+    contiguous_run,
+    enclosing_depth,
+    fitting_depth,
+    footprint,
+    moved_elements,
+    moving_outer,
+    nest,
+    parallel_extent,
+    unit_stride,
+    vector_extent,
+    working_set,
+)
+from policies.sampling import Matrix
+from policies.symbols import Symbols
+
+FMA_PORTS = 2
+FMA_LATENCY = 4
+LOAD_PORTS = 2
+FLOP_PER_FMA = 2
+L1_FILL_BYTES_PER_CYCLE = 48.0
+L2_FILL_BYTES_PER_CYCLE = 16.0
+EXPOSED_FILLS = 0.1
+"""Share of the time to fill caches that prefetching does not hide behind the computation."""
+SPILL_CYCLES = 4.0
+"""Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a chain."""
+USABLE_CACHE = 0.75
+"""Share of a cache that a tile can count on."""
+LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
+UNROLLED_BY_COMPILER = 8.0
+"""Iterations that a compiler unrolls by itself."""
+STRAIGHT_LINE_OPERATIONS = 128.0
+"""Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
+UNROLL_PENALTY = 0.35
+"""Slowdown for each doubling beyond them (measured: 1.4 to 3 times at 400 to 900 operations)."""
+MAX_UNROLLED_POINTS = 1500
+"""Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
+MAX_SPILL_FACTOR = 1.5
+"""Accumulators beyond this multiple of the registers are never worth building."""
+INLINED_FACTOR = 2.0
+"""How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every point."""
+LAUNCH_SECS = 3e-6
+"""Starting a parallel region."""
+
+
+_Key = tuple[str, tuple[tuple[int, ...], ...]]
+"""A buffer and how it is indexed: reading and writing it have this in common."""
+
+
+@dataclass(frozen=True)
+class _Inner:
+    """The register-blocked inner loop of a statement; every field ``(n,)``.
+
+    ``vector``: iterations of the vectorised loop, in ``vectors`` registers. ``accumulators``, ``needed``: vector
+    registers of the sums, and with the operands. ``step_operations``: vector operations of one reduction step.
+    ``loads``, ``stores``, ``cycles``: of one vector operation. ``unrolled``: straight-line vector operations.
+    """
+
+    vector: Floats
+    vectors: Floats
+    accumulators: Floats
+    needed: Floats
+    step_operations: Floats
+    loads: Floats
+    stores: Floats
+    cycles: Floats
+    unrolled: Floats
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """A statement beside the main one.
+
+    ``depth`` (n,): how many of the main statement's loops enclose it, -2 where it is inlined; ``fixed``: that number
+    where it is the same for all. ``points``: its iterations in the whole program.
+    """
+
+    statement: Statement
+    depth: Ints
+    fixed: int | None
+    points: Floats
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Whether it stands in a loop of the main statement."""
+        return self.depth > 0
+
+    @property
+    def inlined(self) -> NDArray[np.bool_]:
+        return np.asarray(self.depth == INLINE_LOCATION)
+
+
+class CpuModel:
+    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for."""
+
+    def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
+        self._sketch = sketch
+        self._matrix = matrix
+        self._device = device
+        self._statement = sketch.statements[0]
+        self._main = nest(self._statement, matrix, dtype)
+        self._hertz = device.peak_flops / (device.cores * device.lanes * FMA_PORTS * FLOP_PER_FMA)
+        self._touched = footprints(self._main)
+        self._times: dict[_Key, Floats] = {}
+        self._resident = working_set(self._main, self._touched)
+        self._beside = [self._place(other) for other in sketch.statements[1:]]
+        self._parallel = parallel_extent(self._main, self._fusible())
+        self._busy = pruner.utilisation(self._parallel, device.cores)
+        self._inner = self._inner_loop()
+        self._compute_secs = self._compute()
+        self._fills()
+        others = [self._beside_secs(beside) for beside in self._beside]
+        self._other_secs = [secs for secs, _ in others]
+        self._other_vectors = [vector for _, vector in others]
+        latency = self._main_secs + LAUNCH_SECS
+        for secs in self._other_secs:
+            latency = latency + secs
+        self.latency_secs: Floats = latency
+        self.feasible = self._inner.unrolled <= MAX_UNROLLED_POINTS
+        if self._statement.accumulator_depth is not None:
+            self.feasible &= self._inner.accumulators <= MAX_SPILL_FACTOR * device.registers
+
+    # -- where the other statements are ---------------------------------------------------------------------------
+
+    def _place(self, other: Statement) -> _Beside:
+        """Inside a loop it computes what the main statement touches there of the buffer they share, each time anew."""
+        main = self._main
+        depth = enclosing_depth(self._sketch, main, other, self._matrix)
+        fixed = main.compact_depth(other.fixed_depth) if other.location_column is None else None
+        own = 1.0
+        for axis in other.axes:
+            own *= axis.extent
+        placed = _Beside(other, depth, fixed, main.full(own))
+        if fixed == 0:
+            return placed
+        touched = {access.buffer: elements for access, elements in self._accesses()}
+        for access in other.accesses:
+            if access.buffer in touched:
+                points = self._row(touched[access.buffer], placed) * self._row(main.outer, placed)
+                points = np.maximum(points, own if access.write else 1.0)
+                if fixed is None:
+                    points = np.where(placed.inside, points, main.extents.dtype.type(own))
+                return _Beside(other, depth, fixed, points)
+        return placed
+
+    def _accesses(self) -> Sequence[tuple[Access, Floats]]:
+        return list(zip(self._statement.accesses, self._touched, strict=True))
+
+    def _row(self, table: Floats, placed: _Beside) -> Floats:
+        """The row of a table over depths at which a statement stands, shape ``(n,)``."""
+        if placed.fixed is not None:
+            return np.asarray(table[placed.fixed])
+        return self._main.pick(table, np.maximum(placed.depth, 0))
+
+    def _fusible(self) -> Ints | None:
+        """Leading loops that may be fused: those outside of every other statement; None where all may be."""
+        fusible: Ints | None = None
+        for beside in self._beside:
+            if beside.fixed == 0:
+                continue
+            end = np.where(beside.inside, beside.depth, self._main.depth)
+            fusible = end if fusible is None else np.minimum(fusible, end)
+        return fusible
+
+    # -- L0: registers --------------------------------------------------------------------------------------------
+
+    def _inner_loop(self) -> _Inner:
+        """Cycles of a vector operation in the innermost loops, from ports, latency, loads, stores and spills."""
+        main, statement, lanes = self._main, self._statement, self._device.lanes
+        registers = float(self._device.registers)
+        vector = vector_extent(main)
+        vectors = np.ceil(vector * (1.0 / lanes))
+        per_point = vectors / vector  # vector operations for one point
+        step = main.step_depth
+        step_operations = main.spatial_points(step) * per_point
+        tile = step if statement.accumulator_depth is None else main.compact_depth(statement.accumulator_depth)
+        accumulators = main.spatial_points(tile) * per_point
+
+        axis = main.axes[-1] if main.axes else 0
+        written = {access.buffer for access in statement.accesses if access.write}
+        loads, operands = main.full(0.0), main.full(0.0)
+        for access, elements in self._accesses():
+            if access.write or access.buffer in written:
+                continue
+            loaded = elements[step]
+            if main.axes and unit_stride(statement, access, axis):
+                loaded = loaded * per_point
+                # The vectors of one row of the tile are kept and used for every other row.
+                operands += np.minimum(loaded, vectors)
+            loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
+        loads /= step_operations
+
+        limit = self._unroll_limit()
+        if statement.accumulator_depth is not None:
+            held: NDArray[np.bool_] | None = None  # everywhere
+            reduced = main.reduced_points(tile)
+            unrolled = main.product("unroll") * vectors
+        else:
+            # The compiler keeps the accumulators in registers over the innermost reduction only where the loops inside
+            # it are fully unrolled, which it does by itself up to a handful of iterations.
+            held = (step_operations <= np.maximum(limit, UNROLLED_BY_COMPILER)) & (accumulators <= registers)
+            reduced = self._innermost_reduction()
+            unrolled = vectors * self._explicitly_unrolled(vector, limit)
+        updates: Floats | float = 1.0
+        if step:
+            updates = 1.0 / reduced if held is None else np.where(held, 1.0 / reduced, 1.0)
+        needed = accumulators + operands + 1.0
+        spilled = np.maximum(needed - registers, 0.0) / np.maximum(accumulators, 1.0)
+        independent = np.minimum(accumulators, registers)
+        if held is not None:
+            spilled = spilled * held
+            independent = np.where(held, independent, step_operations)
+        loads = loads + updates + spilled
+        stores = updates + spilled
+        cycles = _smooth_max(
+            1.0 / FMA_PORTS, FMA_LATENCY / np.maximum(independent, 1.0), loads * (1.0 / LOAD_PORTS), stores
+        )
+        cycles = cycles + 1.0 / step_operations + SPILL_CYCLES * spilled
+        doublings = np.log2(np.maximum(unrolled * (1.0 / STRAIGHT_LINE_OPERATIONS), 1.0))
+        cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
+        return _Inner(vector, vectors, accumulators, needed, step_operations, loads, stores, cycles, unrolled)
+
+    def _unroll_limit(self) -> Floats:
+        """Iterations up to which loops are unrolled by the unroll Choice, shape ``(n,)``; 0 where there is none."""
+        column = self._statement.unroll_column
+        if column is None:
+            return self._main.full(0.0)
+        decision = self._sketch.decisions[self._sketch.offsets.index(column)]
+        if not isinstance(decision, Choice):
+            raise ValueError(f"column {column} of {self._statement.name} is not a choice")
+        values: Floats = np.array(decision.values, dtype=self._main.extents.dtype)
+        return values[self._matrix[:, column]]
+
+    def _innermost_reduction(self) -> Floats:
+        """Iterations of the reduction loops next to each other that end at the innermost one, shape ``(n,)``."""
+        main = self._main
+        first = main.step_depth
+        while first > 0 and main.reduction[first - 1]:
+            first -= 1
+        return main.reduced_points(first)
+
+    def _explicitly_unrolled(self, vector: Floats, limit: Floats) -> Floats:
+        """Vector iterations of the largest sub-nest (reduction loops too) unrolled up to ``limit``, at least 1."""
+        inside = self._main.within * (1.0 / vector)
+        inside *= inside <= limit * (1.0 + 1e-6)
+        largest: Floats = inside.max(axis=0)
+        return np.maximum(largest, 1.0)
+
+    # -- compute and memory of the main statement -----------------------------------------------------------------
+
+    def _compute(self) -> Floats:
+        inner = self._inner
+        operations = self._main.points() * inner.vectors / inner.vector
+        flop_share = max(self._statement.flop_per_point, 1.0) / FLOP_PER_FMA
+        work = operations * inner.cycles * (flop_share / (self._hertz * self._device.cores)) / self._busy
+        for beside in self._beside:
+            if beside.fixed is None:
+                work = work * (1.0 + (INLINED_FACTOR - 1.0) * beside.inlined)
+        return work
+
+    def _fills(self) -> None:
+        """Traffic of the main statement, its seconds, and all of its seconds."""
+        device = self._device
+        local = self._local_bytes()
+        self._into_l1, self._held_l1 = self._traffic(device.l1_bytes, local)
+        self._into_l2, self._held_l2 = self._traffic(device.l2_bytes, local)
+        from_memory, _ = self._traffic(device.l3_bytes or device.l2_bytes, local)
+        share = self._busy * (self._hertz * device.cores)
+        self._l1_secs = self._into_l1 / (share * L1_FILL_BYTES_PER_CYCLE)
+        self._l2_secs = self._into_l2 / (share * L2_FILL_BYTES_PER_CYCLE)
+        self._memory_secs = from_memory / device.bandwidth_bytes
+        slowest = _smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
+        self._main_secs = slowest + EXPOSED_FILLS * (self._l1_secs + self._l2_secs)
+
+    def _local_bytes(self) -> dict[str, Floats]:
+        """Bytes of the buffers that another statement makes or takes right here; infinite where it is elsewhere."""
+        local: dict[str, Floats] = {}
+        for beside in self._beside:
+            buffers = {access.buffer for access in beside.statement.accesses}
+            for access, elements in self._accesses():
+                if access.buffer in buffers and beside.fixed != 0:
+                    size = self._row(elements, beside) * access.element_bytes
+                    local[access.buffer] = np.where(beside.inside, size, np.inf) if beside.fixed is None else size
+        return local
+
+    def _traffic(self, capacity: float, local: dict[str, Floats]) -> tuple[Floats, Floats]:
+        """Bytes moved into a cache of ``capacity`` bytes (whole lines), and the working set that stays in it.
+
+        ``local``: see :meth:`_local_bytes`; those that fit never leave the cache.
+        """
+        main, usable = self._main, USABLE_CACHE * capacity
+        fits: int | Ints = 0 if (self._resident[0] <= usable).all() else fitting_depth(self._resident, usable)
+        inside = main.inside(fits) if isinstance(fits, int) else main.inside_at(fits)
+        total = main.full(0.0)
+        known: dict[_Key, Floats] = {}
+        for access, elements in self._accesses():
+            if access.scope == "local":
+                continue
+            key = (access.buffer, access.index)
+            if key not in known:
+                if isinstance(fits, int):
+                    moved = elements[fits]
+                else:
+                    moved = moved_elements(main, elements, fits, self._times_of(key, elements))
+                run = contiguous_run(main, access, fits, inside)
+                moved = moved * access.element_bytes / line_share(run, access)
+                if access.buffer in local:
+                    moved = moved * (local[access.buffer] > usable)
+                known[key] = moved
+            total += known[key]
+        return total, main.pick(self._resident, fits) if not isinstance(fits, int) else self._resident[fits]
+
+    def _times_of(self, key: _Key, elements: Floats) -> Floats:
+        if key not in self._times:
+            self._times[key] = moving_outer(self._main, elements)
+        return self._times[key]
+
+    # -- the other statements -------------------------------------------------------------------------------------
+
+    def _beside_secs(self, beside: _Beside) -> tuple[Floats, Floats]:
+        """Seconds of a producer or consumer of the main statement, and the extent of its vector loop, each (n,).
+
+        Inside the main nest its data are in cache; with a nest of its own they come from memory or the last cache.
+        """
+        device, statement = self._device, beside.statement
+        constant = all(loop.column is None for loop in statement.loops)
+        loops = nest(statement, self._matrix[:1] if constant else self._matrix, self._main.extents.dtype)
+        vector = np.minimum(vector_extent(loops), beside.points)
+        use = np.where(vector > 1.0, vector / np.ceil(vector / device.lanes), 1.0)
+        share = self._hertz * device.cores
+        work = beside.points / use * (max(len(statement.accesses), 1) / LOAD_PORTS / share)
+        if beside.fixed is not None and beside.fixed > 0:
+            return work / self._busy, vector
+        own = pruner.utilisation(parallel_extent(loops), device.cores)
+        moved = float(sum(_bytes(access) for access in statement.accesses if access.scope == "global"))
+        if moved > max(device.l3_bytes, device.l2_bytes):
+            memory = np.asarray(moved / device.bandwidth_bytes, dtype=vector.dtype)
+        else:
+            memory = moved / (L2_FILL_BYTES_PER_CYCLE * share) / own
+        alone = np.maximum(work / own, memory) + LAUNCH_SECS
+        if beside.fixed == 0:
+            return alone, vector
+        return np.where(beside.inside, work / self._busy, alone * (beside.depth != INLINE_LOCATION)), vector
+
+    # -- what the learned models want to know ---------------------------------------------------------------------
+
+    def symbols(self) -> tuple[Symbols, ...]:
+        """S1 to S8 of the main statement."""
+        inner, runs = self._inner, self._runs
+        reads = [run for run, a in zip(runs, self._statement.accesses, strict=True) if not a.write] or runs
+        return (
+            Symbols(
+                s1=inner.needed,
+                s2=inner.step_operations,
+                s3=self._held_l2,
+                s4=inner.vector,
+                s5=self._into_l2,
+                s6=self._parallel,
+                s7=np.minimum.reduce(reads) if reads else self._main.full(1.0),
+                s8=self._main.points() * self._statement.flop_per_point,
+            ),
+        )
+
+    @cached_property
+    def _runs(self) -> list[Floats]:
+        return [contiguous_run(self._main, access, self._main.step_depth) for access in self._statement.accesses]
+
+    def terms(self) -> dict[str, Floats]:
+        """The intermediate quantities by name, each ``(n,)``, positive or zero."""
+        main, inner, device = self._main, self._inner, self._device
+        inlined = main.full(1.0)
+        for beside in self._beside:
+            inlined = np.maximum(inlined, 1.0 + beside.inlined)
+        terms: dict[str, Floats] = {}
+        for at, beside in enumerate(self._beside):
+            name = beside.statement.name
+            terms |= {
+                f"{name}.secs": self._other_secs[at],
+                f"{name}.points": beside.points,
+                f"{name}.depth": np.exp2(beside.depth.astype(main.extents.dtype)),
+                f"{name}.vector": self._other_vectors[at],
+            }
+        other_secs = main.full(0.0)
+        for secs in self._other_secs:
+            other_secs = other_secs + secs
+        terms |= {
+            "latency": self.latency_secs,
+            "compute_secs": self._compute_secs,
+            "l1_secs": self._l1_secs,
+            "l2_secs": self._l2_secs,
+            "memory_secs": self._memory_secs,
+            "other_secs": other_secs,
+            "cycles": inner.cycles,
+            "parallel": self._parallel,
+            "busy": self._busy,
+            "vector": inner.vector,
+            "lane_use": inner.vector / (inner.vectors * device.lanes),
+            "accumulators": inner.accumulators,
+            "registers_over": np.maximum(inner.needed / device.registers, 1.0),
+            "step_operations": inner.step_operations,
+            "loads": inner.loads,
+            "stores": inner.stores,
+            "unrolled": inner.unrolled,
+            "inlined": inlined,
+            "held_l1": self._held_l1,
+            "held_l2": self._held_l2,
+            "intensity": self._statement.flop_per_point * main.points() / np.maximum(self._into_l2, 1.0),
+        }
+        for at, (access, elements) in enumerate(self._accesses()):
+            run = self._runs[at]
+            terms[f"a{at}.run"] = run
+            terms[f"a{at}.step"] = elements[main.step_depth]
+            if access.write:
+                terms[f"a{at}.lines"] = line_share(run, access)
+        return terms
+
+
+def footprints(loops: Nest) -> list[Floats]:
+    """Footprint of every access of a statement (see :func:`policies.quantities.footprint`), equal ones in one array."""
+    known: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Floats] = {}
+    found = []
+    for access in loops.statement.accesses:
+        key = (access.shape, access.index)
+        if key not in known:
+            known[key] = footprint(loops, access)
+        found.append(known[key])
+    return found
+
+
+def line_share(run: Floats, access: Access) -> Floats:
+    """Share of the moved cache lines that is used, for a contiguous run of elements: Pruner's P_l2m, in (0, 1]."""
+    return pruner.utilisation(np.maximum(run, 1.0) * access.element_bytes, LINE_BYTES)
+
+
+def _bytes(access: Access) -> int:
+    size = access.element_bytes
+    for extent in access.shape:
+        size *= extent
+    return size
+
+
+def _smooth_max(*terms: Floats | float) -> Floats:
+    """Norm of order 4: close to the largest term, a little above where several are alike (they overlap badly).
+
+    Worked out relative to the largest, so that float32 neither overflows nor vanishes.
+    """
+    largest: Floats | float = terms[0]
+    for term in terms[1:]:
+        largest = np.maximum(largest, term)
+    total: Floats | float = 0.0
+    for term in terms:
+        squared = np.square(term / largest)
+        total = total + squared * squared
+    return np.asarray(np.sqrt(np.sqrt(total)) * largest)
