@@ -58,7 +58,9 @@ class Fleet:
     actors: dict[str, Any] = field(default_factory=dict)
     shared: Shared[tuple[SearchTask, ...]] | None = None
 
-    def start(self, *, trials: int | None = None, time_budget_secs: float | None = None) -> Any:
+    def start(
+        self, *, trials: int | None = None, time_budget_secs: float | None = None, per_task: int | None = None
+    ) -> Any:
         """Start everything; returns the scheduler's actor."""
         self.shared = Shared.put(self.tasks)
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
@@ -83,6 +85,7 @@ class Fleet:
             time_budget_secs=time_budget_secs,
             build_timeout_secs=5.0,
             seed=0,
+            task_limit=per_task,
         )
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
             plan,

@@ -74,6 +74,21 @@ async def test_a_run_whose_limit_is_used_up_ends_at_once(fleet: Callable[..., Fl
     assert (await run(fleet(run_id="two").start(trials=20))).new_trials == 0
 
 
+async def test_every_task_gets_its_trials_and_no_more(fleet: Callable[..., Fleet]) -> None:
+    # 18 candidates are all that "small" has: the others do not wait for it.
+    tasks = (search_task("a"), search_task("small", extent=4), search_task("b", weight=3))
+    first = fleet(run_id="one", tasks=tasks)
+    progress = await run(first.start(per_task=12, trials=30))
+    first.stop()
+    assert progress.trials == 30
+    second = fleet(run_id="two", tasks=tasks)
+    scheduler = second.start(per_task=25)
+    progress = await run(scheduler)
+    assert {task.name: task.trials for task in progress.tasks} == {"a": 25, "small": 18, "b": 25}
+    assert progress.trial_limit == 75
+    assert len({record.candidate.id for record in RecordReader(second.store)}) == 68
+
+
 async def test_an_exhausted_space_ends_the_run(fleet: Callable[..., Fleet]) -> None:
     # 4 has 6 factorisations into three parts and 3 into two: 18 candidates.
     made = fleet(tasks=(search_task("small", extent=4),))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet_tune import api, cli, collection
-from fleet_tune.config import load_fleet
+from fleet_tune import api, cli, collection, preparation
+from fleet_tune.config import default_fleet, load_fleet
 from fleet_tune.dataset import Dataset, load, save
 from fleet_tune.dataset_codec import encode_value
 from fleet_tune.domain import (
@@ -201,18 +201,18 @@ def test_a_folder_of_devices_that_nobody_knows_is_refused(
 ) -> None:
     _, _, print_, _ = measured
     other = dataclasses.replace(print_, device_class=DeviceClass("other", "{}"))
-    monkeypatch.setattr(collection.preparation(), "probe_fleet", lambda _: {"local": other})
+    monkeypatch.setattr(preparation, "probe_fleet", lambda _: {"local": other})
     folder = folder_of(tmp_path / "old", measured, fingerprint=False)
     assert cli.main(["dataset", "pack", str(folder), "--out", str(tmp_path / "x.ftd")]) == 2
     assert "measured on here-2" in capsys.readouterr().err
     # The fleet that measured it knows it.
-    monkeypatch.setattr(collection.preparation(), "probe_fleet", lambda _: {"local": print_})
+    monkeypatch.setattr(preparation, "probe_fleet", lambda _: {"local": print_})
     assert cli.main(["dataset", "pack", str(folder), "--out", str(tmp_path / "x.ftd")]) == 0
 
 
 def test_a_dataset_is_refreshed(measured: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(tmp_path / "full", measured)
-    packed, _ = collection.pack(folder, api.default_fleet())
+    packed, _ = collection.pack(folder, default_fleet())
     (data,) = packed
     # As an earlier version described them: not at all, and one sketch that is made no more.
     blind = tuple(dataclasses.replace(each, statements=(), undescribed="unknown") for each in data.sketches)
