@@ -19,11 +19,12 @@ from typing import Any
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, first_line
 from actors.recorder import make_record
+from actors.searcher import Offer
 from devices.artifact import BuildFailure, BuildRequest
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule, Task
-from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.errors import DevicesLostError, DeviceUnreachableError
 from fleet_tune.results import Progress, TaskProgress
-from policies.bandits import TaskState
+from policies.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskState, is_finished
 from policies.presets import preset
 
 _LOG = logging.getLogger(__name__)
@@ -37,13 +38,15 @@ _PROPOSE_DEADLINE_SECS = WINDOW_WAIT_SECS
 _RETRY_SECS = 1.0
 _FOLLOW_SECS = 2.0
 _RATE_WINDOW_SECS = 20.0
+_DEVICE_PATIENCE_SECS = 120.0
 
 
 @dataclass(frozen=True)
 class SchedulerPlan:
     """What to tune, by which method. By task id: ``sketch_rules``, the rules of its sketches, and ``floor_secs``, a
     cost that no schedule can beat. ``time_budget_secs``, ``trial_limit`` and ``task_limit`` (trials of every task):
-    None without a limit; the limits count the trials of earlier runs in the same store too."""
+    None without a limit; the limits count the trials of earlier runs in the same store too. ``device_patience_secs``:
+    how long a run without a time budget waits for a device when all of a class are lost."""
 
     run_id: str
     method: str
@@ -56,6 +59,7 @@ class SchedulerPlan:
     seed: int
     rule: StopRule = field(default_factory=StopRule)
     task_limit: int | None = None
+    device_patience_secs: float = _DEVICE_PATIENCE_SECS
 
 
 @dataclass
@@ -86,8 +90,9 @@ class _TaskTrials:
     best_sketch: int = -1
     under_way: set[str] = field(default_factory=set)  # ids of candidates granted and not yet recorded
     reserved: int = 0  # trials being granted at the moment
+    offer: int = 0  # number of the last offer of candidates that arrived
+    exhausted: bool = False  # every candidate is measured or under way
     finished: str = ""  # the reason, empty while the task is tuned
-
     best_history: list[float] = field(default_factory=list)  # incumbent's cost after each trial
 
     @property
@@ -97,7 +102,7 @@ class _TaskTrials:
     @property
     def room(self) -> int:
         """Trials that may be granted at once: none for a finished task."""
-        if self.finished:
+        if self.finished or self.exhausted:
             return 0
         return _GRANT if self.limit is None else min(_GRANT, max(0, self.limit - self.trials - self.in_flight))
 
@@ -229,9 +234,8 @@ class Scheduler:
         task = state.task
         state.reserved = count
         try:
-            candidates: list[Candidate] = await ask(
-                self._searchers[task.id].propose.remote(task.id, count), _PROPOSE_DEADLINE_SECS, "propose candidates"
-            )
+            proposing = self._searchers[task.id].propose.remote(task.id, count, state.offer)
+            offer: Offer = await ask(proposing, _PROPOSE_DEADLINE_SECS, "propose candidates")
         except (ActorLostError, ActorTimeoutError) as error:
             # Ray restarts the searcher, which replays the records: try again.
             _LOG.warning("searcher of %s: %s", task.workload.name, error)
@@ -239,20 +243,25 @@ class Scheduler:
             return
         finally:
             state.reserved = 0
-        if not candidates:
-            if state.in_flight == 0:
-                state.finished = "space exhausted"
-            else:
-                await self._wait_for_change()
+        state.offer = offer.number
+        # Without a candidate, nothing new was found in a space that is nearly exhausted.
+        state.exhausted = offer.exhausted or not offer.candidates
+        if is_finished(state.best_history, False, offer.predicted_gain):
+            gains = f"{CONVERGENCE_TRIALS} trials gained less than {CONVERGENCE_GAIN:.0%}"
+            self._finish(state, f"converged: {gains}, and so will the next one ({offer.predicted_gain:.2%} expected)")
+            return
+        if not offer.candidates:
+            self._finish_exhausted(state)
             return
         if task.id not in self._references:
             self._references[task.id] = asyncio.get_running_loop().create_future()
             self._build_queue.put_nowait(_Reference(task))
-        for candidate in candidates:
+        for candidate in offer.candidates:
             # A restarted searcher knows what is recorded, not what is under way.
             if candidate.id not in state.under_way:
                 state.under_way.add(candidate.id)
                 self._build_queue.put_nowait(_Trial(candidate))
+        self._finish_exhausted(state)
 
     async def _build(self, builder: Any) -> None:
         """Feed one builder."""
@@ -314,19 +323,36 @@ class Scheduler:
                 self._device_state[device_id] = "lost"
                 await self._retry(lost, device_class)
                 await self._notify()
-                await self._until_it_answers(device)
+                await self._until_it_answers(device, device_class)
             self._device_state[device_id] = "lost" if lost and self._over() else "good"
             await self._notify()
 
-    async def _until_it_answers(self, device: Any) -> None:
-        """Nothing is given to a lost device before its reference kernel has run."""
+    async def _until_it_answers(self, device: Any, device_class: str) -> None:
+        """Nothing is given to a lost device before its reference kernel has run.
+
+        DevicesLostError where no device of the class has answered for too long and no time budget would end the run.
+        """
+        lost_at = time.monotonic()
         while not self._over():
             try:
                 await ask(device.fingerprint.remote(), WINDOW_WAIT_SECS, "probe a lost device")
                 return
             except (ActorLostError, ActorTimeoutError, DeviceUnreachableError) as error:
                 _LOG.warning("%s", error)
+                waited_secs = time.monotonic() - lost_at
+                if waited_secs >= self._plan.device_patience_secs and self._endless_without(device_class):
+                    raise DevicesLostError(
+                        f"no device of class {device_class} has answered for {waited_secs:.0f} s: {first_line(error)}",
+                        "bring one back and run the same command again: it resumes",
+                    ) from error
                 await asyncio.sleep(_RETRY_SECS)
+
+    def _endless_without(self, device_class: str) -> bool:
+        """Whether the run would wait for ever: all devices of the class are lost, and there is no time budget."""
+        states = [
+            self._device_state[name] for name, (its_class, _) in self._devices.items() if its_class == device_class
+        ]
+        return self._plan.time_budget_secs is None and all(state == "lost" for state in states)
 
     async def _next_batch(self, device_class: str) -> list[_Trial]:
         """Artifacts for one quiet window: several, since the builders of a shared host stand still meanwhile."""
@@ -361,7 +387,7 @@ class Scheduler:
         if failure is not None:
             reason = f"the unscheduled program does not build: {failure.measurement.detail}"
             _LOG.error("%s: %s", task.workload.name, reason)
-            self._tasks[task.id].finished = reason
+            self._finish(self._tasks[task.id], reason)
         self._references[task.id].set_result(None if failure else artifact)
 
     async def _record_failure(self, trial: _Trial, trace: str, measurement: Measurement) -> None:
@@ -414,6 +440,18 @@ class Scheduler:
                 state.best_secs = record.measurement.cost_secs
                 state.best_sketch = record.candidate.sketch
             state.best_history.append(state.best_secs)
+            self._finish_exhausted(state)
+
+    def _finish_exhausted(self, state: _TaskTrials) -> None:
+        """An exhausted task is finished when the last of its candidates is recorded."""
+        if state.exhausted and state.in_flight == 0:
+            self._finish(state, f"exhausted: all its candidates are measured ({state.trials})")
+
+    def _finish(self, state: _TaskTrials, reason: str) -> None:
+        """The task gets no more trials."""
+        if not state.finished:
+            state.finished = reason
+            _LOG.info("%s on %s: %s", state.task.workload.name, state.task.device_class.name, reason)
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -429,6 +467,7 @@ class Scheduler:
             trials=state.trials,
             best_secs=state.best_secs,
             finished=bool(state.finished),
+            finish_reason=state.finished,
             best_rule=rules[state.best_sketch] if state.best_sketch >= 0 else "",
         )
 

@@ -55,6 +55,17 @@ class SearchTask:
         return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload))
 
 
+@dataclass(frozen=True)
+class Offer:
+    """Answer to ``propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose, every
+    candidate is measured or under way. ``predicted_gain``: see :attr:`policies.search.TaskSearch.predicted_gain`."""
+
+    number: int
+    candidates: tuple[Candidate, ...]
+    exhausted: bool
+    predicted_gain: float
+
+
 class Searcher:
     """Async actor. ``propose`` returns new candidates of one task; records and model versions arrive by themselves."""
 
@@ -93,6 +104,7 @@ class Searcher:
         # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
         self._lock = asyncio.Lock()
         self._followers: list[asyncio.Task[None]] = []
+        self._offers: dict[str, Offer] = {}  # the last one of each task
 
     async def start(self) -> None:
         """Read the records of earlier runs, then follow new ones and the learner's models in the background."""
@@ -105,20 +117,31 @@ class Searcher:
             if follower.done():
                 follower.result()  # a search that no longer learns must not go on in silence
 
-    async def propose(self, task_id: str, count: int) -> list[Candidate]:
-        """Up to ``count`` candidates that are neither measured nor pending; none when the space is exhausted."""
-        await self.start()
-        entry = self._tasks[task_id]
-        async with self._lock:
-            proposals = await asyncio.to_thread(self._propose, task_id, count)
-        return [
-            Candidate(task_id, proposal.sketch, entry.sketches[proposal.sketch].id, proposal.decisions)
-            for proposal in proposals
-        ]
+    async def propose(self, task_id: str, count: int, taken: int) -> Offer:
+        """Up to ``count`` candidates that are neither measured nor pending.
 
-    def _propose(self, task_id: str, count: int) -> Any:
+        ``taken``: number of the last offer of this task that the caller received, 0 for none. A later offer was lost on
+        its way (the caller gave up waiting), so that its candidates may be proposed again.
+        """
+        await self.start()
+        async with self._lock:
+            return await asyncio.to_thread(self._offer, task_id, count, taken)
+
+    def _offer(self, task_id: str, count: int, taken: int) -> Offer:
+        search, sketches = self._searches[task_id], self._tasks[task_id].sketches
+        last = self._offers.get(task_id)
+        if last is not None and last.number > taken:
+            search.release(last.candidates)
         with self._window.working() if self._window else contextlib.nullcontext():
-            return self._searches[task_id].propose(count)
+            proposals = search.propose(count)
+        offer = Offer(
+            max(taken, last.number if last is not None else 0) + 1,
+            tuple(Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals),
+            search.exhausted,
+            search.predicted_gain,
+        )
+        self._offers[task_id] = offer
+        return offer
 
     async def _follow_records(self) -> None:
         while True:
@@ -135,7 +158,17 @@ class Searcher:
             async with self._lock:
                 for task_id, observations in group_observations(records, self._sketch_index).items():
                     self._searches[task_id].observe(observations)
+                for record in records:
+                    # Recorded, and nothing learnt of it: its device was lost.
+                    if record.task_id in self._searches and not record.measurement.outcome.blames_candidate:
+                        self._release(record)
             self._cursor = records[-1].seq
+
+    def _release(self, record: Record) -> None:
+        index = self._sketch_index[record.task_id].get(record.candidate.sketch_id)
+        if index is not None:
+            lost = dataclasses.replace(record.candidate, sketch=index)
+            self._searches[record.task_id].release([lost])
 
     async def _follow_models(self) -> None:
         """Take the learner's newest models; a slow or dead learner leaves the search with what it has."""

@@ -58,6 +58,10 @@ class ClusterError(UserError):
     """The Ray cluster cannot be reached or used."""
 
 
+class DevicesLostError(UserError):
+    """No device of a class answers any more: bring one back and run again."""
+
+
 class DeviceUnreachableError(FleetTuneError):
     """A device did not answer within its deadline: its trials go to another device or wait for it."""
 

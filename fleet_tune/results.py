@@ -10,7 +10,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """State of one task. ``best_secs``: the incumbent's cost, infinite while there is none."""
+    """State of one task. ``best_secs``: the incumbent's cost, infinite while there is none. ``finish_reason``: why a
+    finished task gets no more trials, empty while it is tuned."""
 
     task_id: str
     name: str
@@ -22,6 +23,7 @@ class TaskProgress:
     best_secs: float
     finished: bool = False
     best_rule: str = ""
+    finish_reason: str = ""
 
     @property
     def gflops(self) -> float:

@@ -207,8 +207,17 @@ def task_rewards(gradients: Floats) -> Floats:
     return np.minimum(scaled, 1.0)
 
 
+CONVERGENCE_TRIALS = 64
+CONVERGENCE_GAIN = 0.01
+
+
 def is_finished(
-    bests: Sequence[float], exhausted: bool, predicted_gain: float, *, window: int = 64, least_gain: float = 0.01
+    bests: Sequence[float],
+    exhausted: bool,
+    predicted_gain: float,
+    *,
+    window: int = CONVERGENCE_TRIALS,
+    least_gain: float = CONVERGENCE_GAIN,
 ) -> str | None:
     """Why a task needs no more trials, or None.
 

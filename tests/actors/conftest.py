@@ -55,6 +55,8 @@ class Fleet:
     build_faults: Faults = field(default_factory=Faults)
     builders: int = 2
     run_id: str = "run"
+    method: str = "random"
+    device_patience_secs: float = 120.0
     actors: dict[str, Any] = field(default_factory=dict)
     shared: Shared[tuple[SearchTask, ...]] | None = None
 
@@ -65,7 +67,7 @@ class Fleet:
         self.shared = Shared.put(self.tasks)
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
-            self.shared, "random", 0, recorder, None, None
+            self.shared, self.method, 0, recorder, None, None
         )
         make_builder = partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]
@@ -77,7 +79,7 @@ class Fleet:
         }
         plan = SchedulerPlan(
             run_id=self.run_id,
-            method="random",
+            method=self.method,
             tasks=tuple(entry.task for entry in self.tasks),
             sketch_rules={entry.task.id: ("toy",) for entry in self.tasks},
             floor_secs={entry.task.id: 1e-9 for entry in self.tasks},
@@ -86,6 +88,7 @@ class Fleet:
             build_timeout_secs=5.0,
             seed=0,
             task_limit=per_task,
+            device_patience_secs=self.device_patience_secs,
         )
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
             plan,

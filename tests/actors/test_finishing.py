@@ -1,0 +1,128 @@
+"""When a task is finished, when a run must end, and what becomes of candidates that are lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors.calls import Shared, ask
+from actors.recorder import make_record
+from actors.searcher import Searcher
+from devices.simulated import Faults
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.errors import DevicesLostError
+from fleet_tune.records import RecordReader
+from fleet_tune.sketch import Sketch
+from policies.bandits import CONVERGENCE_TRIALS
+from tests.actors.conftest import Fleet, search_task
+from tests.actors.test_scheduler import DEADLINE_SECS, run
+
+
+async def test_a_task_without_decisions_is_measured_once(fleet: Callable[..., Fleet]) -> None:
+    entry = search_task("fixed")
+    fixed = dataclasses.replace(entry, sketches=(Sketch(0, "loops", "nothing is open", (), (), "a toy"),))
+    made = fleet(tasks=(fixed, search_task("small", extent=4)))
+    progress = await run(made.start(time_budget_secs=DEADLINE_SECS))
+    assert {task.name: task.trials for task in progress.tasks} == {"fixed": 1, "small": 18}
+    reasons = {task.name: task.finish_reason for task in progress.tasks}
+    assert reasons["fixed"] == "exhausted: all its candidates are measured (1)"
+    assert reasons["small"] == "exhausted: all its candidates are measured (18)"
+    assert progress.elapsed_secs < DEADLINE_SECS / 2
+
+
+async def test_a_converged_task_gets_no_more_trials(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(tasks=(search_task("a", extent=256),), method="fleet")
+    progress = await run(made.start(trials=2000))
+    [task] = progress.tasks
+    assert task.finish_reason.startswith("converged")
+    bests: list[float] = []
+    for record in RecordReader(made.store):
+        cost = record.measurement.cost_secs if record.measurement.verified else math.inf
+        bests.append(min(cost, bests[-1] if bests else math.inf))
+    assert CONVERGENCE_TRIALS < len(bests) < 2000
+    # Those that were under way when it converged came later: up to 40.
+    assert any(
+        bests[at] > 0.99 * bests[at - CONVERGENCE_TRIALS]
+        for at in range(max(len(bests) - 41, CONVERGENCE_TRIALS), len(bests))
+    )
+
+
+async def test_a_run_whose_device_never_answers_again_ends_with_an_error(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(device_faults=(Faults(lost_after=5),), device_patience_secs=0.1)
+    scheduler = made.start(trials=60)
+    with pytest.raises(DevicesLostError, match=r"no device of class simulated has answered.*resumes"):
+        await ask(scheduler.run.remote(), DEADLINE_SECS, "run")
+    assert len(list(RecordReader(made.store))) >= 5
+
+
+async def test_a_time_budget_ends_such_a_run_in_good_order(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(device_faults=(Faults(lost_after=5),), device_patience_secs=0.1)
+    progress = await run(made.start(trials=60, time_budget_secs=4.0))
+    assert progress.phase == "finished"
+    assert progress.devices == {"device-0": "lost"}
+
+
+class _Recorder:
+    """Stands in for the recorder's actor: holds records and answers ``follow`` as it does."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self._more = asyncio.Event()
+        self.follow = self
+
+    def append(self, record: Record) -> None:
+        self._records.append(dataclasses.replace(record, seq=len(self._records) + 1))
+        self._more.set()
+
+    async def remote(self, cursor: int, wait_secs: float) -> list[Record]:
+        if cursor == len(self._records) and wait_secs > 0:
+            self._more.clear()
+            await self._more.wait()
+        return self._records[cursor:]
+
+
+SMALL = search_task("small", extent=4)  # 18 candidates
+
+
+def searcher_of(recorder: Any) -> Searcher:
+    return Searcher(Shared.put((SMALL,)), "random", 0, recorder, None, None)
+
+
+async def test_candidates_of_an_offer_that_was_lost_are_offered_again() -> None:
+    searcher, task_id = searcher_of(_Recorder()), SMALL.task.id
+    first = await searcher.propose(task_id, 10, 0)
+    assert (first.number, len(first.candidates), first.exhausted) == (1, 10, False)
+    second = await searcher.propose(task_id, 18, 1)
+    assert (second.number, len(second.candidates), second.exhausted) == (2, 8, True)
+    # The second one never arrived.
+    third = await searcher.propose(task_id, 18, 1)
+    assert third.number == 3
+    assert {each.id for each in third.candidates} == {each.id for each in second.candidates}
+    # This one did: nothing is left.
+    fourth = await searcher.propose(task_id, 18, 3)
+    assert (fourth.candidates, fourth.exhausted) == ((), True)
+
+
+async def test_a_searcher_that_was_restarted_goes_on_counting() -> None:
+    assert (await searcher_of(_Recorder()).propose(SMALL.task.id, 3, 41)).number == 42
+
+
+async def test_a_recorded_loss_of_the_device_frees_the_candidate() -> None:
+    recorder = _Recorder()
+    searcher = searcher_of(recorder)
+    offer = await searcher.propose(SMALL.task.id, 18, 0)
+    assert offer.exhausted
+    lost = offer.candidates[7]
+    recorder.append(make_record(lost, "", Measurement(Outcome.DEVICE_LOST, detail="unplugged"), "run", "device"))
+    deadline = time.monotonic() + 30.0
+    again: tuple[Candidate, ...] = ()
+    while not again and time.monotonic() < deadline:
+        offer = await searcher.propose(SMALL.task.id, 18, offer.number)
+        again = offer.candidates
+    assert [each.id for each in again] == [lost.id]
