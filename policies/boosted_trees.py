@@ -1,8 +1,24 @@
-"""Gradient-boosted trees: a bootstrap ensemble of XGBoost models."""
+"""Gradient-boosted trees: a bootstrap ensemble of XGBoost models, with a regression or a rank objective.
+
+Notation: ``n`` records with log seconds ``y``; ``M`` members, each trained on a resample of the records with
+repetition; ``f_m(x)``: prediction of member ``m`` in log seconds.
+
+- Mean: ``mu(x) = 1/M sum_m f_m(x)``. Spread: ``s(x)^2``, the variance of the members (divided by ``M - 1``).
+- A record's *left-out prediction* is the mean of the ``n_i`` members whose resample lacks it. Its error holds the
+  model's error and ``s^2 / n_i`` of the few members' own, so ``noise^2`` is the mean of
+  ``(y_i - left_out_i)^2 - s_i^2 / n_i``, weighted by the record's throughput over its task's best: slow candidates are
+  predicted worse, and of no interest.
+- Deviation: ``sqrt(s(x)^2 + noise^2)``.
+
+The rank objective learns the order within each task. Its scores become log seconds by a monotone fit
+(:mod:`policies.monotone`) on the left-out scores of the records, pooled over the tasks: with records of several tasks
+the order is right and the level is that of all of them together.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,123 +26,250 @@ from numpy.typing import NDArray
 from policies import model_bytes
 from policies.cost_model import Groups, Seen, check_records
 from policies.features import SYMBOLIC, FeatureTable
+from policies.monotone import MonotoneMap
 from policies.quantities import Floats
 
 if TYPE_CHECKING:
     import xgboost
 
+Objective = Literal["regression", "pairwise", "ndcg"]
+
+MAX_BIN = 64
+LEAST_LEFT_OUT = 8
+"""With fewer left-out records than this their error says nothing: the deviation is UNKNOWN_DEVIATION at least."""
+UNKNOWN_DEVIATION = 0.7
+LEAST_DEVIATION = 0.02
+"""Repeated measurements of one kernel differ by a few percent."""
+
+_XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
+    "regression": {"objective": "reg:squarederror"},
+    "pairwise": {"objective": "rank:pairwise", "lambdarank_normalization": False},
+    "ndcg": {"objective": "rank:ndcg", "lambdarank_normalization": False, "ndcg_exp_gain": False},
+}
+
+
+@dataclass(frozen=True)
+class BoostedSettings:
+    """Hyperparameters.
+
+    ``objective``: ``pairwise`` is AutoTVM's rank loss (its equation 2), ``ndcg`` weighs the pairs by what they change
+    at the top of the list (LambdaRank). ``members``: size of the bootstrap; one member is trained on all records, and
+    its deviation is its training error. ``emphasis``: in a regression a record weighs ``exp(-emphasis * slowdown)``,
+    with its slowdown over its task's fastest in log seconds, at most 3: the search visits the top only.
+    """
+
+    objective: Objective = "regression"
+    members: int = 4
+    rounds: int = 120
+    depth: int = 6
+    eta: float = 0.12
+    min_child_weight: float = 0.3
+    subsample: float = 0.9
+    column_share: float = 0.5
+    gamma: float = 0.0
+    emphasis: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.members < 1 or self.rounds < 1:
+            raise ValueError(f"members and rounds must be at least 1, got {self.members} and {self.rounds}")
+        if self.objective not in _XGBOOST_OBJECTIVES:
+            raise ValueError(f"unknown objective '{self.objective}'")
+
+
+AUTOTVM_TREES = BoostedSettings(
+    objective="pairwise",
+    members=5,
+    depth=3,
+    eta=0.3,
+    min_child_weight=1.0,
+    subsample=1.0,
+    column_share=1.0,
+    gamma=1e-4,
+    emphasis=0.0,
+)
+"""AutoTVM: the rank objective, trees of depth 3 and five models for the deviation (section 3.3). It stops boosting
+early by the recall on its training records; here the rounds are fixed."""
+
 
 class GradientBoostedModel:
-    """A bootstrap ensemble of XGBoost regressors; the deviation is their spread plus the training error.
+    """See the module's docstring. Features may be NaN, never infinite.
 
-    ``offset_column``: a feature column with a prior prediction in log seconds (the analyzer's), from which the trees
-    start: they learn its error instead of the whole. ``members`` are trained on weighted resamples of the records.
+    ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's), never NaN, from which
+    the trees start: they learn its error instead of the whole.
     """
 
     KIND: ClassVar[str] = "boosted"
     views: ClassVar[tuple[str, ...]] = (SYMBOLIC,)
 
     def __init__(
-        self, seed: int = 0, members: int = 4, rounds: int = 120, depth: int = 6, offset_column: int | None = None
+        self, seed: int = 0, settings: BoostedSettings | None = None, offset_column: int | None = None
     ) -> None:
-        if members < 1 or rounds < 1:
-            raise ValueError(f"members and rounds must be at least 1, got {members} and {rounds}")
         self.seed = seed
-        self.members = members
-        self.rounds = rounds
-        self.depth = depth
+        self.settings = settings or BoostedSettings()
         self.offset_column = offset_column
-        self.shift = 0.0
-        self.noise = 0.0
-        self.boosters: list[xgboost.Booster] = []
+        self._columns = 0
+        self._shift = 0.0
+        self._noise = 0.0
+        self._map: MonotoneMap | None = None
+        self._boosters: list[xgboost.Booster] = []
+        # Boosters that were loaded: later updates add trees to them.
+        self._origin: list[xgboost.Booster] = []
         self._seen = Seen()
 
-    def _margin(self, features: NDArray[np.float32]) -> Floats:
-        if self.offset_column is None:
-            return np.full(len(features), self.shift)
-        return features[:, self.offset_column].astype(np.float64) + self.shift
+    @property
+    def ranks(self) -> bool:
+        return self.settings.objective != "regression"
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups)
+        self._columns = features.view(SYMBOLIC).shape[1]
         self._seen = Seen()
+        self._origin = []
         self.update(features, log_secs, groups)
 
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
-        """See :meth:`CostModel.update`: trains anew on everything seen."""
+        """See :meth:`CostModel.update`: trains anew on everything seen; a loaded model keeps its trees and adds to them
+        what it learns of the records seen since."""
+        if not self._boosters:
+            self._columns = features.view(SYMBOLIC).shape[1]
+        self._matrix(features)
         self._seen.add(features, log_secs, groups)
-        table, known, _ = self._seen.all()
-        self._train(table.view(SYMBOLIC), known)
+        table, known, tasks = self._seen.all()
+        order = np.argsort(tasks, kind="stable")  # XGBoost wants the rows of a group side by side
+        self._train(table.view(SYMBOLIC)[order], known[order], tasks[order])
 
-    def _train(self, features: NDArray[np.float32], log_secs: Floats) -> None:
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        """See :meth:`CostModel.predict`; ValueError also for another number of columns than the training's."""
+        if not self._boosters:
+            raise ValueError("the model has not been trained")
+        matrix = self._matrix(features)
+        if len(matrix) == 0:
+            return np.empty(0), np.empty(0)
+        each = self._log_secs(self._scores(matrix))
+        return each.mean(axis=0), np.sqrt(_spread(each) ** 2 + self._noise**2)
+
+    def _matrix(self, features: FeatureTable) -> NDArray[np.float32]:
+        matrix = features.view(SYMBOLIC)
+        if matrix.shape[1] != self._columns:
+            raise ValueError(f"the model reads {self._columns} columns of features, got {matrix.shape[1]}")
+        return matrix
+
+    def _margin(self, matrix: NDArray[np.float32]) -> Floats:
+        """What the trees start from: log seconds for a regression, larger for faster in a ranking."""
+        prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column].astype(np.float64)
+        return np.broadcast_to(-prior if self.ranks else prior + self._shift, (len(matrix),))
+
+    def _scores(self, matrix: NDArray[np.float32]) -> Floats:
+        """Each member's prediction, larger for slower, shape ``(M, n)``."""
+        # The margin is added here: handing it over costs more than the prediction.
+        raw = np.array([booster.inplace_predict(matrix, validate_features=False) for booster in self._boosters])
+        scores = raw.astype(np.float64) + self._margin(matrix)
+        return -scores if self.ranks else scores
+
+    def _log_secs(self, scores: Floats) -> Floats:
+        return scores if self._map is None else self._map(scores)
+
+    def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups) -> None:
         # XGBoost loads SciPy and scikit-learn, two seconds that only a process that trains or predicts should pay.
         import xgboost
 
-        self.shift = 0.0
-        self.shift = float(np.median(log_secs - self._margin(features)))
-        margin = self._margin(features)
+        if not self._origin:
+            prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column]
+            self._shift = float(np.median(log_secs - prior))
+        margin = self._margin(matrix)
+        slowdown = log_secs - _fastest_of_group(log_secs, groups)
         rng = np.random.default_rng(self.seed)
-        # Faster candidates matter more: the search only visits the top of the space.
-        emphasis = np.exp(-np.clip(log_secs - log_secs.min(), 0.0, 3.0) * 0.5)
-        self.boosters = []
-        for member in range(self.members):
-            weight = emphasis * rng.multinomial(len(log_secs), np.full(len(log_secs), 1.0 / len(log_secs)))
-            if self.members == 1:
-                weight = emphasis
-            data = xgboost.QuantileDMatrix(
-                features, label=log_secs, base_margin=margin, weight=weight, nthread=1, max_bin=64
-            )
-            self.boosters.append(
+        count = len(log_secs)
+        drawn = np.ones((self.settings.members, count), dtype=np.int64)
+        if self.settings.members > 1:
+            drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=self.settings.members)
+        boosters = []
+        for member, times in enumerate(drawn):
+            if self.ranks:
+                # A ranking has weights for groups only: repeat the rows. Relevance is throughput over the best.
+                rows = np.repeat(np.arange(count), times)
+                data = xgboost.QuantileDMatrix(
+                    matrix[rows],
+                    label=np.exp(-slowdown[rows]),
+                    base_margin=margin[rows],
+                    qid=groups[rows],
+                    nthread=1,
+                    max_bin=MAX_BIN,
+                )
+            else:
+                weight = times * np.exp(-self.settings.emphasis * np.minimum(slowdown, 3.0))
+                data = xgboost.QuantileDMatrix(
+                    matrix, label=log_secs, base_margin=margin, weight=weight, nthread=1, max_bin=MAX_BIN
+                )
+            boosters.append(
                 xgboost.train(
-                    {
-                        "objective": "reg:squarederror",
-                        "tree_method": "hist",
-                        "max_bin": 64,
-                        "max_depth": self.depth,
-                        "eta": 0.12,
-                        "min_child_weight": 0.3,
-                        "subsample": 0.9,
-                        "colsample_bytree": 0.5,
-                        "lambda": 1.0,
-                        "nthread": 1,
-                        "seed": (self.seed * 1009 + member) % 2**31,
-                        "base_score": 0.0,
-                        "verbosity": 0,
-                    },
+                    self._parameters(member),
                     data,
-                    num_boost_round=self.rounds,
+                    num_boost_round=self.settings.rounds,
+                    xgb_model=self._origin[member] if self._origin else None,
                 )
             )
-        mean, _ = self._predict(features)
-        self.noise = float(np.sqrt(np.mean(np.square(mean - log_secs))))
+        self._boosters = boosters
+        self._learn_deviation(matrix, log_secs, drawn, np.exp(-slowdown))
 
-    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
-        """See :meth:`CostModel.predict`."""
-        return self._predict(features.view(SYMBOLIC))
+    def _parameters(self, member: int) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            **_XGBOOST_OBJECTIVES[settings.objective],
+            "tree_method": "hist",
+            "max_bin": MAX_BIN,
+            "max_depth": settings.depth,
+            "eta": settings.eta,
+            "gamma": settings.gamma,
+            "min_child_weight": settings.min_child_weight,
+            "subsample": settings.subsample,
+            "colsample_bytree": settings.column_share,
+            "nthread": 1,
+            "seed": (self.seed * 1009 + member) % 2**31,
+            "base_score": 0.0,
+            "verbosity": 0,
+        }
 
-    def _predict(self, features: NDArray[np.float32]) -> tuple[Floats, Floats]:
-        if not self.boosters:
-            raise ValueError("the model has not been trained")
-        if len(features) == 0:
-            return np.empty(0), np.empty(0)
-        # The margin is added here: handing it over costs more than the prediction.
-        each = np.array([booster.inplace_predict(features, validate_features=False) for booster in self.boosters])
-        each = each.astype(np.float64) + self._margin(features)
-        return each.mean(axis=0), np.sqrt(each.var(axis=0) + self.noise**2)
+    def _learn_deviation(
+        self, matrix: NDArray[np.float32], log_secs: Floats, drawn: NDArray[np.int64], weight: Floats
+    ) -> None:
+        """The map of a rank model and the noise, from the members that have not seen a record."""
+        scores = self._scores(matrix)
+        unseen = (drawn == 0) if self.settings.members > 1 else np.ones(drawn.shape, dtype=bool)
+        voters = unseen.sum(axis=0)
+        usable = voters > 0
+        enough = int(usable.sum()) >= LEAST_LEFT_OUT
+        if not enough:
+            unseen, voters, usable = np.ones_like(unseen), np.full_like(voters, len(scores)), np.ones_like(usable)
+        voters = voters[usable]
+        if self.ranks:
+            left_out = (scores * unseen).sum(axis=0)[usable] / voters
+            self._map = MonotoneMap.fit(left_out, log_secs[usable])
+        each = self._log_secs(scores)
+        error = (each * unseen).sum(axis=0)[usable] / voters - log_secs[usable]
+        own = np.square(_spread(each)[usable]) / voters
+        variance = float(np.average(np.square(error) - own, weights=weight[usable]))
+        least = LEAST_DEVIATION if enough else UNKNOWN_DEVIATION
+        self._noise = max(float(np.sqrt(max(variance, 0.0))), least)
 
     def save(self) -> bytes:
-        """See :meth:`CostModel.save`: each booster in XGBoost's binary JSON."""
+        """See :meth:`CostModel.save`: each booster in XGBoost's binary JSON, then the knots of a rank model's map."""
+        if not self._boosters:
+            raise ValueError("the model has not been trained")
+        parts = [bytes(booster.save_raw("ubj")) for booster in self._boosters]
         header = {
             "seed": self.seed,
-            "members": self.members,
-            "rounds": self.rounds,
-            "depth": self.depth,
+            "settings": asdict(self.settings),
             "offset_column": self.offset_column,
-            "shift": self.shift,
-            "noise": self.noise,
+            "columns": self._columns,
+            "shift": self._shift,
+            "noise": self._noise,
+            "map_slope": self._map.slope if self._map else None,
         }
-        boosters = tuple(bytes(booster.save_raw("ubj")) for booster in self.boosters)
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, boosters))
+        if self._map:
+            parts += [model_bytes.pack_array(self._map.at), model_bytes.pack_array(self._map.values)]
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, tuple(parts)))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
@@ -134,11 +277,28 @@ class GradientBoostedModel:
         import xgboost
 
         saved = model_bytes.unpack(data, cls.KIND)
-        header = saved.header
-        model = cls(header["seed"], header["members"], header["rounds"], header["depth"], header["offset_column"])
-        model.shift, model.noise = header["shift"], header["noise"]
-        for part in saved.parts:
+        header, parts = saved.header, list(saved.parts)
+        model = cls(header["seed"], BoostedSettings(**header["settings"]), header["offset_column"])
+        model._columns, model._shift, model._noise = header["columns"], header["shift"], header["noise"]
+        if header["map_slope"] is not None:
+            values, at = model_bytes.unpack_array(parts.pop()), model_bytes.unpack_array(parts.pop())
+            model._map = MonotoneMap(at, values, header["map_slope"])
+        for part in parts:
             booster = xgboost.Booster({"nthread": 1})
             booster.load_model(bytearray(part))
-            model.boosters.append(booster)
+            model._boosters.append(booster)
+        model._origin = list(model._boosters)
         return model
+
+
+def _spread(each: Floats) -> Floats:
+    """Deviation among the members ``(M, n)``, shape ``(n,)``; 0 for a single one."""
+    return np.asarray(each.std(axis=0, ddof=1)) if len(each) > 1 else np.zeros(each.shape[1])
+
+
+def _fastest_of_group(log_secs: Floats, groups: Groups) -> Floats:
+    """The fastest of each record's task, shape ``(n,)``."""
+    _, index = np.unique(groups, return_inverse=True)
+    fastest = np.full(int(index.max()) + 1, np.inf)
+    np.minimum.at(fastest, index, log_secs)
+    return fastest[index]

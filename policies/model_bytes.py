@@ -43,8 +43,11 @@ def unpack(data: bytes, kind: str | None = None) -> Saved:
     body = data[start:]
     if data[len(_MAGIC) : start] != _digest(body):
         raise ValueError("the cost model is cut off or damaged: its checksum differs")
-    content = msgpack.unpackb(body)
-    saved = Saved(content["kind"], content["header"], tuple(content["parts"]))
+    try:
+        content = msgpack.unpackb(body)
+        saved = Saved(content["kind"], content["header"], tuple(content["parts"]))
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError("these bytes are not laid out as a cost model") from error
     if kind is not None and saved.kind != kind:
         raise ValueError(f"these bytes are not a cost model of the kind '{kind}' but of '{saved.kind}'")
     return saved
@@ -71,5 +74,5 @@ def unpack_array(data: bytes) -> NDArray[Any]:
             raise ValueError(f"arrays of {name} are not read")
         stored = np.frombuffer(content, dtype=np.dtype(name).newbyteorder("<"))
         return stored.reshape(shape).astype(np.dtype(name))
-    except (TypeError, msgpack.UnpackException) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError("these bytes are not an array of a cost model") from error

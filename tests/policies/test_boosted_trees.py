@@ -1,43 +1,22 @@
-"""Gradient-boosted trees as a cost model."""
+"""Gradient-boosted trees: objectives, tasks, and the deviation's parts."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from policies.boosted_trees import GradientBoostedModel
+from policies.boosted_trees import AUTOTVM_TREES, UNKNOWN_DEVIATION, BoostedSettings, GradientBoostedModel
 from policies.features import FeatureTable
-from policies.models import load_model
 
 
 def data(count: int, seed: int) -> tuple[FeatureTable, np.ndarray]:
     rng = np.random.default_rng(seed)
-    features = rng.standard_normal((count, 8)).astype(np.float32)
-    features[rng.random(features.shape) < 0.1] = np.nan
-    prior = rng.standard_normal(count)
-    features[:, 3] = prior
-    logs = prior - 7.0 + np.nan_to_num(features[:, 0]) ** 2 + 0.5 * np.nan_to_num(features[:, 1])
-    return FeatureTable({"symbolic": features}), logs
+    features = rng.standard_normal((count, 6)).astype(np.float32)
+    return FeatureTable({"symbolic": features}), features[:, 3] - 7.0 + features[:, 0] ** 2
 
 
 def one_task(logs: np.ndarray) -> np.ndarray:
     return np.zeros(len(logs), dtype=np.int64)
-
-
-@pytest.mark.parametrize("offset", [None, 3])
-def test_model_ranks_and_survives_saving(offset: int | None) -> None:
-    features, logs = data(400, 0)
-    fresh, truth = data(200, 1)
-    model = GradientBoostedModel(seed=1, offset_column=offset)
-    model.fit(features, logs, one_task(logs))
-    mean, deviation = model.predict(fresh)
-    assert np.corrcoef(mean, truth)[0, 1] > 0.8
-    assert (deviation > 0).all()
-    again = load_model(model.save())
-    assert isinstance(again, GradientBoostedModel)
-    assert again.offset_column == offset
-    for one, other in zip(again.predict(fresh), (mean, deviation), strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
 
 
 def test_prior_prediction_helps_with_few_records() -> None:
@@ -52,22 +31,75 @@ def test_prior_prediction_helps_with_few_records() -> None:
     assert error(3) < error(None)
 
 
-def test_model_is_deterministic_and_refuses_nonsense() -> None:
-    features, logs = data(64, 4)
-    first, second = GradientBoostedModel(seed=3), GradientBoostedModel(seed=3)
-    first.fit(features, logs, one_task(logs))
-    second.fit(features, logs, one_task(logs))
-    assert first.predict(features)[0].tolist() == second.predict(features)[0].tolist()
-    assert first.predict(features.take(slice(0, 0)))[0].shape == (0,)
-    with pytest.raises(ValueError, match="not been trained"):
-        GradientBoostedModel().predict(features)
-    with pytest.raises(ValueError, match="cannot train"):
-        GradientBoostedModel().fit(features.take(slice(0, 0)), logs[:0], one_task(logs[:0]))
-    with pytest.raises(ValueError, match="finite"):
-        GradientBoostedModel().fit(features, np.full(64, np.inf), one_task(logs))
+@pytest.mark.parametrize("objective", ["pairwise", "ndcg"])
+def test_ranking_happens_within_a_task(objective: str) -> None:
+    features, logs = data(300, 4)
+    tasks = np.arange(300) % 3
+    level = np.array([0.0, 4.0, -4.0])[tasks]  # one task is e^4 times slower, whatever its features
+    settings = BoostedSettings(objective=objective, rounds=60)  # type: ignore[arg-type]
+    model = GradientBoostedModel(0, settings)
+    model.fit(features, logs + level, tasks)
+    fresh, truth = data(200, 5)
+    mean, _ = model.predict(fresh)
+    ranks = np.corrcoef(mean.argsort().argsort(), truth.argsort().argsort())[0, 1]
+    assert ranks > 0.75
+    # The order of the rows does not matter, only their tasks: XGBoost itself wants them sorted.
+    order = np.argsort(tasks, kind="stable")
+    again = GradientBoostedModel(0, settings)
+    again.fit(features.take(order), (logs + level)[order], tasks[order])
+    assert np.array_equal(again.predict(fresh)[0], mean)
+
+
+def test_deviation_grows_away_from_the_records() -> None:
+    rng = np.random.default_rng(6)
+    x = rng.uniform(-1, 1, size=(200, 1)).astype(np.float32)
+    x[:190] = -np.abs(x[:190])  # nearly all records on one side
+    logs = np.sin(3 * x[:, 0].astype(float)) + 0.01 * rng.standard_normal(200)
+    model = GradientBoostedModel(0)
+    model.fit(FeatureTable({"symbolic": x}), logs, one_task(logs))
+    near = FeatureTable({"symbolic": np.linspace(-0.9, -0.1, 50, dtype=np.float32)[:, None]})
+    far = FeatureTable({"symbolic": np.linspace(0.1, 0.9, 50, dtype=np.float32)[:, None]})
+    assert model.predict(near)[1].mean() < model.predict(far)[1].mean()
+
+
+def test_deviation_knows_the_noise_of_the_records() -> None:
+    rng = np.random.default_rng(7)
+    features = FeatureTable({"symbolic": rng.standard_normal((400, 3)).astype(np.float32)})
+    noise = 0.3 * rng.standard_normal(400)
+    model = GradientBoostedModel(0, BoostedSettings(emphasis=0.0, depth=2, rounds=20))
+    model.fit(features, noise, one_task(noise))
+    assert float(np.median(model.predict(features)[1])) == pytest.approx(0.3, abs=0.08)
+
+
+def test_deviation_is_the_unknown_one_with_too_few_records() -> None:
+    features, logs = data(4, 8)
+    model = GradientBoostedModel(0)
+    model.fit(features, logs, one_task(logs))
+    assert (model.predict(features)[1] >= UNKNOWN_DEVIATION).all()
+
+
+def test_single_member_has_its_training_error() -> None:
+    features, logs = data(100, 9)
+    model = GradientBoostedModel(0, BoostedSettings(members=1, rounds=5, emphasis=0.0))
+    model.fit(features, logs, one_task(logs))
+    mean, deviation = model.predict(features)
+    weight = np.exp(logs.min() - logs)
+    error = float(np.sqrt(np.average((mean - logs) ** 2, weights=weight)))
+    assert deviation == pytest.approx(np.full(100, error), rel=1e-6)
+
+
+def test_seeds_differ() -> None:
+    features, logs = data(60, 10)
+    means = []
+    for seed in (1, 2):
+        model = GradientBoostedModel(seed, AUTOTVM_TREES)
+        model.fit(features, logs, one_task(logs))
+        means.append(model.predict(features)[0].tolist())
+    assert means[0] != means[1]
+
+
+def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        GradientBoostedModel(members=0)
-    data_bytes = first.save()
-    for broken in (b"", b"other", data_bytes[:-3], data_bytes[:7]):
-        with pytest.raises(ValueError, match=r"not a cost model|cut off"):
-            load_model(broken)
+        BoostedSettings(members=0)
+    with pytest.raises(ValueError, match="unknown objective"):
+        BoostedSettings(objective="guess")  # type: ignore[arg-type]
