@@ -95,7 +95,8 @@ def _measured(data: TaskData, count: int, seed: int) -> tuple[list[Any], list[An
     rows = [row for row in np.flatnonzero(data.ok).tolist() if data.candidate(row).sketch_id in theirs]
     if len(rows) < count:
         raise BenchError(f"{data.task.workload.name}: {len(rows)} candidates of MetaSchedule's sketches, not {count}")
-    candidates, results = [], []
+    candidates: list[Any] = []
+    results: list[Any] = []
     for row in np.random.default_rng(seed).permutation(rows):
         if len(candidates) == count:
             break

@@ -1,0 +1,198 @@
+"""Measured trials that each method needs until it has found a candidate within 5% of a dataset's best.
+
+Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its preset
+(:mod:`bench.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
+geometric mean over the tasks; each effect of the papers switched on and off in ``fleet`` and in ``bansor``; and all
+tasks together as one network, with each rule that gives trials to tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.common import BenchResult, bench_env, die_with_parent
+from bench.measured import labels, pick, read
+from bench.replay_runs import (
+    CURVE,
+    EFFECTS,
+    TASK_POLICIES,
+    TOLERANCE,
+    RecordedTask,
+    Replayed,
+    has_effect,
+    overall,
+    quartiles,
+    run_network,
+    run_task,
+    with_effect,
+)
+from policies.presets import PRESET_NAMES, Preset, preset
+
+OURS, PEER = "fleet", "ansor"
+BASES = ("fleet", "bansor")
+"""Methods in which each effect is switched."""
+
+_PROGRESS_SECS = 30.0
+_tasks: list[RecordedTask] = []
+
+
+def _start(dataset: Path) -> None:
+    die_with_parent()
+    _tasks.extend(RecordedTask(data) for data in read(dataset))
+
+
+def _one_task(chosen: Preset, at: int, seed: int, curve_trials: int) -> Replayed:
+    return run_task(_tasks[at], chosen, seed, curve_trials)
+
+
+def _one_network(chosen: Preset, chosen_tasks: tuple[int, ...], seed: int) -> int:
+    return run_network([_tasks[at] for at in chosen_tasks], chosen, seed)
+
+
+def run(
+    dataset: Path,
+    methods: Sequence[str],
+    tasks: Sequence[str],
+    seeds: int,
+    jobs: int,
+    *,
+    effects: bool = True,
+    network_seeds: int = 0,
+    curve_trials: int = CURVE[-1],
+    out: Path | None = None,
+) -> BenchResult:
+    """The tables of :func:`figures`. ``tasks``: parts of names, none for all; ``network_seeds``: runs of all tasks
+    together, 0 for none; ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures
+    there, for ``bench.plots``."""
+    measured = read(dataset)
+    names = labels(measured)
+    chosen_tasks = pick(names, tasks)
+    variants = {name: preset(name) for name in methods}
+    if effects:
+        variants.update(effect_variants())
+    networks = network_variants() if network_seeds else {}
+    os.environ.update(bench_env(1))  # before the workers start
+    began = time.perf_counter()
+    runs: dict[tuple[str, int], list[Replayed]] = {}
+    totals: dict[str, list[int]] = {}
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
+        waiting: dict[Future[Any], Callable[[Any], None]] = {}
+        for name, chosen in networks.items():  # the longest ones first
+            for seed in range(network_seeds):
+                total: Future[Any] = pool.submit(_one_network, chosen, chosen_tasks, seed)
+                waiting[total] = totals.setdefault(name, []).append
+        for seed in range(seeds):
+            for name, chosen in variants.items():
+                for at in chosen_tasks:
+                    # Only the methods themselves are drawn: a variant ends where it arrives.
+                    future = pool.submit(_one_task, chosen, at, seed, curve_trials if name in methods else 0)
+                    waiting[future] = runs.setdefault((name, at), []).append
+        _collect(waiting)
+    details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
+    details |= {
+        "methods": list(methods),
+        "seeds": seeds,
+        "network_seeds": network_seeds,
+        "tolerance": TOLERANCE,
+        "elapsed_secs": time.perf_counter() - began,
+        "jobs": jobs,
+        "dataset": {"file": dataset.name, "candidates": {names[at]: len(measured[at]) for at in chosen_tasks}},
+    }
+    trials = details["overall"]
+    ours = trials[OURS if OURS in methods else methods[0]]
+    peer = trials[PEER] if PEER in methods and len(methods) > 1 else None
+    result = BenchResult("replay", ours, peer, peer / ours if peer is not None else None, "trials", details)
+    if out is not None:
+        out.write_text(json.dumps(json.loads(result.to_json()), indent=1) + "\n")
+    return result
+
+
+def _collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
+    """Hand on every result; now and then say how far it is."""
+    told = time.perf_counter()
+    try:
+        for done, future in enumerate(as_completed(waiting), 1):
+            waiting[future](future.result())
+            if time.perf_counter() - told > _PROGRESS_SECS:
+                told = time.perf_counter()
+                print(f"{done} of {len(waiting)} runs", file=sys.stderr, flush=True)
+    except BaseException:
+        for future in waiting:
+            future.cancel()
+        raise
+
+
+def effect_variants() -> dict[str, Preset]:
+    """Each base with each effect switched: off where it has it, on where not (``fleet - ei``, ``bansor + ei``)."""
+    variants = {}
+    for base in map(preset, BASES):
+        variants[base.name] = base
+        for effect in EFFECTS:
+            on = has_effect(base, effect)
+            variants[f"{base.name} {'-' if on else '+'} {effect}"] = with_effect(base, effect, not on)
+    return variants
+
+
+def network_variants() -> dict[str, Preset]:
+    """Each base with each rule that gives trials to tasks."""
+    return {
+        f"{base.name}, {policy}": dataclasses.replace(base, task_policy=policy)
+        for base in map(preset, BASES)
+        for policy in TASK_POLICIES
+    }
+
+
+def figures(
+    runs: Mapping[tuple[str, int], Sequence[Replayed]],
+    totals: Mapping[str, Sequence[int]],
+    names: Sequence[str],
+    tasks: Sequence[int],
+) -> dict[str, Any]:
+    """Quartiles of trials by method and task, geometric means of the medians, curves, and the network's trials.
+
+    ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
+    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed.
+    """
+    methods = list(dict.fromkeys(name for name, _ in runs))
+    trials = {
+        method: {
+            name: quartiles([each.trials for each in runs[method, at]]) for name, at in zip(names, tasks, strict=True)
+        }
+        for method in methods
+    }
+    return {
+        "trials": trials,
+        "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
+        "overall_trial_secs": {
+            method: overall({str(at): float(np.median([r.trial_secs for r in runs[method, at]])) for at in tasks})
+            for method in methods
+        },
+        "curve_trials": list(CURVE),
+        "curves": {
+            method: [
+                # A share of 0 (nothing ran yet) has no logarithm: it stands as a thousandth.
+                overall({str(at): max(float(np.median([r.curve[i] for r in runs[method, at]])), 1e-3) for at in tasks})
+                for i in range(len(CURVE))
+            ]
+            for method in methods
+            if " " not in method
+        },
+        "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
+    }
+
+
+def all_methods(method: str) -> tuple[str, ...]:
+    """The methods that ``--method`` names: one of them, or ``all``."""
+    return PRESET_NAMES if method == "all" else (method,)
