@@ -158,6 +158,18 @@ def test_a_store_is_bound_to_one_network(path: Path) -> None:
     }
 
 
+def test_what_may_change_from_run_to_run_is_replaced(path: Path) -> None:
+    with RecordStore(path) as store:
+        store.bind({"network": "f1"})
+        store.annotate({"fingerprints": "first"})
+        store.annotate({"fingerprints": "second"})
+    with RecordReader(path) as reader:
+        assert {key: reader.meta()[key] for key in ("network", "fingerprints")} == {
+            "network": "f1",
+            "fingerprints": "second",
+        }
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 20), max_size=6), max_size=6))
 def test_any_sequence_of_appends_keeps_each_uid_once_in_first_come_order(batches: list[list[int]]) -> None:
