@@ -28,6 +28,9 @@ class Helper:
     def fail(self) -> None:
         raise DiskFullError("no space left", "free some")
 
+    def niceness(self) -> int:
+        return os.nice(0)
+
     def hang(self) -> None:
         threading.Event().wait()
 
@@ -60,6 +63,11 @@ async def test_a_hanging_actor_is_given_up_at_the_deadline(helper: Any) -> None:
 async def test_a_dead_actor_is_lost(helper: Any) -> None:
     with pytest.raises(ActorLostError, match="die"):
         await ask(helper.die.remote(), 60.0, "die")
+
+
+async def test_an_actor_runs_with_the_priority_of_its_driver(helper: Any) -> None:
+    """Ray's own choice is a niceness of 15, and kernels would be timed behind everything else on the host."""
+    assert await ask(helper.niceness.remote(), 60.0, "niceness") == os.nice(0)
 
 
 @pytest.mark.parametrize("length", [10, 1_000_000])
