@@ -1,7 +1,8 @@
 """What a candidate is expected to cost: the analyzer corrected by the task's records, and the learned model.
 
-All predictions are the mean and the deviation of the natural logarithm of seconds, each ``(n,)``; no deviation is
-negative.
+All predictions are the mean and the deviation of the natural logarithm of seconds, each ``(n,)``, finite; no deviation
+is negative. Where a model says something that is no number, the slowest that it predicts of the others stands in, with
+no deviation: such a candidate is not tempting.
 """
 
 from __future__ import annotations
@@ -91,15 +92,16 @@ class Predictor:
             return np.empty(0), np.empty(0)
         joint = self.layout.table(sketch, features)
         if self._model is not None and not self._analyzer:
-            return self._model.predict(joint)
+            return self._clean(*self._model.predict(joint))
         correction, spread = self._calibrated().correct(joint.view(SYMBOLIC))
         calibrated = self._base(analytic) + correction
         if self._model is None:
-            return calibrated, spread
+            return self._clean(calibrated, spread)
         # Two independent opinions: their mean, and a deviation that says how far apart they are.
-        mean, deviation = self._model.predict(joint)
+        mean, deviation = self._clean(*self._model.predict(joint))
         disagreement = 0.5 * np.abs(mean - calibrated)
-        return 0.5 * (mean + calibrated), np.sqrt(0.5 * (deviation**2 + spread**2) + disagreement**2)
+        together = np.sqrt(0.5 * (deviation**2 + spread**2) + disagreement**2)
+        return self._clean(0.5 * (mean + calibrated), together)
 
     def drafted(self, sketch: int, drafted: Drafted) -> tuple[Floats, Floats]:
         """:meth:`predict` for drafted candidates."""
@@ -114,6 +116,14 @@ class Predictor:
             return self.predict(sketch, features, analytic)[0]
 
         return mean
+
+    def _clean(self, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+        """Predictions without what is no number; see the module's docstring."""
+        sound = np.isfinite(mean) & np.isfinite(deviation) & (deviation >= 0)
+        if sound.all():
+            return mean, deviation
+        slowest = float(mean[sound].max()) if sound.any() else math.log(self.prior_secs)
+        return np.where(sound, mean, slowest), np.where(sound, deviation, 0.0)
 
     def _base(self, analytic_log_secs: Floats) -> Floats:
         """The analyzer's log seconds, the prior's where the sketch is not described."""
