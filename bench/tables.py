@@ -96,8 +96,84 @@ def first_record(result: Mapping[str, Any]) -> str:
     return _rows(("model", "s to the first record", "s from SIGTERM to the end"), rows)
 
 
+def draft(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {
+        "analyzer": "analyzer alone",
+        "calibrated": "calibrated",
+        "with-model": "with boosted trees",
+        "metaschedule": "MetaSchedule's model",
+        "random": "random",
+    }
+    rows = [
+        (f"`{task}`", *(f"{figures[scorer]:.3f}" for scorer in names))
+        for task, figures in details["best_1_by_task"].items()
+    ]
+    rows.append(("all, by equation 3", *(f"{details['best_1'][scorer]:.3f}" for scorer in names)))
+    rows.append(("its worst seed", *(f"{details['best_1_spread'][scorer]['min']:.3f}" for scorer in names)))
+    header = (f"Best-1 at 1/{details['share']}, {details['calibration']} records", *names.values())
+    speed = details["speed"]
+    calls = (("analyzer", "the analyzer"), ("calibrated", "calibrated, with features"))
+    fast = [(name, f"{speed[key]:,.0f}", f"{speed[key + '_population']:,.0f}") for key, name in calls]
+    head = ("candidates scored a second on one core", f"{details['candidates_a_call']:,} a call", "a generation a call")
+    return _rows(header, rows) + "\n\n" + _rows(head, fast)
+
+
+def replay(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    ranked = sorted(details["methods"], key=lambda method: details["overall"][method])
+    rows = [
+        (f"`{task}`", *(_quartiles(details["trials"][method][task]) for method in ranked))
+        for task in details["dataset"]["candidates"]
+    ]
+    rows.append(("overall, geometric mean", *(f"{details['overall'][method]:.0f}" for method in ranked)))
+    parts = [_rows(("trials to within 5% of the best", *(f"`{method}`" for method in ranked)), rows)]
+    variants = [name for name in details["trials"] if " " in name]
+    if variants:
+        bases = list(dict.fromkeys(name.split()[0] for name in variants))
+        effects = list(dict.fromkeys(name.split()[-1] for name in variants))
+        switches: list[tuple[str, ...]] = []
+        for effect in effects:
+            cells: list[str] = []
+            for base in bases:
+                switched = next(name for name in variants if name.split()[0] == base and name.split()[-1] == effect)
+                with_it, without = (base, switched) if " - " in switched else (switched, base)
+                cells += [f"{details['overall'][with_it]:.0f}", f"{details['overall'][without]:.0f}"]
+            switches.append((effect, *cells))
+        columns = [f"`{base}` {state}" for base in bases for state in ("with", "without")]
+        parts.append(_rows(("overall trials, effect on and off", *columns), switches))
+    if details["network"]:
+        together = [(name, _quartiles(figures)) for name, figures in details["network"].items()]
+        parts.append(_rows(("all tasks together", "trials to within 5% of the best sum"), together))
+    return "\n\n".join(parts)
+
+
+def _quartiles(figures: Mapping[str, float]) -> str:
+    """``median (lower quartile to upper)``."""
+    return f"{figures['median']:.0f} ({figures['q1']:.0f} to {figures['q3']:.0f})"
+
+
+def search_time(result: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            f"`{pair['task']}`, {pair['records']} records",
+            _range(pair["ours"], scale=1e3, digits=0),
+            _range(pair["peer"], scale=1e3, digits=0),
+            f"{pair['ratio']:.0f}",
+            f"{pair['our_train_secs'] * 1e3:.0f}",
+            f"{pair['peer_train_secs'] * 1e3:.0f}",
+        )
+        for pair in result["details"]["pairs"]
+    ]
+    header = ("ms a batch of 64", "ours", "MetaSchedule", "ratio", "our training", "MetaSchedule's training")
+    return _rows(header, rows)
+
+
 _TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "trial-rate": trial_rate,
     "network-latency": network_latency,
     "first-record": first_record,
+    "draft": draft,
+    "replay": replay,
+    "search-time": search_time,
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import search_time
 from bench.common import BenchError, BenchResult, Conversation, bench_env, interleave, last_json, run_json, spread
 from bench.network_latency import latency_result
 from bench.tables import replace_table, write_tables
@@ -100,12 +101,51 @@ def test_benchmark_page_takes_a_result_of_every_benchmark(tmp_path: Path) -> Non
             "first-record", 9, None, None, "s", {"models": {"net": {"first_record_secs": times, "stop_secs": times}}}
         ),
     }
+    results |= _offline_results()
     shown = {name: json.loads(result.to_json()) for name, result in results.items()}
     write_tables(page, shown, dict.fromkeys(shown, "python -m bench"))
     text = page.read_text()
     assert "Not run yet" not in text
     assert "| `matmul_relu` | 400 (390 to 410) | 420 | 400 (390 to 410) | 1.0 |" in text
+    assert "| `conv` | 0.900 | 0.990 | 1.000 | 0.900 | 0.800 |" in text
+    assert "| calibrated, with features | 1,000,000 | 900,000 |" in text
+    assert "| trials to within 5% of the best | `fleet` | `random` |" in text
+    assert "| `conv` | 12 (10 to 14) | 120 (110 to 140) |" in text
+    assert "| ei | 12 | 30 |" in text
+    assert "| `conv`, 64 records | 50 (50 to 50) | 5000 (5000 to 5000) | 100 | 70 | 700 |" in text
     assert "| PyTorch eager | 12.50 (12.00 to 20.00) | 2.00 | 1.0e-06 |" in text
+
+
+def _offline_results() -> dict[str, BenchResult]:
+    scores = {"analyzer": 0.9, "calibrated": 0.99, "with-model": 1.0, "metaschedule": 0.9, "random": 0.8}
+    speed = {"analyzer": 2e6, "calibrated": 1e6, "analyzer_population": 1e6, "calibrated_population": 9e5}
+    draft = {
+        "best_1": scores,
+        "best_1_spread": {name: {"min": score} for name, score in scores.items()},
+        "best_1_by_task": {"conv": scores},
+        "speed": speed,
+        "candidates_a_call": 16384,
+        "share": 8,
+        "calibration": 64,
+    }
+    few, many = ({"q1": 10.0, "median": 12.0, "q3": 14.0}, {"q1": 110.0, "median": 120.0, "q3": 140.0})
+    replayed = {
+        "methods": ["random", "fleet"],
+        "trials": {"random": {"conv": many}, "fleet": {"conv": few}, "fleet - ei": {"conv": few}},
+        "overall": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
+        "network": {"fleet, ucb": many},
+        "dataset": {"candidates": {"conv": 1000}},
+    }
+    pair = search_time.pair_figures(
+        [{"secs": 0.05, "cpu_secs": 0.05, "candidates": 64, "observe_secs": 0.001, "train_secs": 0.07}],
+        [{"secs": 5.0, "cpu_secs": 5.0, "candidates": 64, "train_secs": 0.7, "scored_by_model": True}],
+    )
+    searched = {"pairs": [{"task": "conv", "records": 64, **pair}]}
+    return {
+        "draft": BenchResult("draft", 0.99, 0.9, 1.1, "Best-1", draft),
+        "replay": BenchResult("replay", 12, None, None, "trials", replayed),
+        "search-time": BenchResult("search-time", 0.05, 5, 100, "s", searched),
+    }
 
 
 def test_child_result_is_its_last_line() -> None:
