@@ -1,4 +1,4 @@
-"""Expected improvement, contextual epsilon and batch selection, also on hostile input."""
+"""Acquisition functions and exploration shares, also on hostile input."""
 
 from __future__ import annotations
 
@@ -10,8 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from policies.acquisition import contextual_epsilon, epsilon_of_secs, expected_improvement, improvement_of_secs
-from policies.selection import greedy, neighbourhood_discount, per_second
+from policies.acquisition import (
+    ACQUISITIONS,
+    Acquisition,
+    ContextualEpsilon,
+    FixedEpsilon,
+    confidence_bound_of_secs,
+    contextual_epsilon,
+    epsilon_of_secs,
+    expected_improvement,
+    improvement_of_secs,
+    probability_of_improvement,
+    probability_of_secs,
+    throughput_of_secs,
+)
 
 
 def test_expected_improvement_by_hand() -> None:
@@ -74,54 +86,80 @@ def test_contextual_epsilon() -> None:
     assert epsilon_of_secs(np.zeros(2), np.ones(2), math.inf, 0.1, 0.3) == 0.3
 
 
-def test_neighbourhood_discount() -> None:
-    points = np.array([[0.0, 0.0], [1.0, 0.0], [9.0, 0.0]])
-    factors = neighbourhood_discount(points, np.array([[0.0, 0.0]]), 1.0)
-    assert factors == pytest.approx([0.0, 1 - math.exp(-0.5), 1.0])
-    assert neighbourhood_discount(points, np.empty((0, 2)), 1.0).tolist() == [1.0] * 3
-    assert neighbourhood_discount(points, points, 0.0).tolist() == [1.0] * 3
-    with pytest.raises(ValueError, match="negative"):
-        neighbourhood_discount(points, points, -1.0)
+def test_probability_of_improvement_by_hand() -> None:
+    # Z = 0.5, 0 and -0.5.
+    found = probability_of_improvement(np.array([3.0, 2.0, 1.0]), np.array([2.0, 2.0, 2.0]), 2.0)
+    assert found == pytest.approx([0.6914624612740131, 0.5, 0.3085375387259869])
+    assert probability_of_improvement(np.array([3.0, 2.0, 1.0]), np.zeros(3), 2.0).tolist() == [1.0, 0.0, 0.0]
+    # Half as long with a deviation of ln 2: one deviation better.
+    assert probability_of_secs(np.log([0.5]), np.log([2.0]), 1.0) == pytest.approx([0.8413447460685429])
 
 
-def test_per_second() -> None:
-    assert per_second(np.array([1.0, 1.0, 1.0, 1.0]), np.array([2.0, 0.0, math.nan, math.inf])).tolist() == [
-        0.5,
-        1.0,
-        1.0,
-        1.0,
-    ]
+def test_probability_of_improvement_of_hostile_input() -> None:
+    nan, inf = math.nan, math.inf
+    mean = np.array([nan, 1.0, 1.0, inf, -inf, 1.0, inf])
+    deviation = np.array([1.0, nan, -1.0, 0.0, 1.0, inf, inf])
+    assert probability_of_improvement(mean, deviation, 2.0).tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.5, 1.0]
+    for best in (-inf, nan):
+        assert probability_of_improvement(np.array([3.0, nan]), np.ones(2), best).tolist() == [1.0, 0.0]
+    assert probability_of_improvement(np.array([3.0, inf]), np.ones(2), inf).tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="differ"):
+        probability_of_improvement(np.ones(2), np.ones(3), 0.0)
 
 
-def test_greedy_is_by_score_without_diversity() -> None:
-    points = np.array([[0.0], [0.1], [5.0]])
-    parts = np.array([[1, 1], [1, 2], [2, 1]])
-    assert greedy(np.array([0.5, 1.0, 0.7]), parts, points, 3, 0.0, 0.0) == [1, 2, 0]
+def test_confidence_bound_and_mean_by_hand() -> None:
+    mean, deviation = np.log([0.5, 2.0]), np.log([2.0, 4.0])
+    # Incumbent of one second: twice and half its throughput; a deviation doubles and quadruples that.
+    assert throughput_of_secs(mean, deviation, 1.0) == pytest.approx([2.0, 0.5])
+    assert confidence_bound_of_secs(mean, deviation, 1.0) == pytest.approx([4.0, 2.0])
+    assert confidence_bound_of_secs(mean, deviation, 1.0, 2.0) == pytest.approx([8.0, 8.0])
+    assert confidence_bound_of_secs(mean, deviation, 3.0) == pytest.approx([12.0, 6.0])
+    assert confidence_bound_of_secs(mean, deviation, math.inf) == pytest.approx([4.0, 2.0])
+    assert confidence_bound_of_secs(mean, np.array([math.inf, -1.0]), 1.0).tolist() == [math.inf, 0.0]
+    assert throughput_of_secs(mean, np.array([math.inf, math.nan]), 1.0).tolist() == pytest.approx([2.0, 0.0])
+    with pytest.raises(ValueError, match="cannot be negative"):
+        confidence_bound_of_secs(mean, deviation, 1.0, -1.0)
 
 
-def test_greedy_covers_components_by_hand() -> None:
-    # Equation 3 with alpha 1 and two components: scores normalised to 1, 0.9, 0.5.
-    scores = np.array([1.0, 0.9, 0.5])
-    parts = np.array([[1, 1], [1, 1], [2, 2]])
-    points = np.zeros((3, 1))
-    # First 0 (1 + 2/2); then 1 is worth 0.9 + 0 and 2 is worth 0.5 + 1.
-    assert greedy(scores, parts, points, 2, 1.0, 0.0) == [0, 2]
-    # With 2's components pending already, 1 comes first of the rest.
-    assert greedy(scores, parts, points, 2, 1.0, 0.0, np.array([[2, 2]])) == [0, 1]
+@pytest.mark.parametrize("acquire", ACQUISITIONS.values(), ids=ACQUISITIONS.keys())
+def test_all_prefer_the_faster_of_two_alike(acquire: Acquisition) -> None:
+    for best in (0.5, math.inf):
+        scores = acquire(np.log([2.0, 1.0, 3.0]), np.full(3, 0.3), best)
+        assert scores.argmax() == 1 or (acquire is probability_of_secs and math.isinf(best))
+    assert acquire(np.empty(0), np.empty(0), 1.0).shape == (0,)
 
 
-def test_greedy_avoids_the_neighbourhood_of_its_choices() -> None:
-    points = np.array([[0.0], [0.1], [5.0]])
-    parts = np.zeros((3, 1), dtype=np.int64)
-    assert greedy(np.array([1.0, 0.99, 0.5]), parts, points, 2, 0.0, 1.0) == [0, 2]
+@pytest.mark.parametrize("acquire", ACQUISITIONS.values(), ids=ACQUISITIONS.keys())
+@given(
+    arrays(np.float64, 4, elements=st.floats(allow_nan=True, allow_infinity=True)),
+    arrays(np.float64, 4, elements=st.floats(allow_nan=True, allow_infinity=True)),
+    st.floats(allow_nan=True, allow_infinity=True),
+)
+def test_all_are_never_negative_nor_nan(
+    acquire: Acquisition, mean: np.ndarray, deviation: np.ndarray, best: float
+) -> None:
+    with np.errstate(all="ignore"):
+        scores = acquire(mean, deviation, best)
+    assert scores.shape == (4,)
+    assert (scores >= 0).all()  # false for NaN
+    useless = np.isnan(mean) | np.isnan(deviation) | (deviation < 0) | (mean == math.inf)
+    assert (scores[useless] == 0).all()
 
 
-def test_greedy_on_hostile_input() -> None:
-    points, parts = np.zeros((4, 1)), np.zeros((4, 1), dtype=np.int64)
-    scores = np.array([math.nan, -1.0, math.inf, 0.5])
-    assert greedy(scores, parts, points, 9, 0.0, 0.0)[:2] == [2, 3]
-    assert sorted(greedy(np.full(4, math.nan), parts, points, 4, 0.1, 1.0)) == [0, 1, 2, 3]
-    assert greedy(np.empty(0), np.empty((0, 1), dtype=np.int64), np.empty((0, 1)), 3, 0.1, 1.0) == []
-    assert greedy(np.ones(4), parts, points, 0, 0.0, 0.0) == []
-    with pytest.raises(ValueError, match="cannot select"):
-        greedy(np.ones(4), parts, points, -1, 0.0, 0.0)
+def test_exploration_shares() -> None:
+    mean, deviation = np.log([2.0, 2.0]), np.array([0.2, 0.2])
+    assert FixedEpsilon(0.05).share(mean, deviation, 2.0) == 0.05
+    assert ContextualEpsilon().share(mean, deviation, 2.0) == pytest.approx(0.2)
+    assert ContextualEpsilon(0.02, 0.1).share(mean, deviation, 2.0) == 0.1
+    # Nothing measured, nothing predicted, no usable deviation: nothing is known.
+    for rule_mean, rule_deviation, best in (
+        (mean, deviation, math.inf),
+        (mean[:0], deviation[:0], 2.0),
+        (mean, np.full(2, math.nan), 2.0),
+    ):
+        assert ContextualEpsilon(0.02, 0.1).share(rule_mean, rule_deviation, best) == 0.1
+    assert ContextualEpsilon().share(mean, np.zeros(2), 2.0) == 0.0
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        FixedEpsilon(1.5)
+    with pytest.raises(ValueError, match="low <= high"):
+        ContextualEpsilon(0.5, 0.2)
