@@ -14,13 +14,12 @@ from typing import Literal
 from fleet_tune.errors import UserError
 from policies.annealing import AnnealingSettings
 from policies.bandits import EXPLORATION, TaskBandit, TaskPolicy
-from policies.boosted_trees import GradientBoostedModel
 from policies.cost_model import CostModel
 from policies.draft import DraftSettings
+from policies.models import ModelName, make_model
 
 GeneratorName = Literal["draft", "genetic", "annealing", "random"]
 AcquisitionName = Literal["ei", "mean"]
-ModelName = Literal["boosted", "boosted-rank", "forest"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Preset:
         """An untrained cost model; ``offset_column`` from the training set."""
         if self.model is None:
             raise ValueError(f"the method '{self.name}' has no cost model")
-        return GradientBoostedModel(seed, offset_column=offset_column if self.from_analyzer else None)
+        return make_model(self.model, seed, offset_column if self.from_analyzer else None)
 
     def make_task_bandit(self, seed: int = 0) -> TaskBandit:
         """The allocation of trials to tasks that belongs to this method."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.errors import UserError
 from fleet_tune.sketch import Choice, Sketch, Tile
 from policies.analyzer import analyse
+from policies.annealing import AnnealingSettings
 from policies.presets import PLANNED, PRESET_NAMES, preset
 from policies.sampling import is_valid, sample
 from policies.search import Observation, Proposal, TaskSearch
@@ -57,7 +59,9 @@ class SyntheticDevice:
 
 
 def make(sketches: tuple[Sketch, ...], device: DeviceAbstraction, method: str = "fleet", seed: int = 0) -> TaskSearch:
-    return TaskSearch(sketches, FLOP, device, preset(method), np.random.default_rng(seed))
+    # Short chains, so that the tests are fast.
+    chosen = replace(preset(method), annealing=AnnealingSettings(chains=16, steps=12, patience=8))
+    return TaskSearch(sketches, FLOP, device, chosen, np.random.default_rng(seed))
 
 
 def keys(proposals: list[Proposal]) -> list[tuple[int, tuple[int, ...]]]:
