@@ -204,6 +204,7 @@ def group_observations(
             continue
         measured = record.measurement
         trial_secs = measured.build_secs + measured.measure_secs
-        observation = Observation(index, record.candidate.decisions, measured.cost_secs, trial_secs)
+        decisions = record.candidate.decisions
+        observation = Observation(index, decisions, measured.cost_secs, trial_secs, measured.build_secs)
         grouped.setdefault(record.task_id, []).append(observation)
     return grouped

@@ -9,19 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.acquisition import improvement_of_secs
+from policies.acquisition import ACQUISITIONS, improvement_of_secs
 from policies.draft import Drafted
+from policies.prediction import Predictor
 from policies.presets import Preset
 from policies.quantities import Floats
 from policies.sampling import Matrix, decision_ids, log_coordinates
 from policies.selection import greedy, neighbourhood_discount, per_second
 from policies.task_records import Proposal, TaskRecords
 
-BUILD_SECS = 0.25
-BUILD_SECS_PER_OPERATION = 0.0008
-"""Prior of a trial's time: what a build takes at least, and for each straight-line vector operation."""
-MEASURE_RUNS = 10
-MEASURE_SECS = 0.05
 MEASURED_RADIUS = 0.7
 """Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""
 APART = 1e3
@@ -54,12 +50,6 @@ class Chosen:
     row: int
 
 
-def trial_secs(offered: Offered) -> Floats:
-    """Seconds that building and measuring each candidate is expected to take, ``(n,)``, by a prior."""
-    secs = BUILD_SECS + BUILD_SECS_PER_OPERATION * offered.drafted.unrolled
-    return np.asarray(secs + np.maximum(MEASURE_RUNS * np.exp(offered.mean), MEASURE_SECS))
-
-
 def best_gain(offered: Sequence[Offered], best_secs: float) -> float:
     """Largest expected improvement (log ratio) of the offered candidates over the incumbent; infinite without one."""
     if not math.isfinite(best_secs):
@@ -69,7 +59,12 @@ def best_gain(offered: Sequence[Offered], best_secs: float) -> float:
 
 
 def choose(
-    offered: Sequence[Offered], shares: NDArray[np.int64], records: TaskRecords, preset: Preset, count: int
+    offered: Sequence[Offered],
+    shares: NDArray[np.int64],
+    records: TaskRecords,
+    predictor: Predictor,
+    preset: Preset,
+    count: int,
 ) -> list[Chosen]:
     """At most ``count`` of the offered candidates, the best first; at most ``shares[sketch]`` of each sketch.
 
@@ -82,8 +77,7 @@ def choose(
     # With nothing measured, the gain is over the slowest offered candidate: one reference for all sketches.
     slowest = max(float(each.mean.max()) for each in offered)
     reference_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
-    fastest = min(float(each.mean.min()) for each in offered)
-    scored = [(each, _scores(each, records, preset, reference_secs, fastest)) for each in offered]
+    scored = [(each, _scores(each, records, predictor, preset, reference_secs)) for each in offered]
     if preset.sketch_policy == "joint":
         return _together(scored, records, preset, count)
     chosen = [
@@ -93,14 +87,11 @@ def choose(
     return chosen[:count]
 
 
-def _scores(each: Offered, records: TaskRecords, preset: Preset, reference_secs: float, fastest: float) -> Floats:
+def _scores(each: Offered, records: TaskRecords, predictor: Predictor, preset: Preset, reference_secs: float) -> Floats:
     """What is maximised, not negative, with the neighbourhood of known candidates discounted."""
-    if preset.acquisition == "ei":
-        scores = improvement_of_secs(each.mean, each.deviation, reference_secs)
-    else:
-        scores = np.exp(fastest - each.mean)
+    scores = ACQUISITIONS[preset.acquisition](each.mean, each.deviation, reference_secs)
     if preset.per_second:
-        scores = per_second(scores, trial_secs(each))
+        scores = per_second(scores, predictor.trial_secs(each.sketch, each.drafted, each.mean, records.best_secs))
     if preset.radius > 0:
         sketch = records.sketches[each.sketch]
         points = log_coordinates(sketch, each.drafted.matrix)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.acquisition import improvement_of_secs
+from policies.acquisition import ACQUISITIONS
 from policies.annealing import Chains
 from policies.draft import Drafted
 from policies.pools import Space
@@ -99,7 +99,7 @@ class AnnealingGenerator:
             mean, deviation = search.predictor.predict(sketch, features, analytic)
             if search.preset.acquisition == "mean":
                 return mean
-            return -improvement_of_secs(mean, deviation, best_secs)
+            return -ACQUISITIONS[search.preset.acquisition](mean, deviation, best_secs)
 
         settings = search.preset.annealing.shared_by(sketches)
         keep = math.ceil(count * (search.preset.top_factor or 1.0))

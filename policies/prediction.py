@@ -21,6 +21,7 @@ from policies.draft import Drafted, Fitness, evaluate
 from policies.features import SYMBOLIC, FeatureTable, JointLayout, joint_layout
 from policies.quantities import Floats
 from policies.sampling import Matrix
+from policies.trial_time import BuildTime, fit_build_time, trial_secs
 
 CALIBRATION_LIMIT = 256
 """Most recent records that the calibration uses: its cost is cubic in them."""
@@ -46,6 +47,8 @@ class Predictor:
         self._analytic: list[Floats] = []
         self._costs: Floats = np.empty(0)
         self._calibration: Calibration | None = None
+        self._build_secs: Floats = np.empty(0)
+        self._build_time: BuildTime | None = None
 
     @property
     def has_model(self) -> bool:
@@ -65,10 +68,13 @@ class Predictor:
                 self._features.append(self.layout.table(at, known.features))
                 self._analytic.append(self._base(known.analytic_log_secs))
 
-    def set_costs(self, costs: Floats) -> None:
-        """Costs of all measured candidates so far, ``(n,)`` seconds, infinite for failures."""
+    def set_costs(self, costs: Floats, build_secs: Floats) -> None:
+        """Costs of all measured candidates so far, ``(n,)`` seconds, infinite for failures, and what their builds took,
+        0 where unknown."""
         self._costs = costs
+        self._build_secs = build_secs
         self._calibration = None
+        self._build_time = None
 
     @property
     def features(self) -> FeatureTable:
@@ -106,6 +112,15 @@ class Predictor:
     def drafted(self, sketch: int, drafted: Drafted) -> tuple[Floats, Floats]:
         """:meth:`predict` for drafted candidates."""
         return self.predict(sketch, drafted.features, drafted.analytic_log_secs)
+
+    def trial_secs(self, sketch: int, drafted: Drafted, mean: Floats, best_secs: float) -> Floats:
+        """Seconds that building and measuring each candidate is expected to take, ``(n,)``.
+
+        ``mean`` (n,): predicted log seconds of a run; ``best_secs``: the incumbent's cost, infinite without one.
+        """
+        if self._build_time is None:
+            self._build_time = fit_build_time(self.layout.names, self.features.view(SYMBOLIC), self._build_secs)
+        return trial_secs(self._build_time, self.layout.place(sketch, drafted.features), mean, best_secs)
 
     def fitness(self, sketch: int) -> Fitness:
         """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fleet_tune.errors import UserError
+from policies.acquisition import AcquisitionName
 from policies.annealing import AnnealingSettings
 from policies.bandits import EXPLORATION, TaskBandit, TaskPolicy
 from policies.cost_model import CostModel
@@ -19,7 +20,6 @@ from policies.draft import DraftSettings
 from policies.models import ModelName, make_model
 
 GeneratorName = Literal["draft", "genetic", "annealing", "random"]
-AcquisitionName = Literal["ei", "mean"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Preset:
     ``generator``: where candidates come from: a genetic search on the calibrated analyzer and the model together
     (``draft``), on the model alone (``genetic``), simulated annealing on the model (``annealing``), both random until
     there is one, or uniform draws (``random``). ``model``: the cost model, None where the method has none;
-    ``from_analyzer``: whether it starts from the analyzer's prediction. ``acquisition``: ``ei`` (expected improvement)
-    or ``mean`` (the prediction itself); ``per_second``: divided by the seconds that the trial is expected to take.
+    ``from_analyzer``: whether it starts from the analyzer's prediction. ``acquisition``: ``ei`` and ``pi`` (expected
+    improvement and its probability), ``ucb`` (confidence bound) or ``mean`` (the prediction itself); ``per_second``:
+    divided by the seconds that the trial is expected to take.
 
     ``sketch_policy``: which sketches a batch comes from: ``ucb`` (Bansor), ``uniform``, or ``joint`` (all sketches are
     one space and compete by their scores). ``task_policy``: which tasks (see :class:`policies.bandits.TaskBandit`).

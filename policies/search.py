@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.acquisition import epsilon_of_secs
+from policies.acquisition import ContextualEpsilon, Exploration, FixedEpsilon
 from policies.bandits import allocate
 from policies.batch import Offered, best_gain, choose
 from policies.cost_model import CostModel, Groups, targets
@@ -77,6 +77,9 @@ class TaskSearch:
         if pools is not None and [pool.sketch.id for pool in pools] != [sketch.id for sketch in sketches]:
             raise ValueError("pools are given for each sketch of the task, in their order")
         self._preset = preset
+        self._exploration: Exploration = (
+            ContextualEpsilon(*preset.epsilon_bounds) if preset.epsilon is None else FixedEpsilon(preset.epsilon)
+        )
         self._rng = rng
         self._spaces: list[Space] = (
             [OpenSpace(sketch, device) for sketch in sketches]
@@ -127,7 +130,7 @@ class TaskSearch:
         ValueError for a candidate that is not of this task.
         """
         self._predictor.add(self._records.add(observations))
-        self._predictor.set_costs(self._records.ordered_costs)
+        self._predictor.set_costs(self._records.ordered_costs, self._records.ordered_build_secs)
 
     def release(self, candidates: Iterable[Placed]) -> None:
         """Forget pending candidates that will never be measured; they may be proposed again."""
@@ -174,7 +177,7 @@ class TaskSearch:
         reason = self._preset.acquisition if math.isfinite(self.best_secs) else self._preset.generator
         proposals = [
             each.offered.proposal(each.row, f"{reason} {each.score:.3g}")
-            for each in choose(offered, shares, self._records, self._preset, exploit)
+            for each in choose(offered, shares, self._records, self._predictor, self._preset, exploit)
         ]
         self._records.mark(proposals)
         if self._preset.explore == "draft" and len(proposals) < count:
@@ -255,13 +258,10 @@ class TaskSearch:
 
     def _random_count(self, offered: Sequence[Offered], count: int) -> int:
         """How many of the batch are random: a fixed share, or AdaTune's contextual epsilon (equation 3)."""
-        share = self._preset.epsilon
-        if share is None:
-            low, high = self._preset.epsilon_bounds
-            plans = self._random_plans() if self._preset.epsilon_plans else offered
-            means = np.concatenate([each.mean for each in plans]) if plans else np.empty(0)
-            deviations = np.concatenate([each.deviation for each in plans]) if plans else np.empty(0)
-            share = epsilon_of_secs(means, deviations, self.best_secs, low, high)
+        plans = self._random_plans() if self._preset.epsilon_plans else offered
+        means = np.concatenate([each.mean for each in plans]) if plans else np.empty(0)
+        deviations = np.concatenate([each.deviation for each in plans]) if plans else np.empty(0)
+        share = self._exploration.share(means, deviations, self.best_secs)
         # The fraction left over becomes a chance, so that small batches explore too, in the long run.
         return math.floor(share * count + self._rng.random())
 

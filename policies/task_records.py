@@ -18,12 +18,13 @@ from policies.sampling import Matrix, is_valid, row_keys
 @dataclass(frozen=True)
 class Observation:
     """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
-    candidate. ``trial_secs``: what the trial took to build and measure, 0 where unknown."""
+    candidate. ``trial_secs``: what the trial took to build and measure, ``build_secs``: to build, 0 where unknown."""
 
     sketch: int
     decisions: tuple[int, ...]
     cost_secs: float
     trial_secs: float = 0.0
+    build_secs: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class TaskRecords:
         self.costs: list[dict[bytes, float]] = [{} for _ in self.sketches]
         self._pending: list[dict[bytes, None]] = [{} for _ in self.sketches]
         self._trial_secs = np.zeros(len(self.sketches))  # sum over the measured candidates
+        # Measured candidates in the order of first observation (by sketch within one call), and their builds' seconds.
         self.order: list[tuple[int, bytes]] = []
+        self._build_secs: list[float] = []
 
     def key(self, sketch: int, decisions: tuple[int, ...]) -> bytes:
         """ValueError where the candidate is not of this task."""
@@ -86,6 +89,7 @@ class TaskRecords:
         A candidate measured before only changes if it is now faster (a failure was mended).
         """
         fresh: list[list[tuple[int, ...]]] = [[] for _ in self.sketches]
+        built: list[list[float]] = [[] for _ in self.sketches]
         for outcome in observations:
             key = self.key(outcome.sketch, outcome.decisions)
             cost = outcome.cost_secs if math.isfinite(outcome.cost_secs) and outcome.cost_secs > 0 else math.inf
@@ -94,11 +98,13 @@ class TaskRecords:
             if key not in costs:
                 self._trial_secs[outcome.sketch] += outcome.trial_secs if 0 < outcome.trial_secs < math.inf else 0.0
                 fresh[outcome.sketch].append(outcome.decisions)
+                built[outcome.sketch].append(outcome.build_secs)
                 costs[key] = cost
             costs[key] = min(costs[key], cost)
         matrices = [as_matrix(rows, sketch.width) for rows, sketch in zip(fresh, self.sketches, strict=True)]
         for at, matrix in enumerate(matrices):
             self.order.extend((at, key) for key in row_keys(matrix))
+            self._build_secs.extend(built[at])
         return matrices
 
     def mark(self, candidates: Iterable[Placed]) -> None:
@@ -164,6 +170,11 @@ class TaskRecords:
     def ordered_costs(self) -> Floats:
         """Cost of every measured candidate of the task, in the order of first observation."""
         return np.array([self.costs[at][key] for at, key in self.order], dtype=np.float64)
+
+    @property
+    def ordered_build_secs(self) -> Floats:
+        """What building them took, in the same order, 0 where unknown."""
+        return np.array(self._build_secs, dtype=np.float64)
 
     @property
     def trial_prices(self) -> Floats:

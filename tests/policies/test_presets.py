@@ -141,6 +141,8 @@ def test_outcomes_in_another_order_are_the_same_knowledge(
         {"task_policy": "gradient"},
         {"epsilon": 0.05},
         {"acquisition": "mean"},
+        {"acquisition": "pi"},
+        {"acquisition": "ucb"},
         {"generator": "genetic"},
         {"generator": "annealing"},
         {"per_second": False},
