@@ -69,7 +69,8 @@ class RecordedTask:
         (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
         row = self._row[proposal.sketch][key]
         cost_secs, trial_secs = float(self.data.cost_secs[row]), float(self._trial_secs[row])
-        return Observation(proposal.sketch, proposal.decisions, cost_secs, trial_secs)
+        build_secs = float(self.data.build_secs[row])
+        return Observation(proposal.sketch, proposal.decisions, cost_secs, trial_secs, build_secs)
 
     def round(self, search: TaskSearch, preset: Preset, seed: int) -> list[Observation]:
         """One round of ``search``: proposed, answered, learned. :class:`BenchError` where nothing is proposed."""
