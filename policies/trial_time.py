@@ -2,7 +2,7 @@
 
 *Building.* With ``u`` straight-line vector operations, a build takes ``b0(u) = 0.25 + 0.0008 u`` seconds before
 anything is known. Records teach the ratio: ridge regression of ``r = log(build_secs / b0)`` on ``z``, standardised
-columns of the symbolic features (sizes of the innermost tile, and which sketch it is),
+columns of the symbolic features (sizes of the innermost tile, how far TVM unrolls, and which sketch it is),
 
     r(x) = shift + w^T z(x),   shift = sum_i r_i / (n + 2),   w = (Z^T Z + ridge I)^-1 Z^T (r - shift)
 
@@ -39,7 +39,7 @@ MEASURE_SECS = 0.005
 """Upload, load and first run of a kernel."""
 
 _UNROLLED = "unrolled"
-_COLUMNS = (_UNROLLED, "vector", "accumulators")
+_COLUMNS = (_UNROLLED, "vector", "accumulators", "choice.unroll_explicit")
 _SKETCH = "sketch."
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import get_args
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
