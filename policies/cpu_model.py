@@ -28,6 +28,8 @@ from policies.quantities import (
     enclosing_depth,
     fitting_depth,
     footprint,
+    in_digits,
+    lines_per_set,
     moved_elements,
     moving_outer,
     nest,
@@ -42,27 +44,41 @@ from policies.symbols import Symbols
 FMA_PORTS = 2
 FMA_LATENCY = 4
 LOAD_PORTS = 2
+WINDOW_OPERATIONS = 128
+"""Vector operations that a processor looks ahead."""
+ROW_CYCLES = 2.0
+"""Cycles to begin with a row of a region."""
+LOOP_CYCLES = 0.1
+"""Cycles of a loop's own instructions, most of which the processor runs beside the others."""
 FLOP_PER_FMA = 2
 L1_FILL_BYTES_PER_CYCLE = 48.0
 L2_FILL_BYTES_PER_CYCLE = 16.0
-EXPOSED_FILLS = 0.1
+EXPOSED_FILLS = 0.3
 """Share of the time to fill caches that prefetching does not hide behind the computation."""
 SPILL_CYCLES = 4.0
 """Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a chain."""
 USABLE_CACHE = 0.75
 """Share of a cache that a tile can count on."""
 LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
+PAGE_BYTES = 4096
+"""Addresses that differ by a multiple of this are in the same set of an L1 cache, whatever its size."""
+CONFLICT_FREE_SHARE = 0.5
+"""Share of the lines of a set that one access can count on."""
+CONFLICT_CYCLES = 0.3
+"""Cycles of an access for each line beyond that share of a set's lines."""
+MAX_CONFLICTS = 48.0
+"""Lines too many beyond which it does not get worse: every access comes from the next cache."""
 UNROLLED_BY_COMPILER = 8.0
 """Iterations that a compiler unrolls by itself."""
 STRAIGHT_LINE_OPERATIONS = 128.0
 """Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
-UNROLL_PENALTY = 0.35
+UNROLL_PENALTY = 0.15
 """Slowdown for each doubling beyond them (measured: 1.4 to 3 times at 400 to 900 operations)."""
 MAX_UNROLLED_POINTS = 1500
 """Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
 MAX_SPILL_FACTOR = 1.5
 """Accumulators beyond this multiple of the registers are never worth building."""
-INLINED_FACTOR = 2.0
+INLINED_FACTOR = 1.5
 """How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every point."""
 LAUNCH_SECS = 3e-6
 """Starting a parallel region."""
@@ -90,6 +106,29 @@ class _Inner:
     stores: Floats
     cycles: Floats
     unrolled: Floats
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What the innermost loops work on; every field ``(n,)``, operations and registers counted in vectors.
+
+    ``operations``: of one step of the reduction. ``accumulators``: sums, each over ``reduced`` steps. ``operands``:
+    registers of what is read. ``loads``: of one operation.
+    """
+
+    vector: Floats
+    vectors: Floats
+    operations: Floats
+    accumulators: Floats
+    reduced: Floats
+    operands: Floats
+    loads: Floats
+
+
+def _choose(where: NDArray[np.bool_], first: _Tile, second: _Tile) -> _Tile:
+    return _Tile(
+        *(np.where(where, one, other) for one, other in zip(vars(first).values(), vars(second).values(), strict=True))
+    )
 
 
 @dataclass(frozen=True)
@@ -131,6 +170,7 @@ class CpuModel:
         self._beside = [self._place(other) for other in sketch.statements[1:]]
         self._parallel = parallel_extent(self._main, self._fusible())
         self._busy = pruner.utilisation(self._parallel, device.cores)
+        self._local = self._local_bytes()
         self._inner = self._inner_loop()
         self._compute_secs = self._compute()
         self._fills()
@@ -191,59 +231,139 @@ class CpuModel:
 
     def _inner_loop(self) -> _Inner:
         """Cycles of a vector operation in the innermost loops, from ports, latency, loads, stores and spills."""
-        main, statement, lanes = self._main, self._statement, self._device.lanes
+        main, statement = self._main, self._statement
         registers = float(self._device.registers)
         vector = vector_extent(main)
-        vectors = np.ceil(vector * (1.0 / lanes))
+        tile = self._tile(vector)
+        limit = self._unroll_limit()
+        if statement.accumulator_depth is not None:
+            held: NDArray[np.bool_] | None = None  # everywhere
+            unrolled = main.product("unroll") * tile.vectors
+        else:
+            # The compiler keeps the accumulators in registers over the innermost reduction only where the loops inside
+            # it are fully unrolled, which it does by itself up to a handful of iterations.
+            held = tile.operations <= np.maximum(limit, UNROLLED_BY_COMPILER)
+            unrolled = tile.vectors * self._explicitly_unrolled(vector, limit)
+            compiled = self._compiler_tile(np.maximum(limit, UNROLLED_BY_COMPILER))
+            chosen = (vector == 1.0) & (compiled.vector > 1.0)
+            tile = _choose(chosen, compiled, tile)
+            held = (held | chosen) & (tile.accumulators <= registers)
+        reduced = tile.reduced
+        updates = 1.0 / reduced if held is None else np.where(held, 1.0 / reduced, 1.0)
+        needed = tile.accumulators + tile.operands + 1.0
+        spilled = np.maximum(needed - registers, 0.0) / np.maximum(tile.accumulators, 1.0)
+        independent = np.minimum(tile.accumulators, registers)
+        if held is not None:
+            spilled = spilled * held
+            independent = np.where(held, independent, tile.operations)
+        # Where the reduction is short, the processor runs ahead into the next tile.
+        independent = np.maximum(independent, WINDOW_OPERATIONS / reduced)
+        loads = tile.loads + updates + spilled
+        stores = updates + spilled
+        cycles = _smooth_max(
+            1.0 / FMA_PORTS, FMA_LATENCY / np.maximum(independent, 1.0), loads * (1.0 / LOAD_PORTS), stores
+        )
+        cycles = cycles + LOOP_CYCLES / tile.operations + SPILL_CYCLES * spilled
+        cycles = cycles + CONFLICT_CYCLES * self._conflicts(updates, tile)
+        doublings = np.log2(np.maximum(unrolled * (1.0 / STRAIGHT_LINE_OPERATIONS), 1.0))
+        cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
+        return _Inner(
+            tile.vector, tile.vectors, tile.accumulators, needed, tile.operations, loads, stores, cycles, unrolled
+        )
+
+    def _tile(self, vector: Floats) -> _Tile:
+        """The inner loop as it is scheduled: what is inside of the reduction, and the sums' tile."""
+        main, statement = self._main, self._statement
+        vectors = np.ceil(vector * (1.0 / self._device.lanes))
         per_point = vectors / vector  # vector operations for one point
         step = main.step_depth
-        step_operations = main.spatial_points(step) * per_point
-        tile = step if statement.accumulator_depth is None else main.compact_depth(statement.accumulator_depth)
-        accumulators = main.spatial_points(tile) * per_point
-
-        axis = main.axes[-1] if main.axes else 0
-        written = {access.buffer for access in statement.accesses if access.write}
+        operations = main.spatial_points(step) * per_point
+        if statement.accumulator_depth is None:
+            depth, reduced = step, self._innermost_reduction()
+        else:
+            depth = main.compact_depth(statement.accumulator_depth)
+            reduced = main.reduced_points(depth)
+        accumulators = main.spatial_points(depth) * per_point
         loads, operands = main.full(0.0), main.full(0.0)
-        for access, elements in self._accesses():
-            if access.write or access.buffer in written:
-                continue
+        axis = main.axes[-1] if main.axes else 0
+        for access, elements in self._operands():
             loaded = elements[step]
             if main.axes and unit_stride(statement, access, axis):
                 loaded = loaded * per_point
                 # The vectors of one row of the tile are kept and used for every other row.
                 operands += np.minimum(loaded, vectors)
             loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
-        loads /= step_operations
+        return _Tile(vector, vectors, operations, accumulators, reduced, operands, loads / operations)
 
-        limit = self._unroll_limit()
-        if statement.accumulator_depth is not None:
-            held: NDArray[np.bool_] | None = None  # everywhere
-            reduced = main.reduced_points(tile)
-            unrolled = main.product("unroll") * vectors
-        else:
-            # The compiler keeps the accumulators in registers over the innermost reduction only where the loops inside
-            # it are fully unrolled, which it does by itself up to a handful of iterations.
-            held = (step_operations <= np.maximum(limit, UNROLLED_BY_COMPILER)) & (accumulators <= registers)
-            reduced = self._innermost_reduction()
-            unrolled = vectors * self._explicitly_unrolled(vector, limit)
-        updates: Floats | float = 1.0
-        if step:
-            updates = 1.0 / reduced if held is None else np.where(held, 1.0 / reduced, 1.0)
-        needed = accumulators + operands + 1.0
-        spilled = np.maximum(needed - registers, 0.0) / np.maximum(accumulators, 1.0)
-        independent = np.minimum(accumulators, registers)
-        if held is not None:
-            spilled = spilled * held
-            independent = np.where(held, independent, step_operations)
-        loads = loads + updates + spilled
-        stores = updates + spilled
-        cycles = _smooth_max(
-            1.0 / FMA_PORTS, FMA_LATENCY / np.maximum(independent, 1.0), loads * (1.0 / LOAD_PORTS), stores
+    def _compiler_tile(self, limit: Floats) -> _Tile:
+        """The inner loop as the compiler makes it where the schedule vectorises nothing.
+
+        It unrolls what is short and vectorises the innermost loop that is left, if that runs along the result's rows;
+        ``vector`` is 1 where it does not.
+        """
+        main, statement = self._main, self._statement
+        if not main.depth:
+            return self._tile(main.full(1.0))
+        depth = fitting_depth(main.within, limit)
+        at = np.maximum(depth - 1, 0)
+        written = [access for access in statement.accesses if access.write]
+        along = [
+            not main.reduction[k] and all(unit_stride(statement, access, axis) is True for access in written)
+            for k, axis in enumerate(main.axes)
+        ]
+        vector = np.where(np.array(along)[at] & (depth > 0), main.pick(main.extents, at), 1.0)
+        vectors = np.ceil(vector * (1.0 / self._device.lanes))
+        spatial, reduced = self._within_kinds
+        accumulators = main.pick(spatial, depth)
+        inner = main.pick(reduced, depth)
+        loads = main.full(0.0)
+        for _, elements in self._operands():
+            loads += main.pick(elements, depth)
+        return _Tile(
+            vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
         )
-        cycles = cycles + 1.0 / step_operations + SPILL_CYCLES * spilled
-        doublings = np.log2(np.maximum(unrolled * (1.0 / STRAIGHT_LINE_OPERATIONS), 1.0))
-        cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
-        return _Inner(vector, vectors, accumulators, needed, step_operations, loads, stores, cycles, unrolled)
+
+    @cached_property
+    def _within_kinds(self) -> tuple[Floats, Floats]:
+        """Iterations of spatial and of reduction loops inside each depth, each ``(L + 1, n)``."""
+        main = self._main
+        spatial, reduced = np.empty_like(main.within), np.empty_like(main.within)
+        spatial[-1] = reduced[-1] = 1.0
+        for at in reversed(range(main.depth)):
+            grows, stays = (reduced, spatial) if main.reduction[at] else (spatial, reduced)
+            np.multiply(grows[at + 1], main.extents[at], out=grows[at])
+            stays[at] = stays[at + 1]
+        return spatial, reduced
+
+    def _operands(self) -> list[tuple[Access, Floats]]:
+        """The accesses that are only read, with their footprints."""
+        written = {access.buffer for access in self._statement.accesses if access.write}
+        return [each for each in self._accesses() if not each[0].write and each[0].buffer not in written]
+
+    def _conflicts(self, updates: Floats, tile: _Tile) -> Floats:
+        """Accesses of one operation, each times the cache lines too many in the sets that it falls into, ``(n,)``.
+
+        Addresses a page apart share a set of the L1 cache. Where the rows of a tile lie a power of two apart, they
+        fall into a few sets and push each other out, although the tile is small.
+        """
+        main, statement = self._main, self._statement
+        digits = in_digits(statement, main.inside(main.step_depth))
+        ways = self._device.l1_bytes / PAGE_BYTES
+        total = main.full(0.0)
+        for access, elements in self._accesses():
+            read_back = any(access.buffer == other.buffer for other in statement.accesses if other.write)
+            if access.packed or access.scope != "global" or (read_back and not access.write):
+                continue
+            lines = lines_per_set(statement, access, digits, PAGE_BYTES, LINE_BYTES)
+            if lines is None:
+                continue
+            excess = np.maximum(lines - ways * CONFLICT_FREE_SHARE, 0.0)
+            if access.buffer in self._local:
+                # A buffer that lives inside of the nest is laid out tile by tile.
+                excess = excess * np.isinf(self._local[access.buffer])
+            often = updates if access.write else elements[main.step_depth] / tile.operations
+            total += np.minimum(excess, MAX_CONFLICTS) * often
+        return total
 
     def _unroll_limit(self) -> Floats:
         """Iterations up to which loops are unrolled by the unroll Choice, shape ``(n,)``; 0 where there is none."""
@@ -286,7 +406,7 @@ class CpuModel:
     def _fills(self) -> None:
         """Traffic of the main statement, its seconds, and all of its seconds."""
         device = self._device
-        local = self._local_bytes()
+        local = self._local
         self._into_l1, self._held_l1 = self._traffic(device.l1_bytes, local)
         self._into_l2, self._held_l2 = self._traffic(device.l2_bytes, local)
         from_memory, _ = self._traffic(device.l3_bytes or device.l2_bytes, local)
@@ -343,29 +463,43 @@ class CpuModel:
     # -- the other statements -------------------------------------------------------------------------------------
 
     def _beside_secs(self, beside: _Beside) -> tuple[Floats, Floats]:
-        """Seconds of a producer or consumer of the main statement, and the extent of its vector loop, each (n,).
+        """Seconds of a producer or consumer of the main statement, and the elements of its vector loop, each (n,).
 
-        Inside the main nest its data are in cache; with a nest of its own they come from memory or the last cache.
+        Inside the main nest its data are in cache, and it runs over the region of the buffer that the two share, row by
+        row; with a nest of its own its loops are fused and its data come from memory or the last cache.
         """
         device, statement = self._device, beside.statement
+        per_second = self._hertz * device.cores
+        vector_cycles = max(len(statement.accesses), 1) / LOAD_PORTS
+        lanes = float(device.lanes)
+        if beside.fixed is None or beside.fixed > 0:
+            row = self._row_run(beside)
+            cycles = beside.points / row * (np.ceil(row * (1.0 / lanes)) * vector_cycles + ROW_CYCLES)
+            inside = cycles / self._busy * (1.0 / per_second)
+            if beside.fixed is not None:
+                return inside, row
         constant = all(loop.column is None for loop in statement.loops)
         loops = nest(statement, self._matrix[:1] if constant else self._matrix, self._main.extents.dtype)
-        vector = np.minimum(vector_extent(loops), beside.points)
-        use = np.where(vector > 1.0, vector / np.ceil(vector / device.lanes), 1.0)
-        share = self._hertz * device.cores
-        work = beside.points / use * (max(len(statement.accesses), 1) / LOAD_PORTS / share)
-        if beside.fixed is not None and beside.fixed > 0:
-            return work / self._busy, vector
         own = pruner.utilisation(parallel_extent(loops), device.cores)
         moved = float(sum(_bytes(access) for access in statement.accesses if access.scope == "global"))
         if moved > max(device.l3_bytes, device.l2_bytes):
-            memory = np.asarray(moved / device.bandwidth_bytes, dtype=vector.dtype)
+            memory = self._main.full(moved / device.bandwidth_bytes)
         else:
-            memory = moved / (L2_FILL_BYTES_PER_CYCLE * share) / own
-        alone = np.maximum(work / own, memory) + LAUNCH_SECS
+            memory = moved / (L2_FILL_BYTES_PER_CYCLE * per_second) / own
+        points = loops.points()
+        alone = np.maximum(points * (vector_cycles / lanes / per_second) / own, memory) + LAUNCH_SECS
         if beside.fixed == 0:
-            return alone, vector
-        return np.where(beside.inside, work / self._busy, alone * (beside.depth != INLINE_LOCATION)), vector
+            return self._main.full(0.0) + alone, self._main.full(lanes)
+        return np.where(beside.inside, inside, alone * ~beside.inlined), np.where(beside.inside, row, lanes)
+
+    def _row_run(self, beside: _Beside) -> Floats:
+        """Contiguous elements of the region that a statement inside of the main one works on, shape ``(n,)``."""
+        buffers = {access.buffer for access in beside.statement.accesses}
+        for access in self._statement.accesses:
+            if access.buffer in buffers:
+                depth = beside.fixed if beside.fixed is not None else np.maximum(beside.depth, 0)
+                return contiguous_run(self._main, access, depth)
+        return self._main.full(1.0)
 
     # -- what the learned models want to know ---------------------------------------------------------------------
 

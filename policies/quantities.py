@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,12 @@ class _Shape:
 
     ``kept``: their indices in the statement. ``axes``, ``kinds``, ``reduction``: of each of them; a loop that runs over
     partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop. ``parts``: for
-    each axis, the loops that run over it, from the outermost. ``digits``: of each axis, empty where it is plain.
+    each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how many of those are
+    inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all axes are plain.
+    ``dimensions``: of each access of the statement.
     """
+
+    statement: Statement
 
     kept: tuple[int, ...]
     axes: tuple[int, ...]
@@ -70,31 +75,10 @@ class _Shape:
     reduction: tuple[bool, ...]
     step_depth: int
     parts: tuple[tuple[int, ...], ...]
-    digits: tuple[tuple[int, ...], ...]
-
-
-@lru_cache(maxsize=1024)
-def _shape(statement: Statement) -> _Shape:
-    kept = tuple(
-        at
-        for at, loop in enumerate(statement.loops)
-        if statement.axes[loop.axis].extent > 1 and (loop.column is not None or loop.rest or loop.extent != 1)
-    )
-    loops = [statement.loops[at] for at in kept]
-    axes = tuple(loop.axis for loop in loops)
-    reduction = tuple(statement.axes[loop.axis].reduction and loop.partial is None for loop in loops)
-    return _Shape(
-        kept=kept,
-        axes=axes,
-        kinds=tuple(statement.loops[at].kind for at in kept),
-        reduction=reduction,
-        step_depth=max((at + 1 for at, reduces in enumerate(reduction) if reduces), default=0),
-        parts=tuple(
-            tuple(at for at, loop in enumerate(loops) if axis in (loop.axis, loop.partial))
-            for axis in range(len(statement.axes))
-        ),
-        digits=tuple(axis.digits for axis in statement.axes),
-    )
+    rows: tuple[tuple[int, ...], ...]
+    digits: tuple[tuple[int, int], ...]
+    plain: bool
+    dimensions: tuple[tuple[_Dimension, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -105,26 +89,64 @@ class _Dimension:
     digits: tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=1024)
-def _digit_axes(statement: Statement) -> tuple[tuple[int, int], ...]:
-    """(axis, extent) of every digit of the statement's axes; a plain axis is one digit."""
-    return tuple(
+_SHAPES: dict[int, _Shape] = {}
+_SHAPES_KEPT = 4096
+
+
+def _shape(statement: Statement) -> _Shape:
+    """Kept by the identity of the statement: to hash one takes as long as to evaluate dozens of candidates."""
+    known = _SHAPES.get(id(statement))
+    if known is None or known.statement is not statement:
+        if len(_SHAPES) >= _SHAPES_KEPT:
+            _SHAPES.clear()
+        known = _SHAPES[id(statement)] = _make_shape(statement)
+    return known
+
+
+def _make_shape(statement: Statement) -> _Shape:
+    kept = tuple(
+        at
+        for at, loop in enumerate(statement.loops)
+        if statement.axes[loop.axis].extent > 1 and (loop.column is not None or loop.rest or loop.extent != 1)
+    )
+    loops = [statement.loops[at] for at in kept]
+    axes = tuple(loop.axis for loop in loops)
+    reduction = tuple(statement.axes[loop.axis].reduction and loop.partial is None for loop in loops)
+    parts = tuple(
+        tuple(at for at, loop in enumerate(loops) if axis in (loop.axis, loop.partial))
+        for axis in range(len(statement.axes))
+    )
+    digits = tuple(
         (number, extent) for number, axis in enumerate(statement.axes) for extent in (axis.digits or (axis.extent,))
+    )
+    return _Shape(
+        statement=statement,
+        kept=kept,
+        axes=axes,
+        kinds=tuple(statement.loops[at].kind for at in kept),
+        reduction=reduction,
+        step_depth=max((at + 1 for at, reduces in enumerate(reduction) if reduces), default=0),
+        parts=parts,
+        rows=tuple(tuple(sum(at >= depth for at in own) for own in parts) for depth in range(len(kept) + 1)),
+        digits=digits,
+        plain=not any(axis.digits for axis in statement.axes),
+        dimensions=tuple(_make_dimensions(digits, access) for access in statement.accesses),
     )
 
 
-@lru_cache(maxsize=4096)
-def _dimensions(statement: Statement, access: Access) -> tuple[_Dimension, ...]:
-    digits = _digit_axes(statement)
+def _make_dimensions(digits: tuple[tuple[int, int], ...], access: Access) -> tuple[_Dimension, ...]:
     return tuple(
         _Dimension(size, tuple((j, abs(c)) for j, c in enumerate(coefficients) if c and digits[j][1] > 1))
         for size, coefficients in zip(access.shape, access.index, strict=True)
     )
 
 
-@lru_cache(maxsize=1024)
-def has_digits(statement: Statement) -> bool:
-    return any(axis.digits for axis in statement.axes)
+def _dimensions(statement: Statement, access: Access) -> tuple[_Dimension, ...]:
+    shape = _shape(statement)
+    for own, known in zip(statement.accesses, shape.dimensions, strict=True):
+        if own is access:
+            return known
+    return _make_dimensions(shape.digits, access)
 
 
 def in_digits(statement: Statement, inside: Sequence[Floats]) -> Sequence[Floats]:
@@ -132,7 +154,7 @@ def in_digits(statement: Statement, inside: Sequence[Floats]) -> Sequence[Floats
 
     The fastest digit turns first; the next one moves on once for each of its turns.
     """
-    if not has_digits(statement):
+    if _shape(statement).plain:
         return inside
     found: list[Floats] = []
     for axis, within in zip(statement.axes, inside, strict=True):
@@ -232,21 +254,15 @@ class Nest:
 
     def inside(self, depth: int) -> list[Floats]:
         """Iterations of each axis inside a depth, ``A`` vectors of shape ``(n,)``: not to be written to."""
-        return [
-            table[sum(at >= depth for at in parts)]
-            for table, parts in zip(self._axis_within, self._known.parts, strict=True)
-        ]
+        return [table[row] for table, row in zip(self._axis_within, self._known.rows[depth], strict=True)]
 
     def inside_at(self, depth: Ints) -> list[Floats]:
         """As :meth:`inside`, at a depth that differs between candidates, shape ``(n,)``."""
-        found = []
-        for table, parts in zip(self._axis_within, self._known.parts, strict=True):
-            if not parts:
-                found.append(table[0])
-                continue
-            rows = np.array([sum(at >= k for at in parts) for k in range(self.depth + 1)]) * self.count
-            found.append(table.ravel()[rows[depth] + self.columns])
-        return found
+        starts = np.array(self._known.rows).T * self.count  # of the row of each axis and depth
+        return [
+            table[0] if len(table) == 1 else table.ravel()[own[depth] + self.columns]
+            for table, own in zip(self._axis_within, starts, strict=True)
+        ]
 
     def pick(self, table: Floats, depth: Ints) -> Floats:
         """``table[depth[i], i]`` of a table of shape ``(L + 1, n)``, shape ``(n,)``."""
@@ -334,7 +350,7 @@ def footprint(loops: Nest, access: Access) -> Floats:
     """
     statement = loops.statement
     dimensions = [dimension for dimension in _dimensions(statement, access) if dimension.digits]
-    digits = _digit_axes(statement)
+    digits = _shape(statement).digits
     uses = [digits[j][0] for dimension in dimensions for j, _ in dimension.digits]
     rounded = {loop.axis for loop in statement.loops if loop.rest}
     # A loop of an axis that has a whole dimension to itself multiplies the footprint by the loop's extent, unless the
@@ -398,9 +414,37 @@ def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Seque
     return run
 
 
+def lines_per_set(
+    statement: Statement, access: Access, digits: Sequence[Floats], page_bytes: int, line_bytes: int
+) -> Floats | None:
+    """Cache lines of an access in each set that they fall into, while digit ``j`` takes ``digits[j]`` values, ``(n,)``.
+
+    Addresses ``page_bytes`` apart share a set. A dimension whose stride is ``s`` lines reaches at most
+    ``sets / gcd(sets, s)`` sets. None where no stride is so even that lines could collide.
+    """
+    sets = page_bytes // line_bytes
+    found: Floats | None = None
+    reached: Floats | None = None
+    uneven = True
+    stride = access.element_bytes
+    for dimension in reversed(_dimensions(statement, access)):
+        if dimension.digits:
+            span = _span(dimension, digits)
+            if found is None or reached is None:
+                found = np.ceil(span * (stride / line_bytes)) if stride < line_bytes else span
+                reached = np.minimum(found, sets)
+            else:
+                at_most = sets // gcd(sets, stride // line_bytes) if stride % line_bytes == 0 else sets
+                uneven = uneven and at_most == sets
+                found = found * span
+                reached = np.minimum(reached * np.minimum(span, at_most), sets)
+        stride *= dimension.size
+    return None if uneven or found is None or reached is None else found / reached
+
+
 def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
     """Whether neighbours along ``axis`` are neighbours in memory; None where the access does not depend on it."""
-    own = [j for j, (its, _) in enumerate(_digit_axes(statement)) if its == axis]
+    own = [j for j, (its, _) in enumerate(_shape(statement).digits) if its == axis]
     depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in own)]
     if not depends or statement.axes[axis].extent == 1:
         return None
@@ -435,7 +479,7 @@ def working_set(loops: Nest, footprints: Sequence[Floats]) -> Floats:
     return total
 
 
-def fitting_depth(resident: Floats, capacity_bytes: float) -> Ints:
+def fitting_depth(resident: Floats, capacity_bytes: float | Floats) -> Ints:
     """Depth of the largest sub-nest whose working set (``resident``, (L + 1, n)) fits, shape ``(n,)``.
 
     ``L`` where not even one point fits. A working set never grows with the depth.

@@ -43,7 +43,7 @@ def test_draft_is_not_filled_by_one_tile(blocked: Sketch, cpu: DeviceAbstraction
 
 def test_draft_starts_again_from_seeds(blocked: Sketch, cpu: DeviceAbstraction) -> None:
     best = draft(blocked, cpu, np.random.default_rng(0), SMALL).matrix[:4]
-    once = DraftSettings(size=32, population=64, generations=1)
+    once = DraftSettings(size=64, population=64, generations=1)  # four of a tile are kept
     found = draft(blocked, cpu, np.random.default_rng(1), once, seeds=best)
     kept = {tuple(row) for row in found.matrix.tolist()}
     assert all(tuple(row) in kept for row in best.tolist())
