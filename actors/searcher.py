@@ -104,7 +104,9 @@ class Searcher:
         # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
         self._lock = asyncio.Lock()
         self._followers: list[asyncio.Task[None]] = []
+        self._batch = chosen.batch
         self._offers: dict[str, Offer] = {}  # the last one of each task
+        self._planned: dict[str, list[Candidate]] = {entry.task.id: [] for entry in entries}
 
     async def start(self) -> None:
         """Read the records of earlier runs, then follow new ones and the learner's models in the background."""
@@ -120,6 +122,7 @@ class Searcher:
     async def propose(self, task_id: str, count: int, taken: int) -> Offer:
         """Up to ``count`` candidates that are neither measured nor pending.
 
+        They are planned a batch of the method at a time, as it was published, and handed out as they are asked for.
         ``taken``: number of the last offer of this task that the caller received, 0 for none. A later offer was lost on
         its way (the caller gave up waiting), so that its candidates may be proposed again.
         """
@@ -128,18 +131,21 @@ class Searcher:
             return await asyncio.to_thread(self._offer, task_id, count, taken)
 
     def _offer(self, task_id: str, count: int, taken: int) -> Offer:
-        search, sketches = self._searches[task_id], self._tasks[task_id].sketches
+        search, sketches, planned = self._searches[task_id], self._tasks[task_id].sketches, self._planned[task_id]
         last = self._offers.get(task_id)
         if last is not None and last.number > taken:
-            search.release(last.candidates)
-        with self._window.working() if self._window else contextlib.nullcontext():
-            proposals = search.propose(count)
+            planned[:0] = last.candidates
+        if len(planned) < count:
+            with self._window.working() if self._window else contextlib.nullcontext():
+                proposals = search.propose(max(self._batch, count - len(planned)))
+            planned += [Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals]
         offer = Offer(
             max(taken, last.number if last is not None else 0) + 1,
-            tuple(Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals),
-            search.exhausted,
+            tuple(planned[:count]),
+            search.exhausted and len(planned) <= count,
             search.predicted_gain,
         )
+        del planned[:count]
         self._offers[task_id] = offer
         return offer
 

@@ -20,6 +20,7 @@ from fleet_tune.errors import DevicesLostError
 from fleet_tune.records import RecordReader
 from fleet_tune.sketch import Sketch
 from policies.bandits import CONVERGENCE_TRIALS
+from policies.search import Proposal, TaskSearch
 from tests.actors.conftest import Fleet, search_task
 from tests.actors.test_scheduler import DEADLINE_SECS, run
 
@@ -107,6 +108,25 @@ async def test_candidates_of_an_offer_that_was_lost_are_offered_again() -> None:
     # This one did: nothing is left.
     fourth = await searcher.propose(task_id, 18, 3)
     assert (fourth.candidates, fourth.exhausted) == ((), True)
+
+
+async def test_a_batch_is_planned_at_once_and_handed_out_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[int] = []
+
+    class Counting(TaskSearch):
+        def propose(self, count: int) -> list[Proposal]:
+            planned.append(count)
+            return super().propose(count)
+
+    monkeypatch.setattr("actors.searcher.TaskSearch", Counting)
+    entry, seen = search_task("large", extent=4096), set[str]()
+    searcher = Searcher(Shared.put((entry,)), "ansor", 0, _Recorder(), None, None)
+    for number in range(9):
+        # A round of Ansor is 64 candidates.
+        offer = await searcher.propose(entry.task.id, 8, number)
+        seen |= {each.id for each in offer.candidates}
+        assert planned == [64] * (1 + number // 8)
+    assert len(seen) == 72
 
 
 async def test_a_searcher_that_was_restarted_goes_on_counting() -> None:
