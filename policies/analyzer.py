@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Location, Sketch
+from policies import cpu_model, cuda_model
 from policies.cpu_model import CpuModel
 from policies.cuda_model import CudaModel
 from policies.quantities import Floats
@@ -53,6 +54,11 @@ def model(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTyp
         raise ValueError(f"sketch {sketch.index} is not described symbolically: {sketch.undescribed}")
     kind = CudaModel if device.kind == "cuda" else CpuModel
     return kind(sketch, matrix, device, dtype)
+
+
+def core_names(kind: str) -> tuple[str, ...]:
+    """Names of the terms that every described candidate for a device of this kind has (``core`` of the models)."""
+    return cuda_model.CORE if kind == "cuda" else cpu_model.CORE
 
 
 def models(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Iterator[tuple[slice | Rows, Model]]:

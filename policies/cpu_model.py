@@ -84,6 +84,12 @@ LAUNCH_SECS = 3e-6
 """Starting a parallel region."""
 
 
+CORE = (
+    "compute_secs", "l1_secs", "l2_secs", "memory_secs", "other_secs", "cycles", "parallel", "busy", "vector",
+    "accumulators", "step_operations", "loads", "stores", "unrolled", "inlined", "held_l1", "held_l2",
+)  # fmt: skip
+"""Names of the terms that every CPU candidate has."""
+
 _Key = tuple[str, tuple[tuple[int, ...], ...]]
 """A buffer and how it is indexed: reading and writing it have this in common."""
 
@@ -524,26 +530,17 @@ class CpuModel:
     def _runs(self) -> list[Floats]:
         return [contiguous_run(self._main, access, self._main.step_depth) for access in self._statement.accesses]
 
-    def terms(self) -> dict[str, Floats]:
-        """The intermediate quantities by name, each ``(n,)``, positive or zero."""
-        main, inner, device = self._main, self._inner, self._device
+    def core(self) -> dict[str, Floats]:
+        """The terms that say most of a candidate, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
+        main, inner = self._main, self._inner
         inlined = main.full(1.0)
         for beside in self._beside:
-            inlined = np.maximum(inlined, 1.0 + beside.inlined)
-        terms: dict[str, Floats] = {}
-        for at, beside in enumerate(self._beside):
-            name = beside.statement.name
-            terms |= {
-                f"{name}.secs": self._other_secs[at],
-                f"{name}.points": beside.points,
-                f"{name}.depth": np.exp2(beside.depth.astype(main.extents.dtype)),
-                f"{name}.vector": self._other_vectors[at],
-            }
+            if beside.fixed is None:
+                inlined = np.maximum(inlined, 1.0 + beside.inlined)
         other_secs = main.full(0.0)
         for secs in self._other_secs:
             other_secs = other_secs + secs
-        terms |= {
-            "latency": self.latency_secs,
+        return {
             "compute_secs": self._compute_secs,
             "l1_secs": self._l1_secs,
             "l2_secs": self._l2_secs,
@@ -553,9 +550,7 @@ class CpuModel:
             "parallel": self._parallel,
             "busy": self._busy,
             "vector": inner.vector,
-            "lane_use": inner.vector / (inner.vectors * device.lanes),
             "accumulators": inner.accumulators,
-            "registers_over": np.maximum(inner.needed / device.registers, 1.0),
             "step_operations": inner.step_operations,
             "loads": inner.loads,
             "stores": inner.stores,
@@ -563,8 +558,26 @@ class CpuModel:
             "inlined": inlined,
             "held_l1": self._held_l1,
             "held_l2": self._held_l2,
+        }
+
+    def terms(self) -> dict[str, Floats]:
+        """The intermediate quantities by name, each ``(n,)``, positive or zero: the core, and details."""
+        main, inner, device = self._main, self._inner, self._device
+        terms = self.core()
+        terms |= {
+            "latency": self.latency_secs,
+            "lane_use": inner.vector / (inner.vectors * device.lanes),
+            "registers_over": np.maximum(inner.needed / device.registers, 1.0),
             "intensity": self._statement.flop_per_point * main.points() / np.maximum(self._into_l2, 1.0),
         }
+        for at, beside in enumerate(self._beside):
+            name = beside.statement.name
+            terms |= {
+                f"{name}.secs": self._other_secs[at],
+                f"{name}.points": beside.points,
+                f"{name}.depth": np.exp2(beside.depth.astype(main.extents.dtype)),
+                f"{name}.vector": self._other_vectors[at],
+            }
         for at, (access, elements) in enumerate(self._accesses()):
             run = self._runs[at]
             terms[f"a{at}.run"] = run

@@ -41,6 +41,12 @@ MAX_UNROLLED_POINTS = 4096
 LAUNCH_SECS = 3e-6
 """Starting a kernel."""
 
+CORE = (
+    "compute_secs", "memory_secs", "registers", "step_operations", "shared", "threads", "moved", "blocks", "vthreads",
+    "unrolled", "occupied", "l0_m", "l1_c", "alpha", "l2_c", "l2_m",
+)  # fmt: skip
+"""Names of the terms that every CUDA candidate has."""
+
 
 @dataclass(frozen=True)
 class _Region:
@@ -245,11 +251,10 @@ class CudaModel:
         """S1 to S8 of every statement, the main one first."""
         return self._symbols
 
-    def terms(self) -> dict[str, Floats]:
-        """The intermediate quantities by name, each ``(n,)``, positive or zero."""
+    def core(self) -> dict[str, Floats]:
+        """The terms that say most of a candidate, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
         main, penalties = self._symbols[0], self._penalties[0]
-        terms = {
-            "latency": self.latency_secs,
+        return {
             "compute_secs": self._compute_secs,
             "memory_secs": self._memory_secs,
             "registers": main.s1,
@@ -267,8 +272,12 @@ class CudaModel:
             "l2_c": penalties.l2_c,
             "l2_m": penalties.l2_m,
         }
-        for at, each in enumerate(self._symbols):
-            terms |= {f"s{at}.moved": each.s5, f"s{at}.run": each.s7}
+
+    def terms(self) -> dict[str, Floats]:
+        """The intermediate quantities by name, each ``(n,)``, positive or zero: the core, and details."""
+        terms = {**self.core(), "latency": self.latency_secs}
+        for statement, each in zip(self._sketch.statements, self._symbols, strict=True):
+            terms |= {f"{statement.name}.moved": each.s5, f"{statement.name}.run": each.s7}
         return terms
 
 

@@ -6,7 +6,6 @@ seconds with the calibration's correction (``fleet``), or a learned model's (``a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,11 +15,10 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch, Tile
 from policies.analyzer import analyse
 from policies.features import symbolic_features
+from policies.fitness import CalibratedFitness, analyzer_log_secs
+from policies.fitness import Fitness as Fitness
 from policies.quantities import Floats
 from policies.sampling import Matrix, crossover, enumerate_all, mutate, sample, space_size, unique_rows
-
-Fitness = Callable[[NDArray[np.float32], Floats], Floats]
-"""From features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN where undescribed) to predicted log seconds."""
 
 LEAST_SIZE = 128
 NICHES = 16
@@ -77,16 +75,6 @@ class Drafted:
         )
 
 
-def _join(first: Drafted, second: Drafted) -> Drafted:
-    return Drafted(
-        np.concatenate([first.matrix, second.matrix]),
-        np.concatenate([first.features, second.features]),
-        np.concatenate([first.analytic_log_secs, second.analytic_log_secs]),
-        np.concatenate([first.log_secs, second.log_secs]),
-        np.concatenate([first.unrolled, second.unrolled]),
-    )
-
-
 def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
     """Score candidates in their order. Those the analyzer calls infeasible score plus infinity."""
     if sketch.statements:
@@ -104,6 +92,15 @@ def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness:
     return Drafted(matrix, features, analytic, np.where(allowed, scores, np.inf), unrolled)
 
 
+def scores(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Floats:
+    """The fitness alone, ``(n,)``: ``evaluate(...).log_secs`` in float32, the features left out where nobody asks."""
+    if isinstance(fitness, CalibratedFitness):
+        return fitness.log_secs(sketch, matrix, device)
+    if fitness is None and sketch.statements:
+        return analyzer_log_secs(sketch, matrix, device)
+    return evaluate(sketch, matrix, device, fitness).log_secs
+
+
 def draft(
     sketch: Sketch,
     device: DeviceAbstraction,
@@ -115,56 +112,73 @@ def draft(
     """The best ``settings.size`` distinct feasible candidates found, the best first.
 
     ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. Fewer than ``size`` come
-    back where the space is small. Infeasible candidates come back only where nothing feasible was found at all.
+    back where the space is small. Infeasible candidates come back only where nothing feasible was found at all. A
+    score that is no number counts as infeasible.
     """
     settings = settings or DraftSettings()
     if space_size(sketch) <= ENUMERATE_LIMIT:
-        everything = _best(evaluate(sketch, enumerate_all(sketch), device, fitness), ENUMERATE_LIMIT)
-        return spread_tiles(sketch, everything, settings.size)
-    first = sample(sketch, settings.population, rng)
-    if seeds is not None and len(seeds):
-        parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
-        first = np.concatenate([seeds, mutate(sketch, parents, rng), first[: -settings.population // 4]])
-    found = evaluate(sketch, first[unique_rows(first)], device, fitness)
-    for _ in range(settings.generations - 1):
-        found = spread_tiles(sketch, _best(found, len(found.matrix)), max(settings.size, settings.population))
-        elite = max(int(settings.elite_share * len(found.matrix)), 2)
-        # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
-        ranks = (np.square(rng.random((2, settings.population))) * elite).astype(np.int64)
-        children = crossover(sketch, found.matrix[ranks[0]], found.matrix[ranks[1]], rng)
-        mutated = rng.random(settings.population) < settings.mutation
-        children[mutated] = mutate(sketch, children[mutated], rng)
-        together = np.concatenate([found.matrix, children])
-        fresh = unique_rows(together)
-        fresh = fresh[fresh >= len(found.matrix)] - len(found.matrix)
-        if len(fresh):
-            found = _join(found, evaluate(sketch, children[fresh], device, fitness))
-    return spread_tiles(sketch, _best(found, len(found.matrix)), settings.size)
+        fresh = enumerate_all(sketch)
+        generations = 1
+    else:
+        fresh = sample(sketch, settings.population, rng)
+        if seeds is not None and len(seeds):
+            parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
+            fresh = np.concatenate([seeds, mutate(sketch, parents, rng), fresh[: -settings.population // 4]])
+        fresh = fresh[unique_rows(fresh)]
+        generations = settings.generations
+    found, score = _ordered(fresh, scores(sketch, fresh, device, fitness))
+    for _ in range(generations - 1):
+        kept = spread_rows(sketch, found, max(settings.size, settings.population))
+        found, score = found[kept], score[kept]
+        children = _children(sketch, found, settings, rng)
+        rows = unique_rows(np.concatenate([found, children]))
+        children = children[rows[rows >= len(found)] - len(found)]
+        together = np.concatenate([score, scores(sketch, children, device, fitness)])
+        found, score = _ordered(np.concatenate([found, children]), together)
+    kept = spread_rows(sketch, found, settings.size)
+    return replace(evaluate(sketch, found[kept], device), log_secs=score[kept])
 
 
-def _best(found: Drafted, size: int) -> Drafted:
-    usable = np.flatnonzero(np.isfinite(found.log_secs))
-    rows = usable if len(usable) else np.arange(len(found.log_secs))
-    order = rows[np.argsort(found.log_secs[rows], kind="stable")]
-    return found.take(order[:size])
+def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
+    """A generation from candidates in order, the best first: crossed, and most of them mutated."""
+    elite = max(int(settings.elite_share * len(ordered)), 2)
+    # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
+    ranks = (np.square(rng.random((2, settings.population))) * min(elite, len(ordered))).astype(np.int64)
+    children = crossover(sketch, ordered[ranks[0]], ordered[ranks[1]], rng)
+    mutated = rng.random(settings.population) < settings.mutation
+    children[mutated] = mutate(sketch, children[mutated], rng)
+    return children
 
 
-def spread_tiles(sketch: Sketch, ordered: Drafted, size: int) -> Drafted:
-    """The best ``size`` of candidates in order, with at most a share of them alike in their innermost spatial tile.
+def _ordered(matrix: Matrix, score: Floats) -> tuple[Matrix, Floats]:
+    """Feasible candidates with their scores, the best first; all of them where none is feasible."""
+    usable = np.flatnonzero(np.isfinite(score))
+    rows = usable if len(usable) else np.arange(len(score))
+    order = rows[np.argsort(score[rows], kind="stable")]
+    return matrix[order], score[order]
+
+
+def spread_rows(sketch: Sketch, ordered: Matrix, size: int) -> NDArray[np.intp]:
+    """Rows of the best ``size`` of candidates in order: at most a share of them alike in their innermost spatial tile.
 
     The analyzer knows that tile best and the rest (reduction splits, outer loops) hardly at all, so that without a
     bound its favourite tile would fill the whole draft. Where there are too few others, the favourites fill up.
     """
-    if len(ordered.matrix) <= size:
-        return ordered
-    ids = innermost_tiles(sketch, ordered.matrix)
+    if len(ordered) <= size:
+        return np.arange(len(ordered))
+    ids = innermost_tiles(sketch, ordered)
     order = np.argsort(ids, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(ids[order]) != 0])
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.r_[starts, len(ids)]))
     allowed = rank < max(size // NICHES, 1)
     rows = np.concatenate([np.flatnonzero(allowed), np.flatnonzero(~allowed)])[:size]
-    return ordered.take(np.sort(rows))
+    return np.sort(rows)
+
+
+def spread_tiles(sketch: Sketch, ordered: Drafted, size: int) -> Drafted:
+    """The candidates of :func:`spread_rows`."""
+    return ordered.take(spread_rows(sketch, ordered.matrix, size))
 
 
 def innermost_tiles(sketch: Sketch, matrix: Matrix) -> NDArray[np.int64]:

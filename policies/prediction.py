@@ -17,8 +17,9 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.calibration import Calibration, calibrate, uncalibrated
 from policies.cost_model import CostModel, targets
-from policies.draft import Drafted, Fitness, evaluate
+from policies.draft import Drafted, evaluate
 from policies.features import SYMBOLIC, FeatureTable, JointLayout, joint_layout
+from policies.fitness import CalibratedFitness, Fitness, calibration_columns
 from policies.quantities import Floats
 from policies.sampling import Matrix
 from policies.trial_time import BuildTime, fit_build_time, trial_secs
@@ -127,6 +128,9 @@ class Predictor:
         if not self._analyzer and self._model is None:
             raise ValueError("without the analyzer there is no fitness before the first model")
 
+        if self._model is None:
+            return CalibratedFitness(self._calibrated(), self.layout, sketch, self.prior_secs)
+
         def mean(features: NDArray[np.float32], analytic: Floats) -> Floats:
             return self.predict(sketch, features, analytic)[0]
 
@@ -152,5 +156,6 @@ class Predictor:
                 recent = slice(-CALIBRATION_LIMIT, None)
                 self._analytic = [np.concatenate(self._analytic)]
                 ratio = targets(self._costs) - self._analytic[0]
-                self._calibration = calibrate(self.features.view(SYMBOLIC)[recent], ratio[recent])
+                columns = calibration_columns(self.layout, self._sketches, self._device.kind)
+                self._calibration = calibrate(self.features.view(SYMBOLIC)[recent], ratio[recent], columns)
         return self._calibration
