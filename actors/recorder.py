@@ -65,6 +65,7 @@ class Recorder:
         """Commit what waits and close the store."""
         if self._committing is not None:
             await asyncio.wait([self._committing])
+        await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.close)
         await self._in_thread(self._store.close)
 
     async def _commit(self) -> None:

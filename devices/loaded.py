@@ -104,8 +104,9 @@ class CompiledNetwork:
         return outputs[0] if single else outputs
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
-        """Median seconds of a run on ``inputs``, which are converted once, outside of the time."""
-        tensors = self._converted(tuple(inputs))
+        """Median seconds of a run on ``inputs`` (a tuple, or the only input), converted once, outside of the time."""
+        single = isinstance(inputs, np.ndarray) or _is_torch(inputs)
+        tensors = self._converted((inputs,) if single else tuple(inputs))
         times = []
         with self._lock:
             self._start_threads()

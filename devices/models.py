@@ -88,23 +88,28 @@ def load_model(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...
     if isinstance(spec, tuple):
         module, inputs = _checked_example(spec, "the model given")
         return _from_torch(type(module).__name__, module, inputs, "the model given")
+    file, function = locate(spec)
+    if function:
+        module, inputs = _checked_example(_call_function(file, function), str(spec))
+        return _from_torch(function, module, inputs, str(spec))
+    return _from_onnx(file) if file.suffix == ".onnx" else _from_pt2(file)
+
+
+def locate(spec: str | Path) -> tuple[Path, str]:
+    """The file and the function (empty for ``.onnx`` and ``.pt2``) that ``spec`` names; nothing is read yet.
+
+    Raises :class:`ModelError` where there is no such file, or it is of no form that we read.
+    """
     text = str(spec)
     path, _, function = text.rpartition(":") if _names_function(text) else (text, "", "")
     file = Path(path)
-    if function:
-        if not file.is_file():
-            raise ModelError(f"no such file: {file}", _FORMS)
-        module, inputs = _checked_example(_call_function(file, function), text)
-        return _from_torch(function, module, inputs, text)
-    if file.suffix == ".py":
+    if not function and file.suffix == ".py":
         raise ModelError(f"{file} is a Python file, but no function is named", f"write {file}:FUNCTION")
     if not file.is_file():
         raise ModelError(f"no such file: {file}", _FORMS)
-    if file.suffix == ".onnx":
-        return _from_onnx(file)
-    if file.suffix == ".pt2":
-        return _from_pt2(file)
-    raise ModelError(f"{file} is not a model that we read", _FORMS)
+    if not function and file.suffix not in (".onnx", ".pt2"):
+        raise ModelError(f"{file} is not a model that we read", _FORMS)
+    return file, function
 
 
 def _names_function(text: str) -> bool:

@@ -65,6 +65,7 @@ def run() -> NoReturn:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name=PROGRAM)
 def cli() -> None:
     """Tunes neural networks on fleets of devices.
 
@@ -91,7 +92,7 @@ def _report_options(command: _F) -> _F:
     "--method",
     default="fleet",
     show_default=True,
-    help="Search method: fleet, random, ansor or bansor.",
+    help="Search method: fleet, autotvm, adatune, ansor, bansor or random.",
     metavar="NAME",
 )
 @click.option("--trials", type=click.IntRange(min=1), help="Trials to measure, those of earlier runs included.")

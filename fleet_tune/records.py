@@ -156,8 +156,13 @@ class RecordStore:
             return [int(connection.execute(find, (record.uid,)).fetchone()[0]) for record in records]
 
     def close(self) -> None:
-        """Closes the database and lets the next writer in. May be called twice."""
+        """Closes the database and lets the next writer in. May be called twice.
+
+        Afterwards the file holds everything by itself: what SQLite kept beside it is folded in.
+        """
         with self._mutex:
+            with contextlib.suppress(sqlite3.Error):  # closed before, or a reader is in the way: nothing is lost
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.close()
             if self._lock >= 0:
                 os.close(self._lock)

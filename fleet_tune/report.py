@@ -132,13 +132,16 @@ def render_summary(result: TuneResult) -> RenderableType:
         facts.add_row("largest error", Text(error))
     for network in result.networks:
         facts.add_row("network", Text(f"{network.folder}: network.so, its parameters, manifest.json"))
-    if result.new_trials or not result.networks:  # a compilation alone reads records that lie elsewhere
+    nothing = result.interrupted and not total
+    if not nothing and (result.new_trials or not result.networks):  # a compilation reads records that lie elsewhere
         facts.add_row("records", Text(str(result.out / "records.db")))
     for network in result.networks:
         call = f'network = fleet_tune.load("{network.folder}"); outputs = network(*inputs)'
         facts.add_row("load it", Text(call, "cyan"))
     parts.append(facts)
-    if result.interrupted:
+    if nothing:
+        parts += [Text(""), Text("Stopped before anything was measured.", "yellow")]
+    elif result.interrupted:
         parts += [Text(""), Text("Stopped early. Everything measured is stored.", "yellow")]
         parts.append(Text("The same command goes on from here; fleet-tune compile builds what was found so far."))
     return Group(Text(""), _headline(result), *parts)

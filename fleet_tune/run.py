@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.cluster import connected
 from actors.session import Session, SessionPlan
+from devices.models import locate
 from fleet_tune.domain import Record, StopRule
 from fleet_tune.errors import FleetTuneError
 from fleet_tune.metrics import Metrics
@@ -72,10 +73,13 @@ class Run:
         """Import the model and start the actors; on leaving, everything is closed. A signal on the way leaves a run
         without records."""
         options = self.options
+        # What is plainly wrong is told before anything starts.
         preset(options.method)
+        if not isinstance(options.model, tuple):
+            locate(options.model)
         prepare_folder(options.out)
         if options.records.exists():
-            RecordReader(options.records).close()  # a database that cannot be used is told before anything starts
+            RecordReader(options.records).close()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
             if options.metrics_port is not None:

@@ -225,6 +225,11 @@ def test_the_help_names_every_method_that_there_is(capsys: pytest.CaptureFixture
     assert all(name in text for name in PRESET_NAMES)
 
 
+def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert fleet_tune.__version__ in capsys.readouterr().out
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version"]) == 0
     assert capsys.readouterr().out == f"fleet-tune {fleet_tune.__version__}\n"

@@ -245,6 +245,17 @@ def test_a_second_writer_is_refused_with_the_process_that_writes(store: RecordSt
     RecordStore(path).close()
 
 
+def test_a_closed_store_is_one_file_also_while_others_read_it(store: RecordStore, path: Path, tmp_path: Path) -> None:
+    with RecordReader(path) as reader:
+        store.append([_record("u0"), _record("u1")])
+        assert len(list(reader)) == 2
+        store.close()
+        copied = tmp_path / "copy.db"
+        shutil.copyfile(path, copied)
+    with RecordReader(copied) as alone:
+        assert len(list(alone)) == 2
+
+
 LIMITED_WRITER = """
 import resource, sys
 from pathlib import Path

@@ -123,6 +123,13 @@ def test_a_network_slower_than_pytorch_is_told_as_it_is() -> None:
     assert "0.50× as fast as PyTorch" in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
 
 
+def test_a_run_that_measured_nothing_names_no_records() -> None:
+    early = dataclasses.replace(RESULT, interrupted=True, networks=(), outcomes={}, new_trials=0)
+    text = _text(render_summary(early))
+    assert "before anything was measured" in text
+    assert "records.db" not in text
+
+
 def test_an_interrupted_run_tells_how_to_go_on() -> None:
     text = _text(render_summary(dataclasses.replace(RESULT, interrupted=True, networks=())))
     assert "no network was compiled" in text
