@@ -29,9 +29,9 @@ from policies.quantities import (
     fitting_depth,
     footprint,
     in_digits,
+    innermost_movers,
     lines_per_set,
     moved_elements,
-    moving_outer,
     nest,
     parallel_extent,
     unit_stride,
@@ -171,7 +171,7 @@ class CpuModel:
         self._main = nest(self._statement, matrix, dtype)
         self._hertz = device.peak_flops / (device.cores * device.lanes * FMA_PORTS * FLOP_PER_FMA)
         self._touched = footprints(self._main)
-        self._times: dict[_Key, Floats] = {}
+        self._movers: dict[_Key, NDArray[np.uint8]] = {}
         self._resident = working_set(self._main, self._touched)
         self._beside = [self._place(other) for other in sketch.statements[1:]]
         self._parallel = parallel_extent(self._main, self._fusible())
@@ -319,9 +319,8 @@ class CpuModel:
         ]
         vector = np.where(np.array(along)[at] & (depth > 0), main.pick(main.extents, at), 1.0)
         vectors = np.ceil(vector * (1.0 / self._device.lanes))
-        spatial, reduced = self._within_kinds
-        accumulators = main.pick(spatial, depth)
-        inner = main.pick(reduced, depth)
+        accumulators = main.pick(self._spatial_within(), depth)
+        inner = main.pick(main.within, depth) / accumulators
         loads = main.full(0.0)
         for _, elements in self._operands():
             loads += main.pick(elements, depth)
@@ -329,17 +328,17 @@ class CpuModel:
             vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
         )
 
-    @cached_property
-    def _within_kinds(self) -> tuple[Floats, Floats]:
-        """Iterations of spatial and of reduction loops inside each depth, each ``(L + 1, n)``."""
+    def _spatial_within(self) -> Floats:
+        """Iterations of spatial loops inside each depth, ``(L + 1, n)``."""
         main = self._main
-        spatial, reduced = np.empty_like(main.within), np.empty_like(main.within)
-        spatial[-1] = reduced[-1] = 1.0
+        spatial = np.empty_like(main.within)
+        spatial[-1] = 1.0
         for at in reversed(range(main.depth)):
-            grows, stays = (reduced, spatial) if main.reduction[at] else (spatial, reduced)
-            np.multiply(grows[at + 1], main.extents[at], out=grows[at])
-            stays[at] = stays[at + 1]
-        return spatial, reduced
+            if main.reduction[at]:
+                spatial[at] = spatial[at + 1]
+            else:
+                np.multiply(spatial[at + 1], main.extents[at], out=spatial[at])
+        return spatial
 
     def _operands(self) -> list[tuple[Access, Floats]]:
         """The accesses that are only read, with their footprints."""
@@ -392,10 +391,8 @@ class CpuModel:
 
     def _explicitly_unrolled(self, vector: Floats, limit: Floats) -> Floats:
         """Vector iterations of the largest sub-nest (reduction loops too) unrolled up to ``limit``, at least 1."""
-        inside = self._main.within * (1.0 / vector)
-        inside *= inside <= limit * (1.0 + 1e-6)
-        largest: Floats = inside.max(axis=0)
-        return np.maximum(largest, 1.0)
+        depth = fitting_depth(self._main.within, limit * vector)
+        return np.maximum(self._main.pick(self._main.within, depth) / vector, 1.0)
 
     # -- compute and memory of the main statement -----------------------------------------------------------------
 
@@ -452,7 +449,7 @@ class CpuModel:
                 if isinstance(fits, int):
                     moved = elements[fits]
                 else:
-                    moved = moved_elements(main, elements, fits, self._times_of(key, elements))
+                    moved = moved_elements(main, elements, fits, self._movers_of(key, elements))
                 run = contiguous_run(main, access, fits, inside)
                 moved = moved * access.element_bytes / line_share(run, access)
                 if access.buffer in local:
@@ -461,10 +458,10 @@ class CpuModel:
             total += known[key]
         return total, main.pick(self._resident, fits) if not isinstance(fits, int) else self._resident[fits]
 
-    def _times_of(self, key: _Key, elements: Floats) -> Floats:
-        if key not in self._times:
-            self._times[key] = moving_outer(self._main, elements)
-        return self._times[key]
+    def _movers_of(self, key: _Key, elements: Floats) -> NDArray[np.uint8]:
+        if key not in self._movers:
+            self._movers[key] = innermost_movers(self._main, elements)
+        return self._movers[key]
 
     # -- the other statements -------------------------------------------------------------------------------------
 

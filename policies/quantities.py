@@ -473,9 +473,12 @@ def working_set(loops: Nest, footprints: Sequence[Floats]) -> Floats:
             largest[access.buffer] = (access, touched)
         elif known[1] is not touched:
             largest[access.buffer] = (access, np.maximum(known[1], touched))
-    total = np.zeros((loops.depth + 1, loops.count), dtype=loops.extents.dtype)
-    for access, touched in largest.values():
-        total += touched * access.element_bytes
+    if not largest:
+        return np.zeros((loops.depth + 1, loops.count), dtype=loops.extents.dtype)
+    (access, touched), *others = largest.values()
+    total = touched * access.element_bytes
+    for access, touched in others:
+        total += touched if access.element_bytes == 1 else touched * access.element_bytes
     return total
 
 
@@ -488,26 +491,30 @@ def fitting_depth(resident: Floats, capacity_bytes: float | Floats) -> Ints:
     return np.asarray(np.add.reduce(too_large, axis=0, dtype=np.uint8 if len(resident) < 256 else np.int64), np.int64)
 
 
-def moving_outer(loops: Nest, touched: Floats) -> Floats:
-    """How often an access' footprint inside each depth has to be brought in, shape ``(L + 1, n)``.
+def innermost_movers(loops: Nest, touched: Floats) -> NDArray[np.uint8]:
+    """For each depth the depth just inside the innermost loop around it that moves an access, shape ``(L + 1, n)``.
 
-    The product of the extents of the loops outside, except that loops directly around it that do not move the access
-    (its footprint ``touched``, (L + 1, n), does not grow with them: they reuse what is there) are free.
+    Loops move an access whose footprint (``touched``, (L + 1, n)) grows with them; 0 where none does.
     """
-    times = np.empty_like(touched)
-    times[0] = 1.0
+    movers = np.empty(touched.shape, dtype=np.uint8)
+    movers[0] = 0
+    grows = (touched[:-1] > touched[1:]).view(np.uint8)
+    grows *= np.arange(1, loops.depth + 1, dtype=np.uint8)[:, None]
     for at in range(loops.depth):
-        times[at + 1] = times[at]
-        np.copyto(times[at + 1], loops.outer[at + 1], where=touched[at] > touched[at + 1])
-    return times
+        np.maximum(movers[at], grows[at], out=movers[at + 1])
+    return movers
 
 
-def moved_elements(loops: Nest, touched: Floats, fits: Ints, times: Floats | None = None) -> Floats:
+def moved_elements(loops: Nest, touched: Floats, fits: Ints, movers: NDArray[np.uint8] | None = None) -> Floats:
     """Elements of one access that come into a cache holding the sub-nest at depth ``fits``, shape ``(n,)``.
 
-    The sub-nest's footprint as often as :func:`moving_outer` says; ``times`` saves working that out again.
+    The sub-nest's footprint comes in once for every iteration of the loops outside, except that loops directly around
+    it which do not move the access (they reuse what is there) are free. ``movers`` (:func:`innermost_movers`) saves
+    working them out again.
     """
-    return loops.pick(touched, fits) * loops.pick(moving_outer(loops, touched) if times is None else times, fits)
+    places = fits * loops.count + loops.columns
+    mover = (innermost_movers(loops, touched) if movers is None else movers).ravel()[places]
+    return touched.ravel()[places] * loops.pick(loops.outer, mover.astype(np.int64))
 
 
 def vector_extent(loops: Nest) -> Floats:
