@@ -47,7 +47,8 @@ def predictor(data: TaskData, known: Rows) -> Predictor:
     made = Predictor(data.sketches, data.task.workload.flop, data.abstraction, analyzer=True)
     rows = [known[data.sketch_of[known] == at] for at in range(len(data.sketches))]
     made.add([data.decisions[at][data.row_of[mine]] for at, mine in enumerate(rows)])
-    made.set_costs(data.cost_secs[np.concatenate(rows)])
+    order = np.concatenate(rows)
+    made.set_costs(data.cost_secs[order], data.build_secs[order])
     return made
 
 

@@ -73,8 +73,9 @@ def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation
     found = []
     for row in rows:
         candidate = data.candidate(int(row))
-        trial_secs = float(data.build_secs[row] + data.measure_secs[row])
-        found.append(Observation(candidate.sketch, candidate.decisions, float(data.cost_secs[row]), trial_secs))
+        cost_secs, build_secs = float(data.cost_secs[row]), float(data.build_secs[row])
+        trial_secs = build_secs + float(data.measure_secs[row])
+        found.append(Observation(candidate.sketch, candidate.decisions, cost_secs, trial_secs, build_secs))
     return found
 
 

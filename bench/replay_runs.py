@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from bench.common import BenchError
+from bench.measured import observations
 from fleet_tune.dataset import TaskData
 from policies.bandits import TaskPolicy, TaskState
 from policies.pools import Pool
@@ -55,7 +56,6 @@ class RecordedTask:
         self._row = [
             dict(zip(row_keys(matrix), data.rows(at).tolist(), strict=True)) for at, matrix in enumerate(data.decisions)
         ]
-        self._trial_secs = data.build_secs + data.measure_secs
         self.floor_secs = data.task.workload.flop / data.abstraction.peak_flops
 
     def search(self, preset: Preset, seed: int) -> TaskSearch:
@@ -68,9 +68,8 @@ class RecordedTask:
         """What was recorded of a proposed candidate."""
         (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
         row = self._row[proposal.sketch][key]
-        cost_secs, trial_secs = float(self.data.cost_secs[row]), float(self._trial_secs[row])
-        build_secs = float(self.data.build_secs[row])
-        return Observation(proposal.sketch, proposal.decisions, cost_secs, trial_secs, build_secs)
+        (outcome,) = observations(self.data, [row])
+        return outcome
 
     def round(self, search: TaskSearch, preset: Preset, seed: int) -> list[Observation]:
         """One round of ``search``: proposed, answered, learned. :class:`BenchError` where nothing is proposed."""

@@ -18,7 +18,8 @@ from typing import Any
 from bench.common import BenchError, BenchResult, Conversation, bench_env, spread
 from bench.measured import labels, pick, read
 
-TASKS = ("matmul", "conv2d", "batch_matmul")
+TASKS = ("matmul_add_relu", "matmul 12x", "conv2d_add_relu 56x56x64")
+"""A dense layer, a batched matmul and a 3x3 convolution of the dataset in ``bench/data``."""
 RECORDS = (64, 256)
 _BATCH_TIMEOUT_SECS = 900.0
 
@@ -28,7 +29,7 @@ Sample = dict[str, Any]
 def run(dataset: Path, tasks: Sequence[str], records: Sequence[int], rounds: int, method: str = "fleet") -> BenchResult:
     """``rounds`` batches of each side for each task (by a part of its name) and number of records."""
     names = labels(read(dataset))
-    chosen = _chosen(names, tasks)
+    chosen = pick(names, tasks)
     cpu = max(os.sched_getaffinity(0))
     common = ("--dataset", str(dataset), "--cpu", str(cpu))
     mine: dict[tuple[int, int], list[Sample]] = {(at, count): [] for at in chosen for count in records}
@@ -55,13 +56,6 @@ def run(dataset: Path, tasks: Sequence[str], records: Sequence[int], rounds: int
         unit="s per batch of 64",
         details={"method": method, "rounds": rounds, "pairs": figures, "dataset": dataset.name, "threads": 1},
     )
-
-
-def _chosen(names: Sequence[str], tasks: Sequence[str]) -> tuple[int, ...]:
-    """The tasks asked for. A batched matmul is found first, since a plain matmul's name is a part of its own."""
-    longest = sorted(dict.fromkeys(tasks), key=len, reverse=True)
-    found = dict(zip(longest, pick(names, longest), strict=True)) if longest else {}
-    return tuple(found[part] for part in dict.fromkeys(tasks)) if found else tuple(range(len(names)))
 
 
 def pair_figures(mine: Sequence[Sample], peers: Sequence[Sample]) -> dict[str, Any]:
