@@ -1,9 +1,9 @@
 """Online, in-domain correction of the analyzer: kernel ridge regression on symbolic features.
 
-The target is ``log(measured / predicted)``; a candidate is then predicted as the analyzer's seconds times the
-exponential of the correction. With standardised features ``z`` whose variances over the records add up to ``l``, the
-kernel ``k(x, y) = z_x z_y / 2l + exp(-|z_x - z_y|^2 / 2l)`` and its matrix ``K`` over the records, mean and deviation
-are
+The target ``y`` is ``log(measured / predicted)``, bounded above; a candidate is then predicted as the analyzer's
+seconds times the exponential of the correction. With standardised features ``z`` whose variances over the records add
+up to ``l``, the kernel ``k(x, y) = z_x z_y / 2l + exp(-|z_x - z_y|^2 / 2l)`` and its matrix ``K`` over the records,
+mean and deviation are
 
     m(x) = median(y) + k(x)^T (K + a I)^-1 (y - median(y)),    v(x) = s^2 + t^2 (k(x, x) - k(x)^T (K + a I)^-1 k(x))
 
@@ -28,6 +28,9 @@ PRIOR_DEVIATION = 0.7
 """Deviation of log(measured / predicted) that is assumed before any record: a factor of two."""
 RIDGES = (0.15, 0.5, 1.5, 5.0)
 """Noise relative to the signal, from what records of a quiet device say to what those of a noisy one do."""
+LARGEST_EXCESS = 1.0
+"""A ratio further above the median than this, a factor of 2.7, counts as this far: a candidate that is a hundred times
+slower than expected need only be known as bad, and must not bend the predictions of its neighbours."""
 CLIP = 4.0
 """Standard deviations from the mean beyond which a feature no longer counts: what hardly varied among the records
 cannot throw the correction far out."""
@@ -146,7 +149,7 @@ def calibrate(features: Features, log_ratio: Floats, columns: Sequence[int] | No
     standard = _standard(rows, centre, scale)
     points = np.ascontiguousarray(standard.T)
     length = max(float(points.var(axis=0).sum()), 1.0)
-    residual = np.asarray(log_ratio, dtype=np.float64) - shift
+    residual = np.minimum(np.asarray(log_ratio, dtype=np.float64) - shift, LARGEST_EXCESS)
     kernel = _kernel(points, standard, length).astype(np.float64)
     noise, ridge = np.inf, RIDGES[-1]
     values, vectors = np.linalg.eigh(0.5 * (kernel + kernel.T))
@@ -155,7 +158,7 @@ def calibrate(features: Features, log_ratio: Floats, columns: Sequence[int] | No
     for each in RIDGES:
         # Leave-one-out residuals in closed form: an honest error with no held-out records.
         left_out = (vectors @ (turned / (values + each))) / (np.square(vectors) @ (1.0 / (values + each)))
-        error = float(np.sqrt(np.mean(np.square(np.clip(left_out, -2.0, 2.0)))))
+        error = float(np.sqrt(np.mean(np.square(left_out))))
         if error < noise:
             noise, ridge = error, each
     inverse = (vectors / (values + ridge)) @ vectors.T

@@ -514,7 +514,8 @@ def moved_elements(loops: Nest, touched: Floats, fits: Ints, movers: NDArray[np.
     """
     places = fits * loops.count + loops.columns
     mover = (innermost_movers(loops, touched) if movers is None else movers).ravel()[places]
-    return touched.ravel()[places] * loops.pick(loops.outer, mover.astype(np.int64))
+    elements: Floats = touched.ravel()[places] * loops.pick(loops.outer, mover.astype(np.int64))
+    return elements
 
 
 def vector_extent(loops: Nest) -> Floats:

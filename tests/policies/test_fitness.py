@@ -120,10 +120,10 @@ def test_noisy_records_are_smoothed() -> None:
     features = rng.standard_normal((64, 6)).astype(np.float32) * 3
     noise = rng.standard_normal(64)
     smooth = calibrate(features, noise)
-    bent = calibrate(features, features[:, 0].astype(float))
-    spread = smooth.correct(features)[0].std() / noise.std()
-    assert spread < 0.7
-    assert bent.correct(features)[0].std() / features[:, 0].std() > 0.8
+    clear = 0.1 * features[:, 0].astype(float)
+    bent = calibrate(features, clear)
+    assert smooth.correct(features)[0].std() / noise.std() < 0.7
+    assert bent.correct(features)[0].std() / clear.std() > 0.8
 
 
 def test_records_without_numbers_are_left_out() -> None:
@@ -150,3 +150,16 @@ def test_no_and_few_records() -> None:
     assert few.correct(features)[0].tolist() == [0.4] * 3
     assert few.noise == PRIOR_DEVIATION
     assert dataclasses.replace(few, shift=0.0).mean(features[:, :0].T).tolist() == [0, 0, 0]
+
+
+def test_one_catastrophe_bends_nothing() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((64, 4)).astype(np.float32) * 2
+    target = 0.3 * features[:, 0].astype(float)
+    spoilt = target.copy()
+    spoilt[5] = 9.0
+    before, after = calibrate(features, target), calibrate(features, spoilt)
+    assert after.correct(features[5:6])[0] > before.correct(features[5:6])[0]
+    others = np.delete(features, 5, axis=0)
+    assert after.correct(others)[0] == pytest.approx(before.correct(others)[0], abs=0.4)
+    assert np.corrcoef(after.correct(others)[0], np.delete(target, 5))[0, 1] > 0.9
