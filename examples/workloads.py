@@ -1,10 +1,12 @@
 """Single kernels to collect datasets of measured schedules from: own definitions, fixed seed, batch 1, float32.
 
 ``fleet-tune dataset collect examples/workloads.py:dataset --per-task 1000 --out DIR`` measures random schedules of
-each. The module is not a network: its branches are independent, one workload each, and it returns all their results.
+each. The modules are not networks: their branches are independent, one workload each, and they return all results.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,40 +27,51 @@ class _ChannelsLast(nn.Module):
         return torch.relu(self.conv(x.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
 
 
-class _Kernels(nn.Module):
-    """The workloads side by side; what each is: see :func:`dataset`."""
+class _Dense(nn.Module):
+    """A dense layer with bias and ReLU."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(768, 768)
-        self.conv56 = _ChannelsLast(64, 64, 3)
-        self.conv14 = _ChannelsLast(256, 256, 3)
-        self.pointwise = _ChannelsLast(128, 256, 1)
-        self.depthwise = _ChannelsLast(128, 128, 3, groups=128)
-        self.norm = nn.LayerNorm(768)
+        self.dense = nn.Linear(inputs, outputs)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        query: Tensor,
-        key: Tensor,
-        image56: Tensor,
-        image14: Tensor,
-        image28: Tensor,
-        wide56: Tensor,
-        scores: Tensor,
-        hidden: Tensor,
-    ) -> tuple[Tensor, ...]:
-        return (
-            torch.relu(self.dense(tokens)),
-            torch.matmul(query, key),
-            self.conv56(image56),
-            self.conv14(image14),
-            self.pointwise(image28),
-            self.depthwise(wide56),
-            torch.softmax(scores, dim=-1),
-            self.norm(hidden),
-        )
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.dense(x))
+
+
+class _Matmul(nn.Module):
+    """Batched product of two activations."""
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return torch.matmul(left, right)
+
+
+class _Branches(nn.Module):
+    """Workloads side by side; each takes the next ones of the inputs."""
+
+    def __init__(self, *branches: tuple[nn.Module, int]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(module for module, _ in branches)
+        self.counts = [count for _, count in branches]
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        results, at = [], 0
+        for branch, count in zip(self.branches, self.counts, strict=True):
+            results.append(branch(*inputs[at : at + count]))
+            at += count
+        return tuple(results)
+
+
+def _example(make: Callable[[], _Branches], *shapes: tuple[int, ...]) -> Example:
+    """The module with its example inputs, the same at every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        module = make()
+        with torch.no_grad():
+            for part in module.modules():
+                if isinstance(part, nn.LayerNorm):
+                    nn.init.uniform_(part.weight, 0.6, 1.2)
+                    nn.init.uniform_(part.bias, -0.2, 0.2)
+        return module.eval(), tuple(torch.randn(shape) for shape in shapes)
 
 
 def dataset() -> Example:
@@ -68,20 +81,49 @@ def dataset() -> Example:
     with bias and ReLU: 3x3 56x56x64 to 64, 3x3 14x14x256 to 256, 1x1 28x28x128 to 256, depthwise 3x3 56x56x128; softmax
     over 12x128x128; layer norm over 128x768.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(_SEED)
-        module = _Kernels()
-        with torch.no_grad():
-            nn.init.uniform_(module.norm.weight, 0.6, 1.2)
-            nn.init.uniform_(module.norm.bias, -0.2, 0.2)
-        return module.eval(), (
-            torch.randn(128, 768),
-            torch.randn(12, 128, 64),
-            torch.randn(12, 64, 128),
-            torch.randn(1, 56, 56, 64),
-            torch.randn(1, 14, 14, 256),
-            torch.randn(1, 28, 28, 128),
-            torch.randn(1, 56, 56, 128),
-            torch.randn(12, 128, 128),
-            torch.randn(128, 768),
-        )
+    return _example(
+        lambda: _Branches(
+            (_Dense(768, 768), 1),
+            (_Matmul(), 2),
+            (_ChannelsLast(64, 64, 3), 1),
+            (_ChannelsLast(256, 256, 3), 1),
+            (_ChannelsLast(128, 256, 1), 1),
+            (_ChannelsLast(128, 128, 3, groups=128), 1),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(768), 1),
+        ),
+        (128, 768),
+        (12, 128, 64),
+        (12, 64, 128),
+        (1, 56, 56, 64),
+        (1, 14, 14, 256),
+        (1, 28, 28, 128),
+        (1, 56, 56, 128),
+        (12, 128, 128),
+        (128, 768),
+    )
+
+
+def held_out() -> Example:
+    """Six workloads to check on what was found on :func:`dataset`: other shapes, strides and extents with odd factors.
+
+    Dense 64x1024 by 1024x512 with bias and ReLU; batched matmul 8x196x64 by 8x64x196; convolutions with bias and ReLU:
+    3x3 with stride 2 28x28x96 to 192, 1x1 14x14x480 to 112, depthwise 5x5 28x28x120; softmax over 64x1000.
+    """
+    return _example(
+        lambda: _Branches(
+            (_Dense(1024, 512), 1),
+            (_Matmul(), 2),
+            (_ChannelsLast(96, 192, 3, stride=2), 1),
+            (_ChannelsLast(480, 112, 1), 1),
+            (_ChannelsLast(120, 120, 5, groups=120), 1),
+            (nn.Softmax(dim=-1), 1),
+        ),
+        (64, 1024),
+        (8, 196, 64),
+        (8, 64, 196),
+        (1, 28, 28, 96),
+        (1, 14, 14, 480),
+        (1, 28, 28, 120),
+        (64, 1000),
+    )
