@@ -138,6 +138,8 @@ class CudaModel:
     def _feasible(self) -> NDArray[np.bool_]:
         device = self._device
         good = (self._shared <= device.l1_bytes) & (self._threads <= (device.max_threads_per_block or 1024))
+        if any(loop.kind == "vthread" for loop in self._statement.loops):
+            good &= self._threads >= device.lanes  # TVM refuses a tiled kernel of less than a warp
         good &= (self._registers <= self._limit.m_l0) & (self._registers * self._threads <= device.registers)
         return np.asarray(good & (self._vthreads <= MAX_VTHREADS) & (self._unrolled() <= MAX_UNROLLED_POINTS))
 

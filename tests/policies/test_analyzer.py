@@ -182,9 +182,10 @@ def test_cuda_limits(threads: Sketch, gpu: DeviceAbstraction) -> None:
             [1, 1, 16, 4, 4, 1, 1, 16, 4, 4, 4, 64, 0],  # 256 sums a thread
             [1, 1, 32, 8, 1, 4, 1, 16, 2, 2, 4, 64, 0],  # 82 KB of shared memory
             [8, 4, 4, 2, 1, 4, 4, 4, 2, 2, 32, 8, 0],  # 16 virtual threads
+            [32, 1, 4, 2, 1, 32, 1, 4, 1, 2, 32, 8, 0],  # 16 threads: half a warp
         ]
     )
-    assert feasible(threads, rows, gpu).tolist() == [True, False, False, False, False]
+    assert feasible(threads, rows, gpu).tolist() == [True] + [False] * 5
 
 
 def test_rows_padded_in_shared_memory(threads: Sketch, gpu: DeviceAbstraction) -> None:
