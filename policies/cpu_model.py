@@ -11,23 +11,31 @@ largest sub-nest that fits each of them, and the cores that have nothing to do (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import INLINE_LOCATION, Access, Choice, Sketch, Statement
+from fleet_tune.sketch import Access, Choice, Sketch, Statement
 from policies import symbols as pruner
+from policies.cpu_parts import (
+    LINE_BYTES,
+    Beside,
+    Inner,
+    Tile,
+    bytes_of,
+    choose,
+    footprints,
+    line_share,
+    smooth_max,
+)
 from policies.quantities import (
     Floats,
     Ints,
-    Nest,
     contiguous_run,
     enclosing_depth,
     fitting_depth,
-    footprint,
     in_digits,
     innermost_movers,
     lines_per_set,
@@ -59,7 +67,6 @@ SPILL_CYCLES = 4.0
 """Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a chain."""
 USABLE_CACHE = 0.75
 """Share of a cache that a tile can count on."""
-LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
 PAGE_BYTES = 4096
 """Addresses that differ by a multiple of this are in the same set of an L1 cache, whatever its size."""
 CONFLICT_FREE_SHARE = 0.5
@@ -92,72 +99,6 @@ CORE = (
 
 _Key = tuple[str, tuple[tuple[int, ...], ...]]
 """A buffer and how it is indexed: reading and writing it have this in common."""
-
-
-@dataclass(frozen=True)
-class _Inner:
-    """The register-blocked inner loop of a statement; every field ``(n,)``.
-
-    ``vector``: iterations of the vectorised loop, in ``vectors`` registers. ``accumulators``, ``needed``: vector
-    registers of the sums, and with the operands. ``step_operations``: vector operations of one reduction step.
-    ``loads``, ``stores``, ``cycles``: of one vector operation. ``unrolled``: straight-line vector operations.
-    """
-
-    vector: Floats
-    vectors: Floats
-    accumulators: Floats
-    needed: Floats
-    step_operations: Floats
-    loads: Floats
-    stores: Floats
-    cycles: Floats
-    unrolled: Floats
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """What the innermost loops work on; every field ``(n,)``, operations and registers counted in vectors.
-
-    ``operations``: of one step of the reduction. ``accumulators``: sums, each over ``reduced`` steps. ``operands``:
-    registers of what is read. ``loads``: of one operation.
-    """
-
-    vector: Floats
-    vectors: Floats
-    operations: Floats
-    accumulators: Floats
-    reduced: Floats
-    operands: Floats
-    loads: Floats
-
-
-def _choose(where: NDArray[np.bool_], first: _Tile, second: _Tile) -> _Tile:
-    return _Tile(
-        *(np.where(where, one, other) for one, other in zip(vars(first).values(), vars(second).values(), strict=True))
-    )
-
-
-@dataclass(frozen=True)
-class _Beside:
-    """A statement beside the main one.
-
-    ``depth`` (n,): how many of the main statement's loops enclose it, -2 where it is inlined; ``fixed``: that number
-    where it is the same for all. ``points``: its iterations in the whole program.
-    """
-
-    statement: Statement
-    depth: Ints
-    fixed: int | None
-    points: Floats
-
-    @property
-    def inside(self) -> NDArray[np.bool_]:
-        """Whether it stands in a loop of the main statement."""
-        return self.depth > 0
-
-    @property
-    def inlined(self) -> NDArray[np.bool_]:
-        return np.asarray(self.depth == INLINE_LOCATION)
 
 
 class CpuModel:
@@ -193,7 +134,7 @@ class CpuModel:
 
     # -- where the other statements are ---------------------------------------------------------------------------
 
-    def _place(self, other: Statement) -> _Beside:
+    def _place(self, other: Statement) -> Beside:
         """Inside a loop it computes what the main statement touches there of the buffer they share, each time anew."""
         main = self._main
         depth = enclosing_depth(self._sketch, main, other, self._matrix)
@@ -201,7 +142,7 @@ class CpuModel:
         own = 1.0
         for axis in other.axes:
             own *= axis.extent
-        placed = _Beside(other, depth, fixed, main.full(own))
+        placed = Beside(other, depth, fixed, main.full(own))
         if fixed == 0:
             return placed
         touched = {access.buffer: elements for access, elements in self._accesses()}
@@ -211,13 +152,13 @@ class CpuModel:
                 points = np.maximum(points, own if access.write else 1.0)
                 if fixed is None:
                     points = np.where(placed.inside, points, main.extents.dtype.type(own))
-                return _Beside(other, depth, fixed, points)
+                return Beside(other, depth, fixed, points)
         return placed
 
     def _accesses(self) -> Sequence[tuple[Access, Floats]]:
         return list(zip(self._statement.accesses, self._touched, strict=True))
 
-    def _row(self, table: Floats, placed: _Beside) -> Floats:
+    def _row(self, table: Floats, placed: Beside) -> Floats:
         """The row of a table over depths at which a statement stands, shape ``(n,)``."""
         if placed.fixed is not None:
             return np.asarray(table[placed.fixed])
@@ -235,7 +176,7 @@ class CpuModel:
 
     # -- L0: registers --------------------------------------------------------------------------------------------
 
-    def _inner_loop(self) -> _Inner:
+    def _inner_loop(self) -> Inner:
         """Cycles of a vector operation in the innermost loops, from ports, latency, loads, stores and spills."""
         main, statement = self._main, self._statement
         registers = float(self._device.registers)
@@ -252,7 +193,7 @@ class CpuModel:
             unrolled = tile.vectors * self._explicitly_unrolled(vector, limit)
             compiled = self._compiler_tile(np.maximum(limit, UNROLLED_BY_COMPILER))
             chosen = (vector == 1.0) & (compiled.vector > 1.0)
-            tile = _choose(chosen, compiled, tile)
+            tile = choose(chosen, compiled, tile)
             held = (held | chosen) & (tile.accumulators <= registers)
         reduced = tile.reduced
         updates = 1.0 / reduced if held is None else np.where(held, 1.0 / reduced, 1.0)
@@ -266,18 +207,18 @@ class CpuModel:
         independent = np.maximum(independent, WINDOW_OPERATIONS / reduced)
         loads = tile.loads + updates + spilled
         stores = updates + spilled
-        cycles = _smooth_max(
+        cycles = smooth_max(
             1.0 / FMA_PORTS, FMA_LATENCY / np.maximum(independent, 1.0), loads * (1.0 / LOAD_PORTS), stores
         )
         cycles = cycles + LOOP_CYCLES / tile.operations + SPILL_CYCLES * spilled
         cycles = cycles + CONFLICT_CYCLES * self._conflicts(updates, tile)
         doublings = np.log2(np.maximum(unrolled * (1.0 / STRAIGHT_LINE_OPERATIONS), 1.0))
         cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
-        return _Inner(
+        return Inner(
             tile.vector, tile.vectors, tile.accumulators, needed, tile.operations, loads, stores, cycles, unrolled
         )
 
-    def _tile(self, vector: Floats) -> _Tile:
+    def _tile(self, vector: Floats) -> Tile:
         """The inner loop as it is scheduled: what is inside of the reduction, and the sums' tile."""
         main, statement = self._main, self._statement
         vectors = np.ceil(vector * (1.0 / self._device.lanes))
@@ -299,9 +240,9 @@ class CpuModel:
                 # The vectors of one row of the tile are kept and used for every other row.
                 operands += np.minimum(loaded, vectors)
             loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
-        return _Tile(vector, vectors, operations, accumulators, reduced, operands, loads / operations)
+        return Tile(vector, vectors, operations, accumulators, reduced, operands, loads / operations)
 
-    def _compiler_tile(self, limit: Floats) -> _Tile:
+    def _compiler_tile(self, limit: Floats) -> Tile:
         """The inner loop as the compiler makes it where the schedule vectorises nothing.
 
         It unrolls what is short and vectorises the innermost loop that is left, if that runs along the result's rows;
@@ -324,7 +265,7 @@ class CpuModel:
         loads = main.full(0.0)
         for _, elements in self._operands():
             loads += main.pick(elements, depth)
-        return _Tile(
+        return Tile(
             vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
         )
 
@@ -345,7 +286,7 @@ class CpuModel:
         written = {access.buffer for access in self._statement.accesses if access.write}
         return [each for each in self._accesses() if not each[0].write and each[0].buffer not in written]
 
-    def _conflicts(self, updates: Floats, tile: _Tile) -> Floats:
+    def _conflicts(self, updates: Floats, tile: Tile) -> Floats:
         """Accesses of one operation, each times the cache lines too many in the sets that it falls into, ``(n,)``.
 
         Addresses a page apart share a set of the L1 cache. Where the rows of a tile lie a power of two apart, they
@@ -417,7 +358,7 @@ class CpuModel:
         self._l1_secs = self._into_l1 / (share * L1_FILL_BYTES_PER_CYCLE)
         self._l2_secs = self._into_l2 / (share * L2_FILL_BYTES_PER_CYCLE)
         self._memory_secs = from_memory / device.bandwidth_bytes
-        slowest = _smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
+        slowest = smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
         self._main_secs = slowest + EXPOSED_FILLS * (self._l1_secs + self._l2_secs)
 
     def _local_bytes(self) -> dict[str, Floats]:
@@ -465,7 +406,7 @@ class CpuModel:
 
     # -- the other statements -------------------------------------------------------------------------------------
 
-    def _beside_secs(self, beside: _Beside) -> tuple[Floats, Floats]:
+    def _beside_secs(self, beside: Beside) -> tuple[Floats, Floats]:
         """Seconds of a producer or consumer of the main statement, and the elements of its vector loop, each (n,).
 
         Inside the main nest its data are in cache, and it runs over the region of the buffer that the two share, row by
@@ -484,7 +425,7 @@ class CpuModel:
         constant = all(loop.column is None for loop in statement.loops)
         loops = nest(statement, self._matrix[:1] if constant else self._matrix, self._main.extents.dtype)
         own = pruner.utilisation(parallel_extent(loops), device.cores)
-        moved = float(sum(_bytes(access) for access in statement.accesses if access.scope == "global"))
+        moved = float(sum(bytes_of(access) for access in statement.accesses if access.scope == "global"))
         if moved > max(device.l3_bytes, device.l2_bytes):
             memory = self._main.full(moved / device.bandwidth_bytes)
         else:
@@ -495,7 +436,7 @@ class CpuModel:
             return self._main.full(0.0) + alone, self._main.full(lanes)
         return np.where(beside.inside, inside, alone * ~beside.inlined), np.where(beside.inside, row, lanes)
 
-    def _row_run(self, beside: _Beside) -> Floats:
+    def _row_run(self, beside: Beside) -> Floats:
         """Contiguous elements of the region that a statement inside of the main one works on, shape ``(n,)``."""
         buffers = {access.buffer for access in beside.statement.accesses}
         for access in self._statement.accesses:
@@ -582,42 +523,3 @@ class CpuModel:
             if access.write:
                 terms[f"a{at}.lines"] = line_share(run, access)
         return terms
-
-
-def footprints(loops: Nest) -> list[Floats]:
-    """Footprint of every access of a statement (see :func:`policies.quantities.footprint`), equal ones in one array."""
-    known: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Floats] = {}
-    found = []
-    for access in loops.statement.accesses:
-        key = (access.shape, access.index)
-        if key not in known:
-            known[key] = footprint(loops, access)
-        found.append(known[key])
-    return found
-
-
-def line_share(run: Floats, access: Access) -> Floats:
-    """Share of the moved cache lines that is used, for a contiguous run of elements: Pruner's P_l2m, in (0, 1]."""
-    return pruner.utilisation(np.maximum(run, 1.0) * access.element_bytes, LINE_BYTES)
-
-
-def _bytes(access: Access) -> int:
-    size = access.element_bytes
-    for extent in access.shape:
-        size *= extent
-    return size
-
-
-def _smooth_max(*terms: Floats | float) -> Floats:
-    """Norm of order 4: close to the largest term, a little above where several are alike (they overlap badly).
-
-    Worked out relative to the largest, so that float32 neither overflows nor vanishes.
-    """
-    largest: Floats | float = terms[0]
-    for term in terms[1:]:
-        largest = np.maximum(largest, term)
-    total: Floats | float = 0.0
-    for term in terms:
-        squared = np.square(term / largest)
-        total = total + squared * squared
-    return np.asarray(np.sqrt(np.sqrt(total)) * largest)
