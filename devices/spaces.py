@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -27,7 +28,7 @@ from tvm_ffi import structural_walk
 from devices import intrinsics
 from devices.artifact import TensorSpec
 from devices.sketch_rules import REGISTER_BLOCKED, register_blocked
-from devices.symbolic import SAMPLING, describe
+from devices.symbolic import SAMPLING, Description, describe, describe_variants
 from devices.targets import parse_target
 from devices.traces import full_text, open_text
 from fleet_tune.domain import Candidate, Task
@@ -78,19 +79,36 @@ class DesignSpace:
         spaces += [(_rule_name(s.trace), s) for s in context.generate_design_space()]
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
-        self._locations: list[tuple[tuple[int, ...] | None, ...]] = []
-        sketches: list[Sketch] = []
+        self._descriptions: list[Description] = []
+        # All that scheduling needs; describing the variants takes seconds where several blocks have a place to choose.
+        self._open: list[Sketch] = []
         for rule, schedule in spaces:
             trace = schedule.trace.simplified(remove_postproc=True)
             text = open_text(trace)
-            if any(text == sketch.trace_text for sketch in sketches):
+            if any(text == sketch.trace_text for sketch in self._open):
                 continue
             known = describe(self._fresh, trace)
             self._traces.append(trace)
             self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
-            self._locations.append(known.locations)
-            sketches.append(Sketch(len(sketches), rule, text, known.decisions, known.statements, known.undescribed))
-        self.sketches: tuple[Sketch, ...] = tuple(sketches)
+            self._descriptions.append(known)
+            self._open.append(Sketch(len(self._open), rule, text, known.decisions, known.statements, known.undescribed))
+
+    @cached_property
+    def sketches(self) -> tuple[Sketch, ...]:
+        """The sketches of the task, described symbolically as far as that can be."""
+        described = []
+        for sketch, trace, known in zip(self._open, self._traces, self._descriptions, strict=True):
+            whole = describe_variants(self._fresh, trace, known)
+            described.append(
+                replace(
+                    sketch,
+                    statements=whole.statements,
+                    undescribed=whole.undescribed,
+                    variants=whole.variants,
+                    variant_of=whole.variant_of,
+                )
+            )
+        return tuple(described)
 
     def schedule(self, candidate: Candidate) -> Scheduled:
         """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it."""
@@ -106,11 +124,11 @@ class DesignSpace:
 
     def apply(self, candidate: Candidate) -> Schedule:
         """The schedule of ``candidate`` before post-processing. Raises :class:`ScheduleError`."""
-        index = next((s.index for s in self.sketches if s.id == candidate.sketch_id), None)
+        index = next((s.index for s in self._open if s.id == candidate.sketch_id), None)
         if index is None:
             raise ScheduleError(f"task {self._task.id} has no sketch {candidate.sketch_id}")
         trace = self._traces[index]
-        values = _values(self.sketches[index], self._locations[index], candidate.decisions)
+        values = _values(self._open[index], self._descriptions[index].locations, candidate.decisions)
         closed = Trace(trace.insts, dict(zip(self._sampled[index], values, strict=True)))
         schedule = self._fresh.copy()
         try:
