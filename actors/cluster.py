@@ -77,7 +77,8 @@ def connected(address: str | None) -> Iterator[Cluster]:
             else f"cannot connect to {where}: {first_line(error)}",
             "check --address, and RAY_AUTH_MODE=token where the cluster asks for a token"
             if address is not None
-            else "check free memory and space in /tmp, or give a running cluster with --address",
+            else "try again when the machine is less busy; check free memory and space in /tmp, or give a cluster "
+            "with --address",
         ) from error
     try:
         yield Cluster(ray.get_runtime_context().get_node_id(), embedded=address is None)
