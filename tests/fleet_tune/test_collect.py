@@ -88,11 +88,17 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
     # Every candidate of the dataset, and nothing else: then the space is exhausted.
     assert result["outcomes"] == {"ok": 15}
     assert result["networks"] == []
-    dataset = load(collected / "dataset.ftd")
-    best = {data.task.id: data.best_secs for data in dataset}
-    assert {task["task_id"]: pytest.approx(task["best_secs"]) for task in result["tasks"]} == best
+    batches = {data.candidate(at).id: data.batches(at) for data in load(collected / "dataset.ftd") for at in range(5)}
     with RecordReader(out / "records.db") as reader:
-        assert {record.device_id for record in reader} == {"replayed"}
+        records = list(reader)
+    assert {record.candidate.id for record in records} == batches.keys()
+    for record in records:
+        assert record.device_id == "replayed"
+        measured = record.measurement.run_secs  # fewer where the tuning gave it up
+        assert measured == batches[record.candidate.id][: len(measured)]
+    for task in result["tasks"]:
+        costs = [r.measurement.cost_secs for r in records if r.task_id == task["task_id"] and r.measurement.verified]
+        assert task["best_secs"] == min(costs)
 
 
 def test_an_interrupted_collection_leaves_a_dataset_and_goes_on(tmp_path: Path) -> None:
