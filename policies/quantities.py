@@ -64,6 +64,7 @@ class _Shape:
     partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop. ``parts``: for
     each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how many of those are
     inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all axes are plain.
+    ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
     ``dimensions``: of each access of the statement.
     """
 
@@ -78,6 +79,7 @@ class _Shape:
     rows: tuple[tuple[int, ...], ...]
     digits: tuple[tuple[int, int], ...]
     plain: bool
+    in_order: bool
     dimensions: tuple[tuple[_Dimension, ...], ...]
 
 
@@ -130,8 +132,32 @@ def _make_shape(statement: Statement) -> _Shape:
         rows=tuple(tuple(sum(at >= depth for at in own) for own in parts) for depth in range(len(kept) + 1)),
         digits=digits,
         plain=not any(axis.digits for axis in statement.axes),
+        in_order=_goes_in_order(statement),
         dimensions=tuple(_make_dimensions(digits, access) for access in statement.accesses),
     )
+
+
+def _goes_in_order(statement: Statement) -> bool:
+    """Whether TVM fuses all loops of the statement and splits them into vectors: no reduction, one loop for each axis
+    in the order of the axes, and no access that takes the axes in another order (one that leaves some out may be)."""
+    if not statement.vectorize_limit or not statement.parallel_limit or statement.fusible is not None:
+        return False
+    if statement.fixed_depth or statement.location_column is not None:
+        return False
+    if any(axis.reduction or axis.digits for axis in statement.axes):
+        return False
+    if any(loop.kind != "serial" or loop.column is not None or loop.rest for loop in statement.loops):
+        return False
+    if [loop.axis for loop in statement.loops] != list(range(len(statement.axes))):
+        return False
+    for access in statement.accesses:
+        used = [[j for j, c in enumerate(row) if c and statement.axes[j].extent > 1] for row in access.index]
+        if any(len(axes) > 1 or any(row[j] != 1 for j in axes) for axes, row in zip(used, access.index, strict=True)):
+            return False
+        order = [axes[0] for axes in used if axes]
+        if order != sorted(set(order)):
+            return False
+    return True
 
 
 def _make_dimensions(digits: tuple[tuple[int, int], ...], access: Access) -> tuple[_Dimension, ...]:
@@ -340,7 +366,16 @@ def touched_elements(statement: Statement, access: Access, inside: Sequence[Floa
     """
     digits = in_digits(statement, inside)
     spans = [_span(dimension, digits) for dimension in _dimensions(statement, access) if dimension.digits]
-    return product_of(spans, np.ones_like(inside[0]))
+    return _at_most_points(statement, access, inside, product_of(spans, np.ones_like(inside[0])))
+
+
+def _at_most_points(statement: Statement, access: Access, inside: Sequence[Floats], elements: Floats) -> Floats:
+    """No more elements than iterations of the axes that move an access: a digit may be covered in part."""
+    if _shape(statement).plain:
+        return elements
+    digits = _shape(statement).digits
+    axes = {digits[j][0] for dimension in _dimensions(statement, access) for j, _ in dimension.digits}
+    return np.minimum(elements, product_of([inside[axis] for axis in sorted(axes)], np.ones_like(elements)))
 
 
 def footprint(loops: Nest, access: Access) -> Floats:
@@ -384,14 +419,16 @@ def footprint(loops: Nest, access: Access) -> Floats:
             touched[at] = product
             for span in spans:
                 np.multiply(touched[at], span, out=touched[at])
+            touched[at] = _at_most_points(statement, access, loops.inside(at), touched[at])
     return touched
 
 
 def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Sequence[Floats] | None = None) -> Floats:
     """Elements read one after the other in memory inside a depth (of all or of each candidate), shape ``(n,)``.
 
-    The last dimension's range; where it covers the dimension, times the range of the one before, and so on. A packed
-    access lies in the order of the loops: its whole footprint is contiguous. ``inside`` saves working it out again.
+    The last dimension's range; where it covers the dimension, times the range of the one before, and so on. Of a range
+    with gaps (windows further apart than they are wide) only one window. A packed access lies in the order of the
+    loops: its whole footprint is contiguous. ``inside`` saves working it out again.
     """
     if inside is None:
         inside = loops.inside(depth) if isinstance(depth, int) else loops.inside_at(depth)
@@ -406,12 +443,16 @@ def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Seque
                 break  # one value of many: what lies before it is not contiguous with it
             continue
         span = np.minimum(_range(dimension, digits), dimension.size)
+        if any(c > 1 for _, c in dimension.digits):
+            window = product_of([digits[j] for j, c in dimension.digits if c == 1], loops.full(1.0))
+            dense = span <= product_of([digits[j] for j, _ in dimension.digits], span)
+            span = np.where(dense, span, window)
         run = run * span if whole is None else run * np.where(whole, span, 1.0)
         covered = span >= dimension.size
         whole = covered if whole is None else whole & covered
         if not whole.any():
             break
-    return run
+    return _at_most_points(loops.statement, access, inside, run)
 
 
 def lines_per_set(
@@ -521,12 +562,15 @@ def moved_elements(loops: Nest, touched: Floats, fits: Ints, movers: NDArray[np.
 def vector_extent(loops: Nest) -> Floats:
     """Iterations of the vectorised loop, shape ``(n,)``; 1 where nothing is vectorised.
 
-    Loops of the kind ``vectorize`` where there are any, else the innermost loop if it is spatial and at most
+    Loops of the kind ``vectorize`` where there are any; of a statement that only copies in order, ``vectorize_limit``
+    iterations of all loops fused (the surplus does nothing); else the innermost loop if it is spatial and at most
     ``vectorize_limit``.
     """
     if "vectorize" in loops.kinds:
         return loops.product("vectorize")
     statement = loops.statement
+    if _shape(statement).in_order:
+        return loops.full(statement.vectorize_limit)
     if not statement.vectorize_limit or not loops.kept or loops.kept[-1] != len(statement.loops) - 1:
         return loops.full(1.0)
     if loops.reduction[-1]:
@@ -539,7 +583,8 @@ def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
 
     Loops of the kind ``parallel`` (``blockIdx`` on CUDA) where there are any; else, with ``parallel_limit``, the
     leading spatial loops are fused until their product exceeds the limit, at most ``fusible`` of them and at most
-    :attr:`Statement.fusible` (a loop that also encloses another block ends the fusion; None: no such loop).
+    :attr:`Statement.fusible` (a loop that also encloses another block ends the fusion; None: no such loop). The
+    vectorised loop is not among them. Of a statement that only copies in order all loops, by vectors.
     """
     explicit = ("parallel", "blockIdx.x", "blockIdx.y")
     if any(kind in explicit for kind in loops.kinds):
@@ -551,14 +596,20 @@ def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
     if loops.statement.fusible is not None:
         leading = min(leading, loops.compact_depth(loops.statement.fusible))
     # The loop that exceeds the limit is still taken in, and ends the fusion.
+    if _shape(loops.statement).in_order:
+        return np.ceil(loops.points() / vector_extent(loops))
     last = np.add.reduce((loops.outer[:leading] <= limit).view(np.uint8), axis=0, dtype=np.int64)
+    if leading == loops.depth > 0 and loops.kept[-1] == len(loops.statement.loops) - 1:
+        vectorised = loops.extents[-1] <= loops.statement.vectorize_limit
+        last = np.where(vectorised, np.minimum(last, loops.depth - 1), last)
     return loops.pick(loops.outer, last if fusible is None else np.minimum(last, fusible))
 
 
 def enclosing_depth(sketch: Sketch, main: Nest, statement: Statement, matrix: Matrix) -> Ints:
     """Number of the main statement's (kept) loops that enclose ``statement``, shape ``(n,)``.
 
-    0 for a nest of its own, ``INLINE_LOCATION`` where it is inlined.
+    0 for a nest of its own, ``INLINE_LOCATION`` where it is inlined. TVM passes over loops of one iteration: where all
+    loops outside of the chosen place are such, the statement keeps a nest of its own.
     """
     if statement.location_column is None:
         return np.full(len(matrix), main.compact_depth(statement.fixed_depth), dtype=np.int64)
@@ -572,4 +623,5 @@ def enclosing_depth(sketch: Sketch, main: Nest, statement: Statement, matrix: Ma
         ],
         dtype=np.int64,
     )
-    return depths[matrix[:, statement.location_column]]
+    chosen = depths[matrix[:, statement.location_column]]
+    return np.where(main.pick(main.outer, np.maximum(chosen, 0)) > 1, chosen, np.minimum(chosen, 0))

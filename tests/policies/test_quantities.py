@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -181,9 +182,9 @@ def test_digits_of_a_fused_axis() -> None:
     turned = Access("T", (8, 6), 4, ((0, 1), (1, 0)))
     statement = Statement("copy", axes, (Loop(0, 0), Loop(0, 1)), (access, turned), 1.0)
     found = nest(statement, np.array([[4, 12], [12, 4], [6, 8]]))
-    # 12 in a row touch two rows of eight (the bound is 2 x 8), 4 in a row four of one row, 8 a row.
-    assert footprint(found, access).tolist() == [[48, 48, 48], [16, 4, 8], [1, 1, 1]]
-    assert contiguous_run(found, access, 1).tolist() == [16, 4, 8]
+    # 12 in a row touch two rows of eight, one of them in part, 4 in a row four of one row, 8 a row.
+    assert footprint(found, access).tolist() == [[48, 48, 48], [12, 4, 8], [1, 1, 1]]
+    assert contiguous_run(found, access, 1).tolist() == [12, 4, 8]
     assert contiguous_run(found, turned, 1).tolist() == [2, 1, 1]
     assert unit_stride(statement, access, 0) is True
     assert unit_stride(statement, turned, 0) is False
@@ -206,3 +207,32 @@ def test_leading_loops_are_fused_up_to_the_next_statement(tiled: Sketch) -> None
     rows = np.array([[4, 1, 8, 8, 4, 1, 4, 16, 32, 8, 0]])
     bounded = dataclasses.replace(tiled.statements[0], fusible=1)
     assert parallel_extent(nest(bounded, rows)).tolist() == [4]
+
+
+def test_windows_with_gaps_are_not_contiguous() -> None:
+    # in[2 h + r] with h in 2 x 2 and r in 1 x 3 or 3 x 1: three of r bridge the stride, one does not.
+    axes = (Axis("h", 4, False), Axis("r", 3, True))
+    access = Access("in", (9,), 4, ((2, 1),))
+    statement = Statement("window", axes, (Loop(0, 0), Loop(1, 2), Loop(0, 1), Loop(1, 3)), (access,), 1.0)
+    loops = nest(statement, np.array([[2, 2, 1, 3], [2, 2, 3, 1]]))
+    assert contiguous_run(loops, access, 0).tolist() == [9, 9]
+    assert contiguous_run(loops, access, 2).tolist() == [5, 1]
+
+
+def test_a_copy_in_order_is_fused_and_cut_into_vectors() -> None:
+    axes = (Axis("i", 3, False), Axis("j", 100, False))
+    loops = (Loop(0, None, 3), Loop(1, None, 100))
+    row, whole = Access("b", (100,), 4, ((0, 1),)), Access("c", (3, 100), 4, ((1, 0), (0, 1)), write=True)
+    copy = Statement("copy", axes, loops, (row, whole), 1.0, parallel_limit=8, vectorize_limit=64)
+    found = nest(copy, np.empty((1, 0), dtype=np.int64))
+    assert vector_extent(found).tolist() == [64]
+    assert parallel_extent(found).tolist() == [5]
+    turned = Access("d", (100, 3), 4, ((0, 1), (1, 0)))
+    found = nest(replace(copy, accesses=(turned, whole)), np.empty((1, 0), dtype=np.int64))
+    assert vector_extent(found).tolist() == [1]
+    assert parallel_extent(found).tolist() == [300]
+    # A short innermost loop is vectorised, and is then not parallel.
+    short = replace(copy, axes=(axes[0], Axis("j", 50, False)), loops=(loops[0], Loop(1, None, 50)))
+    found = nest(replace(short, accesses=(turned, whole)), np.empty((1, 0), dtype=np.int64))
+    assert vector_extent(found).tolist() == [50]
+    assert parallel_extent(found).tolist() == [3]
