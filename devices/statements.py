@@ -96,7 +96,8 @@ class Describer:
         flat = tuple(loop for group in loops for loop in group)
         stop = next((i for i, loop in enumerate(real) if isinstance(loop.body, SeqStmt)), None)
         fusible = None if stop is None else sum(len(group) for group in loops[: stop + 1])
-        return self._statement(merged, flat, fusible=fusible, warp=block.top.warp)
+        alone = not real or not isinstance(real[-1].body, SeqStmt)
+        return self._statement(merged, flat, fusible=fusible, vectorizable=alone, warp=block.top.warp)
 
     def _flat(self, facts: BlockFacts, block: Block) -> _Framed:
         axes, accesses = list(facts.axes), facts.accesses

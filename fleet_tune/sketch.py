@@ -145,7 +145,8 @@ class Statement:
     Where a statement is computed inside of another one and its loops are known all the same, ``loops`` lists the
     enclosing ones too, on its own axes (an axis that no access depends on repeats the computation), and its place is
     that of a nest of its own (``fixed_depth`` 0). ``fusible``: number of leading loops that may be fused into one
-    parallel loop, because no other statement stands between them; None: all of them.
+    parallel loop, because no other statement stands between them; None: all of them. ``vectorizable``: the innermost
+    loop encloses no other statement.
     ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1.
     """
 
@@ -161,6 +162,7 @@ class Statement:
     vectorize_limit: int = 0
     unroll_column: int | None = None
     fusible: int | None = None
+    vectorizable: bool = True
     warp: int = 1
 
 

@@ -64,6 +64,7 @@ class _Shape:
     partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop. ``parts``: for
     each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how many of those are
     inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all axes are plain.
+    ``bounded``: of each axis, whether its extent is only a bound of what the loops of a candidate cover.
     ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
     ``dimensions``: of each access of the statement.
     """
@@ -80,6 +81,7 @@ class _Shape:
     digits: tuple[tuple[int, int], ...]
     plain: bool
     in_order: bool
+    bounded: tuple[bool, ...]
     dimensions: tuple[tuple[_Dimension, ...], ...]
 
 
@@ -133,6 +135,7 @@ def _make_shape(statement: Statement) -> _Shape:
         digits=digits,
         plain=not any(axis.digits for axis in statement.axes),
         in_order=_goes_in_order(statement),
+        bounded=tuple(len(own) == 1 and loops[own[0]].column is not None and not loops[own[0]].values for own in parts),
         dimensions=tuple(_make_dimensions(digits, access) for access in statement.accesses),
     )
 
@@ -423,6 +426,15 @@ def footprint(loops: Nest, access: Access) -> Floats:
     return touched
 
 
+def _real_size(loops: Nest, dimension: _Dimension) -> Floats | None:
+    """Size of a dimension that holds what one axis of no fixed extent covers (rfactor's partial sums), else None."""
+    if len(dimension.digits) != 1:
+        return None
+    known = _shape(loops.statement)
+    axis = known.digits[dimension.digits[0][0]][0]
+    return loops.inside(0)[axis] if known.bounded[axis] else None
+
+
 def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Sequence[Floats] | None = None) -> Floats:
     """Elements read one after the other in memory inside a depth (of all or of each candidate), shape ``(n,)``.
 
@@ -448,7 +460,8 @@ def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Seque
             dense = span <= product_of([digits[j] for j, _ in dimension.digits], span)
             span = np.where(dense, span, window)
         run = run * span if whole is None else run * np.where(whole, span, 1.0)
-        covered = span >= dimension.size
+        size = _real_size(loops, dimension)
+        covered = span >= (dimension.size if size is None else size)
         whole = covered if whole is None else whole & covered
         if not whole.any():
             break
@@ -563,8 +576,8 @@ def vector_extent(loops: Nest) -> Floats:
     """Iterations of the vectorised loop, shape ``(n,)``; 1 where nothing is vectorised.
 
     Loops of the kind ``vectorize`` where there are any; of a statement that only copies in order, ``vectorize_limit``
-    iterations of all loops fused (the surplus does nothing); else the innermost loop if it is spatial and at most
-    ``vectorize_limit``.
+    iterations of all loops fused (the surplus does nothing); else the innermost loop if it is spatial, at most
+    ``vectorize_limit`` and encloses no other statement.
     """
     if "vectorize" in loops.kinds:
         return loops.product("vectorize")
@@ -573,7 +586,7 @@ def vector_extent(loops: Nest) -> Floats:
         return loops.full(statement.vectorize_limit)
     if not statement.vectorize_limit or not loops.kept or loops.kept[-1] != len(statement.loops) - 1:
         return loops.full(1.0)
-    if loops.reduction[-1]:
+    if loops.reduction[-1] or not statement.vectorizable:
         return loops.full(1.0)
     return np.where(loops.extents[-1] <= statement.vectorize_limit, loops.extents[-1], 1.0)
 
@@ -599,7 +612,7 @@ def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
     if _shape(loops.statement).in_order:
         return np.ceil(loops.points() / vector_extent(loops))
     last = np.add.reduce((loops.outer[:leading] <= limit).view(np.uint8), axis=0, dtype=np.int64)
-    if leading == loops.depth > 0 and loops.kept[-1] == len(loops.statement.loops) - 1:
+    if leading == loops.depth > 0 and loops.statement.vectorizable and loops.kept[-1] == len(loops.statement.loops) - 1:
         vectorised = loops.extents[-1] <= loops.statement.vectorize_limit
         last = np.where(vectorised, np.minimum(last, loops.depth - 1), last)
     return loops.pick(loops.outer, last if fusible is None else np.minimum(last, fusible))
