@@ -129,7 +129,7 @@ def draft_command(
 @click.option("--task", "tasks", multiple=True, help="Part of a task's name; else all tasks.")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--effects/--no-effects", default=True, show_default=True, help="Each paper's effect on and off.")
-@click.option("--network-seeds", type=click.IntRange(min=0), default=10, show_default=True, help="Runs of all tasks.")
+@click.option("--network-seeds", type=click.IntRange(min=0), default=5, show_default=True, help="Runs of all tasks.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures here, for bench.plots.")
 @_jobs_option
 @_json_option

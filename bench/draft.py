@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.common import BenchResult, bench_env, run_json, spread
+from bench.common import BenchError, BenchResult, bench_env, run_json, spread
 from bench.draft_once import SCORED, SCORERS
 from bench.measured import labels, read, split
 from fleet_tune.dataset import Dataset
@@ -119,5 +119,8 @@ def random_best_1(
 
 
 def speed_figures(by_task: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Candidates a second over all tasks: as many of each, so the harmonic mean."""
-    return {name: len(by_task) / sum(1 / task[name] for task in by_task) for name in by_task[0]}
+    """Candidates a second over all described tasks: as many of each, so the harmonic mean."""
+    known = [task for task in by_task if task]
+    if not known:
+        raise BenchError("no task of the dataset is described")
+    return {name: len(known) / sum(1 / task[name] for task in known) for name in known[0]}

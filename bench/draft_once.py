@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from bench.common import die_with_parent
 from bench.measured import Rows, best_of_share, read, split
 from fleet_tune.dataset import TaskData
-from policies.analyzer import score
 from policies.cost_model import targets
-from policies.draft import evaluate
+from policies.draft import scores
 from policies.pools import Pool
 from policies.prediction import Predictor
 from policies.presets import FLEET
@@ -75,13 +74,13 @@ class Scorer:
 
         Without a predictor they are the analyzer's own; a sketch that is not described counts as slowest then.
         """
-        scores = np.full(len(rows), np.inf)
+        found = np.full(len(rows), np.inf)
         for at, drafted in enumerate(self._known):
             mine = np.flatnonzero(self._data.sketch_of[rows] == at)
             taken = drafted.take(self._data.row_of[rows[mine]])
             predicted = taken.analytic_log_secs if made is None else made.drafted(at, taken)[0]
-            scores[mine] = np.where(np.isfinite(taken.log_secs), predicted, np.inf)
-        return np.where(np.isnan(scores), np.inf, scores)
+            found[mine] = np.where(np.isfinite(taken.log_secs), predicted, np.inf)
+        return np.where(np.isnan(found), np.inf, found)
 
 
 def quality(data: TaskData, seeds: int, calibration: int, share: int, limit: int | None) -> dict[str, list[float]]:
@@ -111,10 +110,11 @@ def points(data: TaskData, calibration: int, limit: int | None) -> list[list[flo
 
 
 def speed(data: TaskData, calibration: int) -> dict[str, float]:
-    """Candidates a second: the analyzer's score, and the draft's evaluation with the calibrated fitness.
+    """Candidates a second: what the draft calls for a generation, with the analyzer and with the calibrated fitness.
 
-    The median of several calls on as many random candidates of every described sketch of the task; ``population``: with
-    as many in a call as the draft evaluates in a generation.
+    The median of several calls on as many random candidates of every described sketch of the task, in seconds of the
+    CPU, which other processes do not lengthen; ``population``: with as many in a call as the draft evaluates in a
+    generation. Empty where no sketch is described.
     """
     made = predictor(data, split(data, 0, calibration)[0])
     rng = np.random.default_rng(0)
@@ -125,22 +125,22 @@ def speed(data: TaskData, calibration: int) -> dict[str, float]:
             matrix = sample(sketch, count, rng)
             device, fitness = data.abstraction, made.fitness(sketch.index)
             calls: dict[str, Callable[[], Any]] = {
-                "analyzer": lambda s=sketch, m=matrix, d=device: score(s, m, d),  # type: ignore[misc]
-                "calibrated": lambda s=sketch, m=matrix, d=device, f=fitness: evaluate(s, m, d, f),  # type: ignore[misc]
+                "analyzer": lambda s=sketch, m=matrix, d=device: scores(s, m, d),  # type: ignore[misc]
+                "calibrated": lambda s=sketch, m=matrix, d=device, f=fitness: scores(s, m, d, f),  # type: ignore[misc]
             }
             for name, call in calls.items():
-                secs[name + label] = secs.get(name + label, 0.0) + _median_secs(call)
+                secs[name + label] = secs.get(name + label, 0.0) + _median_cpu_secs(call)
     counts = {"": SCORED * len(described), "_population": FLEET.draft.population * len(described)}
     return {name: counts["_population" if "_" in name else ""] / taken for name, taken in secs.items()}
 
 
-def _median_secs(call: Callable[[], Any]) -> float:
+def _median_cpu_secs(call: Callable[[], Any]) -> float:
     call()
     taken = []
     for _ in range(_REPEATS):
-        began = time.perf_counter()
+        began = time.process_time()
         call()
-        taken.append(time.perf_counter() - began)
+        taken.append(time.process_time() - began)
     return statistics.median(taken)
 
 

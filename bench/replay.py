@@ -31,6 +31,7 @@ from bench.replay_runs import (
     RecordedTask,
     Replayed,
     has_effect,
+    near_best,
     overall,
     quartiles,
     run_network,
@@ -108,7 +109,11 @@ def run(
         "tolerance": TOLERANCE,
         "elapsed_secs": time.perf_counter() - began,
         "jobs": jobs,
-        "dataset": {"file": dataset.name, "candidates": {names[at]: len(measured[at]) for at in chosen_tasks}},
+        "dataset": {
+            "file": dataset.name,
+            "candidates": {names[at]: len(measured[at]) for at in chosen_tasks},
+            "near_best": {names[at]: near_best(measured[at]) for at in chosen_tasks},
+        },
     }
     trials = details["overall"]
     ours = trials[OURS if OURS in methods else methods[0]]

@@ -133,6 +133,11 @@ def run_network(tasks: Sequence[RecordedTask], preset: Preset, seed: int) -> int
                 return trials
 
 
+def near_best(data: TaskData) -> int:
+    """Candidates of a task at which a run has arrived."""
+    return int((data.cost_secs <= data.best_secs * (1 + TOLERANCE)).sum())
+
+
 # -- effects on and off ---------------------------------------------------------------------------------------------
 
 

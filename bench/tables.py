@@ -113,7 +113,7 @@ def draft(result: Mapping[str, Any]) -> str:
     rows.append(("its worst seed", *(f"{details['best_1_spread'][scorer]['min']:.3f}" for scorer in names)))
     header = (f"Best-1 at 1/{details['share']}, {details['calibration']} records", *names.values())
     speed = details["speed"]
-    calls = (("analyzer", "the analyzer"), ("calibrated", "calibrated, with features"))
+    calls = (("analyzer", "the analyzer"), ("calibrated", "calibrated"))
     fast = [(name, f"{speed[key]:,.0f}", f"{speed[key + '_population']:,.0f}") for key, name in calls]
     head = ("candidates scored a second on one core", f"{details['candidates_a_call']:,} a call", "a generation a call")
     return _rows(header, rows) + "\n\n" + _rows(head, fast)
@@ -123,11 +123,11 @@ def replay(result: Mapping[str, Any]) -> str:
     details = result["details"]
     ranked = sorted(details["methods"], key=lambda method: details["overall"][method])
     rows = [
-        (f"`{task}`", *(_quartiles(details["trials"][method][task]) for method in ranked))
-        for task in details["dataset"]["candidates"]
+        (f"`{task}` ({near})", *(_quartiles(details["trials"][method][task]) for method in ranked))
+        for task, near in details["dataset"]["near_best"].items()
     ]
     rows.append(("overall, geometric mean", *(f"{details['overall'][method]:.0f}" for method in ranked)))
-    parts = [_rows(("trials to within 5% of the best", *(f"`{method}`" for method in ranked)), rows)]
+    parts = [_rows(("trials to within 5% of the best (candidates there)", *(f"`{method}`" for method in ranked)), rows)]
     variants = [name for name in details["trials"] if " " in name]
     if variants:
         bases = list(dict.fromkeys(name.split()[0] for name in variants))

@@ -10,7 +10,7 @@ import pytest
 
 from bench.common import BenchError
 from bench.draft import best_1, random_best_1, speed_figures
-from bench.draft_once import SCORERS, points, quality
+from bench.draft_once import SCORERS, points, quality, speed
 from bench.measured import best_of_share, labels, observations, pick, split
 from bench.replay import all_methods, effect_variants, figures, network_variants
 from bench.replay_runs import (
@@ -213,7 +213,15 @@ def test_random_choice_of_everything_is_perfect(data: TaskData) -> None:
 
 
 def test_speed_is_the_harmonic_mean() -> None:
-    assert speed_figures([{"analyzer": 1.0}, {"analyzer": 3.0}]) == {"analyzer": pytest.approx(1.5)}
+    assert speed_figures([{"analyzer": 1.0}, {}, {"analyzer": 3.0}]) == {"analyzer": pytest.approx(1.5)}
+
+
+def test_speed_is_that_of_the_described_sketches(data: TaskData) -> None:
+    found = speed(data, 64)
+    assert set(found) == {"analyzer", "calibrated", "analyzer_population", "calibrated_population"}
+    assert all(rate > 0 for rate in found.values())
+    with pytest.raises(BenchError, match="described"):
+        speed_figures([{}])
 
 
 def test_search_time_compares_medians(data: TaskData) -> None:
