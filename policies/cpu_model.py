@@ -75,6 +75,9 @@ CONFLICT_CYCLES = 0.3
 """Cycles of an access for each line beyond that share of a set's lines."""
 MAX_CONFLICTS = 48.0
 """Lines too many beyond which it does not get worse: every access comes from the next cache."""
+ODD_VECTOR_FACTOR = 4.0
+"""Slowdown of vectors longer than a register whose length is no power of two: the compiler takes them apart and puts
+them together again (measured: 2 times for 24 lanes, 3 to 10 times for 28, 48 and 49)."""
 UNROLLED_BY_COMPILER = 8.0
 """Iterations that a compiler unrolls by itself."""
 STRAIGHT_LINE_OPERATIONS = 128.0
@@ -99,6 +102,15 @@ CORE = (
 
 _Key = tuple[str, tuple[tuple[int, ...], ...]]
 """A buffer and how it is indexed: reading and writing it have this in common."""
+
+
+def _sums_innermost(statement: Statement) -> bool:
+    """Whether the innermost loop of more than one iteration is a reduction's."""
+    for loop in reversed(statement.loops):
+        axis = statement.axes[loop.axis]
+        if axis.extent > 1 and (loop.column is not None or loop.extent != 1):
+            return axis.reduction
+    return False
 
 
 class CpuModel:
@@ -214,9 +226,15 @@ class CpuModel:
         cycles = cycles + CONFLICT_CYCLES * self._conflicts(updates, tile)
         doublings = np.log2(np.maximum(unrolled * (1.0 / STRAIGHT_LINE_OPERATIONS), 1.0))
         cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
+        cycles = np.where(self._odd(vector), cycles * cycles.dtype.type(ODD_VECTOR_FACTOR), cycles)
         return Inner(
             tile.vector, tile.vectors, tile.accumulators, needed, tile.operations, loads, stores, cycles, unrolled
         )
+
+    def _odd(self, vector: Floats) -> NDArray[np.bool_]:
+        """Whether the schedule's vectors are longer than a register and their length is no power of two."""
+        length = vector.astype(np.int64)
+        return (length > self._device.lanes) & (length & (length - 1) != 0)
 
     def _tile(self, vector: Floats) -> Tile:
         """The inner loop as it is scheduled: what is inside of the reduction, and the sums' tile."""
@@ -414,11 +432,14 @@ class CpuModel:
         """
         device, statement = self._device, beside.statement
         per_second = self._hertz * device.cores
-        vector_cycles = max(len(statement.accesses), 1) / LOAD_PORTS
         lanes = float(device.lanes)
+        # A sum over the innermost loop is a chain: each addition waits for the one before, and none is vectorised.
+        chain = _sums_innermost(statement)
+        vector_cycles = FMA_LATENCY * lanes if chain else max(len(statement.accesses), 1) / LOAD_PORTS
         if beside.fixed is None or beside.fixed > 0:
             row = self._row_run(beside)
-            cycles = beside.points / row * (np.ceil(row * (1.0 / lanes)) * vector_cycles + ROW_CYCLES)
+            vectors = row * (1.0 / lanes) if chain else np.ceil(row * (1.0 / lanes))
+            cycles = beside.points / row * (vectors * vector_cycles + ROW_CYCLES)
             inside = cycles / self._busy * (1.0 / per_second)
             if beside.fixed is not None:
                 return inside, row

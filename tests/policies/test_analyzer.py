@@ -91,6 +91,45 @@ def test_small_tile_held_in_registers_beats_one_in_memory(tiled: Sketch, cpu: De
     assert latency_secs(tiled, np.array([[*unrolled[:-1], 3]]), cpu)[0] > 1.3 * secs[0]
 
 
+def _elementwise_or_sum(columns: int, reduction: bool) -> Sketch:
+    """A product of 240 columns beside a statement of 64 rows that copies or sums 1,024 columns."""
+    loops = (Loop(0, None, 64, "parallel"), Loop(2, None, 64), Loop(1, 0), Loop(1, 1, kind="vectorize"))
+    accesses = (
+        Access("A", (64, 64), 4, ((1, 0, 0), (0, 0, 1))),
+        Access("B", (64, columns), 4, ((0, 0, 1), (0, 1, 0))),
+        Access("C", (64, columns), 4, ((1, 0, 0), (0, 1, 0)), write=True),
+    )
+    product = (Axis("i", 64, False), Axis("j", columns, False), Axis("k", 64, True))
+    main = Statement("matmul", product, loops, accesses, 2.0)
+    axes = (Axis("i", 64, False), Axis("k", 1024, reduction))
+    written = ((1, 0),) if reduction else ((1, 0), (0, 1))
+    shape = (64,) if reduction else (64, 1024)
+    other = Statement(
+        "other",
+        axes,
+        (Loop(0, None, 64, "parallel"), Loop(1, None, 1024)),
+        (Access("E", (64, 1024), 4, ((1, 0), (0, 1))), Access("F", shape, 4, written, write=True)),
+        1.0,
+    )
+    return Sketch(0, "two", "two", (Tile(columns, 2, 64),), (main, other))
+
+
+def test_long_vectors_of_odd_lengths_are_slow(cpu: DeviceAbstraction) -> None:
+    sketch = _elementwise_or_sum(240, False)
+    cycles = analyse(sketch, np.array([[15, 16], [20, 12], [10, 24], [8, 30]]), cpu).terms["cycles"]
+    assert cycles[1] < 2 * cycles[0], "a register that is not full is no long vector"
+    assert (cycles[2:] > 3 * cycles[0]).all()
+
+
+def test_a_sum_over_the_innermost_loop_waits_for_each_addition(cpu: DeviceAbstraction) -> None:
+    matrix = np.array([[15, 16]])
+    copy = analyse(_elementwise_or_sum(240, False), matrix, cpu).terms["other.secs"][0]
+    total = analyse(_elementwise_or_sum(240, True), matrix, cpu).terms["other.secs"][0]
+    # 64 * 1024 additions of 4 cycles each, on two cores of 4 GHz, and the start of a parallel region.
+    assert total == pytest.approx(64 * 1024 * 4 / (2 * 4e9) + 3e-6, rel=1e-5)
+    assert copy < total / 3
+
+
 @pytest.mark.parametrize("name", ["tiled", "blocked"])
 def test_never_absurd(name: str, request: pytest.FixtureRequest, cpu: DeviceAbstraction) -> None:
     sketch: Sketch = request.getfixturevalue(name)
