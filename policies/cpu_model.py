@@ -234,7 +234,7 @@ class CpuModel:
     def _odd(self, vector: Floats) -> NDArray[np.bool_]:
         """Whether the schedule's vectors are longer than a register and their length is no power of two."""
         length = vector.astype(np.int64)
-        return (length > self._device.lanes) & (length & (length - 1) != 0)
+        return np.asarray((length > self._device.lanes) & (length & (length - 1) != 0))
 
     def _tile(self, vector: Floats) -> Tile:
         """The inner loop as it is scheduled: what is inside of the reduction, and the sums' tile."""
