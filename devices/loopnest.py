@@ -24,8 +24,8 @@ class Factor:
     """Part of the iterations of ``axes`` (several: they were fused before they were split, the first the slowest).
 
     Its extent is that of the decision ``column`` (with ``values``: the chosen one), or what the axes' other factors
-    leave (``rest``), else ``extent``. ``whole``: it is all of its axes. ``partial``: a reduction that is not summed up
-    here (rfactor).
+    leave (``rest``), else ``extent``. ``whole``: it is all of its axes. ``slowest``: it was split off first.
+    ``partial``: a reduction that is not summed up here (rfactor).
     """
 
     axes: tuple[int, ...]
@@ -34,6 +34,7 @@ class Factor:
     values: tuple[int, ...] = ()
     rest: bool = False
     whole: bool = False
+    slowest: bool = False
     partial: bool = False
 
 
@@ -135,7 +136,8 @@ def split(
         elif size is not None:
             made.append(Factor(whole.axes, extent=size))
         elif constant:
-            made.append(Factor(whole.axes, extent=-(-whole.extent // prod(each or 1 for _, each, _ in parts))))
+            extent = -(-whole.extent // prod(each or 1 for _, each, _ in parts))
+            made.append(Factor(whole.axes, extent=extent, slowest=whole.whole))
         else:
             made.append(Factor(whole.axes, rest=True))
     return [Nested((factor,)) for factor in made]

@@ -80,7 +80,11 @@ def rfactor(block: Block, loop: Nested, axes: tuple[Axis, ...], decisions: Seque
     wholes = [Factor((i,), extent=axis.extent, whole=True) for i, axis in enumerate(frame[:at])]
     values = [(at, divisors[position], sizes[position]), *((i, 1, axis.extent) for i, axis in enumerate(frame[:at]))]
     values += [(at, divisors[i], sizes[i]) for i in left]
-    iters = (in_frame(reduced[position]), *wholes, *(in_frame(reduced[i]) for i in left))
+    # A reduction left that is slower than the partial sums stays so when moving the block puts it behind them.
+    remaining = [in_frame(reduced[i]) for i in left]
+    if position == len(reduced) - 1 and len(left) == 1:
+        remaining = [Factor((at,), rest=True)]
+    iters = (in_frame(reduced[position]), *wholes, *remaining)
     made = Block(f"{block.name}_rf", iters, nest, rebinding=Rebinding(frame, tuple(values), (0, at + 1)))
     final = (replace(partial, reduction=True), *frame[:at])
     summing = replace(reduced[position], axes=(0,))

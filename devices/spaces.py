@@ -74,7 +74,7 @@ class DesignSpace:
             self._module, target=self._target, space_generator=_generator(self._target), rand_state=1
         )
         self._context = context  # the post-processors point into it
-        self._postprocs = list(context.space_generator.postprocs)
+        self.postprocs = list(context.space_generator.postprocs)
         spaces = [(REGISTER_BLOCKED, s) for s in register_blocked(self._module, self._target)]
         spaces += [(_rule_name(s.trace), s) for s in context.generate_design_space()]
         self._traces: list[Trace] = []
@@ -115,7 +115,7 @@ class DesignSpace:
         schedule = self.apply(candidate)
         try:
             schedule.enter_postproc()
-            for postproc in self._postprocs:
+            for postproc in self.postprocs:
                 if not postproc.apply(schedule):
                     raise ScheduleError(f"{type(postproc).__name__} rejects the schedule")
         except _REFUSALS as error:

@@ -97,7 +97,9 @@ class Describer:
         stop = next((i for i, loop in enumerate(real) if isinstance(loop.body, SeqStmt)), None)
         fusible = None if stop is None else sum(len(group) for group in loops[: stop + 1])
         alone = not real or not isinstance(real[-1].body, SeqStmt)
-        return self._statement(merged, flat, fusible=fusible, vectorizable=alone, warp=block.top.warp)
+        own = len(distinct(block.loops)) + (len(distinct(block.within.loops)) if block.within is not None else 0)
+        held = sum(len(group) for group in loops[: len(loops) - own])
+        return self._statement(merged, flat, fusible=fusible, vectorizable=alone, held_depth=held, warp=block.top.warp)
 
     def _flat(self, facts: BlockFacts, block: Block) -> _Framed:
         axes, accesses = list(facts.axes), facts.accesses
@@ -163,12 +165,36 @@ class Describer:
         if depth is not None:
             target = top.at[0] if top.at is not None else top
             if target.top is not main.top and known.rebinding is not None:
-                facts = _by_rows(facts, known.rebinding.values[-2][2])
+                return self._stage(main, facts, depth)
             return self._statement(facts, self._own_loops(facts, known), fixed_depth=depth)
         try:
             return self._whole(facts, known)
         except UndescribedError:
             return None
+
+    def _stage(self, main: Block, facts: BlockFacts, depth: int) -> Statement | None:
+        """A copy of the main block's result that the next copy takes in row by row, inside of ``depth`` loops of the
+        main block: its axes are the main block's spatial ones, and so are its loops, those of a thread's rows first."""
+        spatial = [i for i, axis in enumerate(self._axes(main)) if not axis.reduction]
+        if len(spatial) != len(facts.axes):
+            return None
+        listed = [(f, loop.kind) for _, loop in framed(main) for f in loop.factors or ()]
+        enclosing, inside = listed[:depth], listed[depth:]
+        inside = [(f, kind) for f, kind in inside if all(axis in spatial for axis in f.axes)]
+        row = spatial[-2]
+        tile = len(main.loops) - sum(f.axes[0] not in spatial for loop in main.loops for f in loop.factors or ())
+        outer, inner = inside[: len(inside) - tile], inside[len(inside) - tile :]
+        rows = [(f, kind) for f, kind in outer if kind == "serial" and f.axes == (row,)]
+        threads = [(f, kind) for f, kind in outer if kind != "serial"]
+        others = [(f, kind) for f, kind in outer if kind == "serial" and f.axes != (row,)]
+        if any(f.axes[0] not in spatial for f, _ in enclosing):
+            return None
+        ordered = [*enclosing, *rows, *threads, *others, *inner]
+        loops = tuple(Loop(spatial.index(f.axes[0]), f.column, f.extent, kind, f.values, f.rest) for f, kind in ordered)
+        return self._statement(facts, loops, held_depth=len(enclosing) + len(rows))
+
+    def _axes(self, block: Block) -> tuple[Axis, ...]:
+        return self._facts[block.name].axes
 
     def _own_loops(self, facts: BlockFacts, block: Block) -> tuple[Loop, ...]:
         """The loops of a block whose extents follow from where it is: as they are at the root, or else its axes."""
@@ -257,21 +283,18 @@ def _on_axes(known: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
     columns = [starts[old] + k for old in order for k in range(len(digit_extents(facts.axes[old])))]
     accesses = tuple(_reordered(access, columns) for access in facts.accesses)
     partial = len(facts.axes) - 1  # the axis of partial results is the last of its frame
-    loops = [
-        [
-            Loop(
-                place[factor.axes[0]],
-                factor.column,
-                0 if factor.rest else factor.extent,
-                kind,
-                factor.values,
-                factor.rest,
-                place[_partial_axis(facts, partial)] if factor.partial else None,
-            )
-            for factor in factors
-        ]
-        for factors, kind in known.loops
-    ]
+    loops: list[list[Loop]] = []
+    for factors, kind in known.loops:
+        made: list[Loop] = []
+        for factor in factors:
+            owner = place[factor.axes[0]]
+            # The slowest loop inside of faster ones steps over all that they cover.
+            inside = factor.slowest and any(loop.axis == owner for each in (*loops, made) for loop in each)
+            rest = factor.rest or inside
+            extent = 0 if rest else factor.extent
+            summed = place[_partial_axis(facts, partial)] if factor.partial else None
+            made.append(Loop(owner, factor.column, extent, kind, factor.values, rest, summed))
+        loops.append(made)
     return replace(facts, axes=tuple(axes), accesses=accesses), loops
 
 
@@ -297,23 +320,6 @@ def _shared_axes(inner: BlockFacts, outer: BlockFacts) -> dict[int, int]:
                 elif b is not None or any(other):
                     raise UndescribedError(f"{outer.name} reads a window of {mine.buffer}")
     return mapped
-
-
-def _by_rows(facts: BlockFacts, rows: int) -> BlockFacts:
-    """A copy that is made inside of the loops of the next copy, which takes it in ``rows`` rows at a time: the buffer
-    that it writes holds no more than these. Its last two axes are rows and columns."""
-    row = facts.axes[-2]
-    if row.extent <= rows or row.digits:
-        return facts
-    axes = (*facts.axes[:-2], replace(row, digits=(-(-row.extent // rows), rows)), facts.axes[-1])
-    accesses = []
-    for access in facts.accesses:
-        index = []
-        for coefficients in access.index:
-            *higher, of_row, of_column = coefficients
-            index.append((*higher, 0 if access.write else of_row * rows, of_row, of_column))
-        accesses.append(replace(access, index=tuple(index)))
-    return replace(facts, axes=axes, accesses=tuple(accesses))
 
 
 def _left_inside(

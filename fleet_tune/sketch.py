@@ -147,7 +147,8 @@ class Statement:
     that of a nest of its own (``fixed_depth`` 0). ``fusible``: number of leading loops that may be fused into one
     parallel loop, because no other statement stands between them; None: all of them. ``vectorizable``: the innermost
     loop encloses no other statement.
-    ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1.
+    ``held_depth``: of those enclosing loops, the number outside of which no more is kept of what it writes than it
+    computes inside of them. ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1.
     """
 
     name: str
@@ -163,6 +164,7 @@ class Statement:
     unroll_column: int | None = None
     fusible: int | None = None
     vectorizable: bool = True
+    held_depth: int = 0
     warp: int = 1
 
 

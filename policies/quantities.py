@@ -372,6 +372,16 @@ def touched_elements(statement: Statement, access: Access, inside: Sequence[Floa
     return _at_most_points(statement, access, inside, product_of(spans, np.ones_like(inside[0])))
 
 
+def dimension_ranges(statement: Statement, access: Access, inside: Sequence[Floats]) -> list[Floats]:
+    """For each dimension of an access the range of its index, gaps included, while axis ``j`` runs over ``inside[j]``
+    values, each ``(n,)``: the region that a statement placed here has to compute."""
+    digits = in_digits(statement, inside)
+    return [
+        np.minimum(_range(dimension, digits), dimension.size) if dimension.digits else np.ones_like(inside[0])
+        for dimension in _dimensions(statement, access)
+    ]
+
+
 def _at_most_points(statement: Statement, access: Access, inside: Sequence[Floats], elements: Floats) -> Floats:
     """No more elements than iterations of the axes that move an access: a digit may be covered in part."""
     if _shape(statement).plain:
@@ -435,6 +445,20 @@ def _real_size(loops: Nest, dimension: _Dimension) -> Floats | None:
     return loops.inside(0)[axis] if known.bounded[axis] else None
 
 
+def _in_a_row(loops: Nest, depth: int | Ints, inside: Sequence[Floats]) -> Sequence[Floats]:
+    """Consecutive iterations of each axis inside a depth: those of a rest, the slowest loop of its axis, are only where
+    all other loops of the axis are inside too."""
+    found = list(inside)
+    for at, number in enumerate(loops.kept):
+        if not loops.statement.loops[number].rest:
+            continue
+        faster = [other for other, axis in enumerate(loops.axes) if axis == loops.axes[at] and other < at]
+        if faster:
+            strided = np.asarray((depth > faster[0]) & (depth <= at))
+            found[loops.axes[at]] = np.where(strided, found[loops.axes[at]] / loops.extents[at], found[loops.axes[at]])
+    return found
+
+
 def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Sequence[Floats] | None = None) -> Floats:
     """Elements read one after the other in memory inside a depth (of all or of each candidate), shape ``(n,)``.
 
@@ -446,6 +470,7 @@ def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Seque
         inside = loops.inside(depth) if isinstance(depth, int) else loops.inside_at(depth)
     if access.packed:
         return touched_elements(loops.statement, access, inside)
+    inside = _in_a_row(loops, depth, inside)
     digits = in_digits(loops.statement, inside)
     run = loops.full(1.0)
     whole: NDArray[np.bool_] | None = None  # where all dimensions so far are covered; None: everywhere

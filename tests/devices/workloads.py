@@ -58,6 +58,11 @@ def _layer_norm() -> Tensors:
     return data, gamma, beta, topi.nn.layer_norm(data, gamma, beta, [1], 1e-5)
 
 
+def _scaled_rows() -> Tensors:
+    data, scale = te.placeholder((12, 2, 40), name="data"), te.placeholder((40,), name="scale")
+    return data, scale, topi.multiply(data, scale)
+
+
 WORKLOADS: dict[str, Callable[[], Tensors]] = {
     "matmul": _matmul,
     "matmul-relu": lambda: _matmul(relu=True),
@@ -73,6 +78,8 @@ WORKLOADS: dict[str, Callable[[], Tensors]] = {
     "row-sum": lambda: _rows(lambda x: topi.sum(x, axis=1), (4, 1024)),
     "transpose": lambda: _rows(lambda x: topi.transpose(x, (1, 0))),
     "relu": lambda: _rows(topi.nn.relu),
+    "scaled-rows": _scaled_rows,
+    "tiny": lambda: _rows(topi.nn.relu, (4, 6)),
     "odd": lambda: _rows(lambda x: topi.nn.relu(topi.transpose(x, (1, 0, 2))), (7, 30, 13)),
     "reshaped": lambda: _rows(lambda x: topi.reshape(topi.transpose(x, (0, 2, 1, 3)), (32, 64)), (1, 4, 32, 16)),
     "large": lambda: _rows(topi.nn.relu, (8, 64, 1024)),
@@ -81,10 +88,16 @@ WORKLOADS: dict[str, Callable[[], Tensors]] = {
     "half-conv": lambda: _conv(3, dtype="float16"),
 }
 
+# Too many points to be walked through, but large enough to ask too much of a device.
+WIDE: dict[str, Callable[[], Tensors]] = {
+    "wide-matmul": lambda: _matmul(rows=512, size=512),
+    "wide-half-matmul": lambda: _matmul(relu=True, rows=1024, dtype="float16", size=1024),
+}
+
 
 @cache
 def task(target: str, workload: str) -> Task:
-    tensors = WORKLOADS[workload]()
+    tensors = (WORKLOADS | WIDE)[workload]()
     func = te.create_prim_func(list(tensors)).with_attr({"global_symbol": "main", "tirx.noalias": True})
     text = tvm.ir.save_json(tvm.IRModule({"main": func}))
     known = Workload(f"hash-{workload}", workload, 1.0, text)
