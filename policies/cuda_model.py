@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import INLINE_LOCATION, Access, Choice, Sketch, Statement
 from policies import symbols as pruner
+from policies.launch import placed_inside, shared_bytes
 from policies.quantities import (
     Floats,
     Ints,
@@ -68,11 +69,9 @@ class CudaModel:
         self._limit = pruner.limits(device)
         self._blocks, self._threads, self._vthreads = _grid(self._main, device)
         self._registers, self._operations = self._thread_tile()
-        self._shared = self._main.full(0.0)  # filled by the statements that fetch
-        self._staged: set[str] = set()
-        found = [self._beside(other) for other in sketch.statements[1:]]
-        symbols = [self._main_symbols(), *(each for each, _ in found)]
-        self._symbols = tuple(replace(each, s3=self._shared) for each in symbols)
+        self._shared = shared_bytes(sketch, matrix, dtype)
+        found = [self._beside(number) for number in range(1, len(sketch.statements))]
+        self._symbols = (self._main_symbols(), *(each for each, _ in found))
         self._launches = [self._main.full(LAUNCH_SECS), *(launch for _, launch in found)]
         self._penalties = [pruner.penalties(each, self._limit) for each in self._symbols]
         total = self._main.full(0.0)
@@ -91,7 +90,7 @@ class CudaModel:
     def _thread_tile(self) -> tuple[Floats, Floats]:
         """Registers of a thread and its float operations, of one step of the reduction over its whole tile.
 
-        The registers hold the sums and the operands.
+        The registers hold the sums and the operands. The lanes of a warp that computes together share both.
         """
         main, statement = self._main, self._statement
         bound = _bound_depth(main)
@@ -105,7 +104,8 @@ class CudaModel:
         for access in statement.accesses:
             if not access.write and access.buffer not in written:
                 registers = registers + touched_elements(statement, access, tile)
-        return registers, points * max(statement.flop_per_point, 1.0)
+        lanes = statement.warp
+        return registers / lanes, points * max(statement.flop_per_point, 1.0) / lanes
 
     def _vthreads_of(self, axis: int, inside: Floats) -> Floats:
         """Iterations of an axis in a thread, those of its virtual threads included."""
@@ -190,14 +190,14 @@ class CudaModel:
         run = np.minimum.reduce(runs) if runs else main.full(self._limit.n_l2)
         return self._symbols_of(main.points() * statement.flop_per_point, moved, run)
 
-    def _beside(self, other: Statement) -> tuple[Symbols, Floats]:
+    def _beside(self, number: int) -> tuple[Symbols, Floats]:
         """Symbols of a statement beside the main one, and the seconds to launch it where it is a kernel of its own."""
-        main = self._main
+        main, other = self._main, self._sketch.statements[number]
         if other.location_column is None:
             fixed = main.compact_depth(other.fixed_depth)
             if fixed == 0:
                 return self._own_kernel(other), main.full(LAUNCH_SECS)
-            return self._within(other, fixed), main.full(0.0)
+            return self._placed(number, fixed), main.full(0.0)
         depth = enclosing_depth(self._sketch, main, other, self._matrix)
         inside, alone = self._within(other, np.maximum(depth, 0)), self._own_kernel(other)
         inlined = depth == INLINE_LOCATION
@@ -206,6 +206,22 @@ class CudaModel:
         # Inlined, it is computed wherever the main statement reads it.
         chosen["s8"] = np.where(inlined, main.points() * other.flop_per_point, chosen["s8"])
         return Symbols(**chosen), np.where(depth == 0, LAUNCH_SECS, 0.0).astype(main.extents.dtype)
+
+    def _placed(self, number: int, depth: int) -> Symbols:
+        """A statement at a fixed place in the loops of the main one: a stage of what the main one reads or writes."""
+        main, other = self._main, self._sketch.statements[number]
+        try:
+            inside = placed_inside(self._sketch, number, main, depth, by_block=True)
+        except ValueError:  # it stands there for another statement
+            return self._own_kernel(other)
+        points = product_of(inside, main.full(1.0)) * self._region(depth).rounds * self._blocks
+        loops = nest(other, self._matrix, main.extents.dtype)
+        moved, run = main.full(0.0), main.full(0.0)
+        for access in other.accesses:
+            if access.scope == "global":
+                moved = moved + points * access.element_bytes
+                run = np.maximum(run, _words(contiguous_run(loops, access, 0, inside), access))
+        return self._symbols_of(points * other.flop_per_point, moved, np.maximum(run, 1.0))
 
     def _within(self, other: Statement, depth: int | Ints) -> Symbols:
         """A statement in the loops of the main one: it works on the region of the buffer that the two share."""
@@ -216,11 +232,6 @@ class CudaModel:
             return self._own_kernel(other)
         region = self._region(depth)
         elements = touched_elements(self._statement, access, region.inside)
-        if access.scope == "shared" and not access.write and access.buffer not in self._staged:
-            self._staged.add(access.buffer)
-            self._shared = (
-                self._shared + _staged_elements(self._statement, access, region.inside) * access.element_bytes
-            )
         points = elements * region.rounds * self._blocks
         run = _words(contiguous_run(main, access, 0, region.inside), access)
         moved = main.full(0.0)
@@ -305,17 +316,6 @@ def _bound_depth(loops: Nest) -> int:
     """Depth just inside the innermost loop that is bound to blocks or threads."""
     prefixes = ("blockIdx", "threadIdx", "vthread")
     return max((at + 1 for at, kind in enumerate(loops.kinds) if kind.startswith(prefixes)), default=0)
-
-
-def _staged_elements(statement: Statement, access: Access, inside: Sequence[Floats]) -> Floats:
-    """Elements of shared memory that hold a region, the padding of its rows included."""
-    elements = touched_elements(statement, access, inside)
-    factor, offset = access.row_align
-    if not factor:
-        return elements
-    last = replace(access, shape=access.shape[-1:], index=access.index[-1:])
-    row = touched_elements(statement, last, inside)
-    return elements / row * (row + (offset - row) % factor)
 
 
 def _words(elements: Floats, access: Access) -> Floats:

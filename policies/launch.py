@@ -107,16 +107,18 @@ def held_elements(statement: Statement, access: Access, inside: Sequence[Floats]
     return elements / row * (row + (offset - row) % factor)
 
 
-def placed_inside(sketch: Sketch, number: int, main: Nest, depth: int | None = None) -> list[Floats]:
+def placed_inside(
+    sketch: Sketch, number: int, main: Nest, depth: int | None = None, by_block: bool = False
+) -> list[Floats]:
     """Iterations of each axis that a statement inside the main one's loops computes when it is come to.
 
-    What goes into shared memory is computed by all threads of a block together, else a thread is meant. ``depth``:
-    kept loops of the main statement around it; default as the statement says. ValueError where it shares no buffer with
-    the main statement, directly or through another statement.
+    What goes into shared memory is computed by all threads of a block together, else a thread is meant, with
+    ``by_block`` again all of them. ``depth``: kept loops of the main statement around it; default as the statement
+    says. ValueError where it shares no buffer with the main statement, directly or through another statement.
     """
     statement = sketch.statements[number]
     at = main.compact_depth(statement.fixed_depth) if depth is None else depth
-    together = any(access.write and access.scope == "shared" for access in statement.accesses)
+    together = by_block or any(access.write and access.scope == "shared" for access in statement.accesses)
     inside, before = block_inside(main, at) if together else main.inside(at), 0
     for following in _chain(sketch, number):
         inside, before = _handed_on(sketch.statements[before], sketch.statements[following], inside), following

@@ -230,10 +230,18 @@ def test_cuda_limits(threads: Sketch, gpu: DeviceAbstraction) -> None:
 def test_rows_padded_in_shared_memory(threads: Sketch, gpu: DeviceAbstraction) -> None:
     row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
     main, *others = threads.statements
-    a, b, c = main.accesses
-    # Rows of 64 words become 64 + 8 words; rows of 8 become 8 + 0.
-    padded = tuple(dataclasses.replace(access, row_align=(32, 8)) for access in (a, b))
-    sketch = dataclasses.replace(threads, statements=(dataclasses.replace(main, accesses=(*padded, c)), *others))
+    # Rows of 64 words become 64 + 8 words; rows of 8 become 8 + 0. The statements that fetch say so.
+    padded = [
+        dataclasses.replace(
+            other,
+            accesses=tuple(
+                dataclasses.replace(a, row_align=(32, 8)) if a.write and a.scope == "shared" else a
+                for a in other.accesses
+            ),
+        )
+        for other in others
+    ]
+    sketch = dataclasses.replace(threads, statements=(main, *padded))
     assert analyse(sketch, row, gpu).symbols[0].s3 == 4 * (32 * 8 + 8 * 72)
 
 
