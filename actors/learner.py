@@ -34,7 +34,12 @@ class Learner:
     """Async actor. ``follow`` waits for models newer than the caller's."""
 
     def __init__(
-        self, tasks: Shared[tuple[SearchTask, ...]], method: str, seed: int, recorder: Any, quiet_window: str | None
+        self,
+        tasks: Shared[tuple[SearchTask, ...]],
+        method: str,
+        seed: int,
+        recorder: Shared[Any],
+        quiet_window: str | None,
     ) -> None:
         chosen = preset(method)
         entries = tasks.get()
@@ -50,7 +55,7 @@ class Learner:
             entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in entries
         }
         self._preset = chosen
-        self._recorder = recorder
+        self._recorder = recorder.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._records = dict.fromkeys(self._searches, 0)
         self._trained = dict.fromkeys(self._searches, 0)

@@ -74,8 +74,8 @@ class Searcher:
         tasks: Shared[tuple[SearchTask, ...]],
         method: str,
         seed: int,
-        recorder: Any,
-        learner: Any,
+        recorder: Shared[Any],
+        learner: Shared[Any] | None,
         quiet_window: str | None,
     ) -> None:
         chosen = preset(method)
@@ -96,8 +96,8 @@ class Searcher:
         self._sketch_index = {
             entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in entries
         }
-        self._recorder = recorder
-        self._learner = learner
+        self._recorder = recorder.get()
+        self._learner = None if learner is None else learner.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._cursor = 0
         self._replayed = asyncio.Event()

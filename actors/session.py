@@ -106,11 +106,13 @@ class Session:
         self._recorder = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
         await ask(self._recorder.put_tasks.remote([entry.task for entry in plan.tasks]), _START_SECS, "recorder")
         self._tasks = Shared.put(tuple(entry.without_module() for entry in plan.tasks))
+        # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
+        recorder = Shared.put(self._recorder)
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._tasks, plan.method, plan.seed, self._recorder, self._window
+            self._tasks, plan.method, plan.seed, recorder, self._window
         )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._tasks, plan.method, plan.seed, self._recorder, learner, self._window
+            self._tasks, plan.method, plan.seed, recorder, Shared.put(learner), self._window
         )
         await ask(searcher.start.remote(), _START_SECS, "searcher")
         learner.start.remote()

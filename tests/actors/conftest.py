@@ -67,7 +67,7 @@ class Fleet:
         self.shared = Shared.put(self.tasks)
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
-            self.shared, self.method, 0, recorder, None, None
+            self.shared, self.method, 0, Shared.put(recorder), None, None
         )
         make_builder = partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]

@@ -13,7 +13,7 @@ import pytest
 
 from actors.calls import Shared, ask
 from actors.recorder import make_record
-from actors.searcher import Searcher
+from actors.searcher import Searcher, SearchTask
 from devices.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
@@ -91,8 +91,19 @@ class _Recorder:
 SMALL = search_task("small", extent=4)  # 18 candidates
 
 
-def searcher_of(recorder: Any) -> Searcher:
-    return Searcher(Shared.put((SMALL,)), "random", 0, recorder, None, None)
+class _Given:
+    """Stands in for a shared value: hands out the very object."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def get(self) -> Any:
+        return self.value
+
+
+def searcher_of(recorder: Any, entry: SearchTask = SMALL, method: str = "random") -> Searcher:
+    given: Any = _Given(recorder)
+    return Searcher(Shared.put((entry,)), method, 0, given, None, None)
 
 
 async def test_candidates_of_an_offer_that_was_lost_are_offered_again() -> None:
@@ -120,7 +131,7 @@ async def test_a_batch_is_planned_at_once_and_handed_out_in_parts(monkeypatch: p
 
     monkeypatch.setattr("actors.searcher.TaskSearch", Counting)
     entry, seen = search_task("large", extent=4096), set[str]()
-    searcher = Searcher(Shared.put((entry,)), "ansor", 0, _Recorder(), None, None)
+    searcher = searcher_of(_Recorder(), entry, "ansor")
     for number in range(9):
         # A round of Ansor is 64 candidates.
         offer = await searcher.propose(entry.task.id, 8, number)
