@@ -148,7 +148,8 @@ class Statement:
     parallel loop, because no other statement stands between them; None: all of them. ``vectorizable``: the innermost
     loop encloses no other statement.
     ``held_depth``: of those enclosing loops, the number outside of which no more is kept of what it writes than it
-    computes inside of them. ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor cores), else 1.
+    computes inside of them. ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor
+    cores), else 1.
     """
 
     name: str
