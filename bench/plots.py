@@ -107,10 +107,10 @@ def _details(path: Path) -> dict[str, Any]:
 @click.option("--draft", type=click.Path(path_type=Path), default=RESULTS / "draft.json")
 @click.option("--images", type=click.Path(path_type=Path), default=IMAGES, help="Folder for the SVG files.")
 def main(replay: Path, draft: Path, images: Path) -> None:
-    """Draws search-curves.svg and draft-prediction.svg."""
-    best_so_far(_details(replay), images / "search-curves.svg")
-    predicted_against_measured(_details(draft), images / "draft-prediction.svg")
-    for name in ("search-curves.svg", "draft-prediction.svg"):
+    """Draws replay.svg and draft.svg."""
+    best_so_far(_details(replay), images / "replay.svg")
+    predicted_against_measured(_details(draft), images / "draft.svg")
+    for name in ("replay.svg", "draft.svg"):
         click.echo(images / name)
 
 

@@ -126,7 +126,7 @@ def replay(result: Mapping[str, Any]) -> str:
         (f"`{task}` ({near})", *(_quartiles(details["trials"][method][task]) for method in ranked))
         for task, near in details["dataset"]["near_best"].items()
     ]
-    rows.append(("overall, geometric mean", *(f"{details['overall'][method]:.0f}" for method in ranked)))
+    rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
     parts = [_rows(("trials to within 5% of the best (candidates there)", *(f"`{method}`" for method in ranked)), rows)]
     variants = [name for name in details["trials"] if " " in name]
     if variants:
@@ -138,7 +138,7 @@ def replay(result: Mapping[str, Any]) -> str:
             for base in bases:
                 switched = next(name for name in variants if name.split()[0] == base and name.split()[-1] == effect)
                 with_it, without = (base, switched) if " - " in switched else (switched, base)
-                cells += [f"{details['overall'][with_it]:.0f}", f"{details['overall'][without]:.0f}"]
+                cells += [_trials(details["overall"][with_it]), _trials(details["overall"][without])]
             switches.append((effect, *cells))
         columns = [f"`{base}` {state}" for base in bases for state in ("with", "without")]
         parts.append(_rows(("overall trials, effect on and off", *columns), switches))
@@ -146,6 +146,11 @@ def replay(result: Mapping[str, Any]) -> str:
         together = [(name, _quartiles(figures)) for name, figures in details["network"].items()]
         parts.append(_rows(("all tasks together", "trials to within 5% of the best sum"), together))
     return "\n\n".join(parts)
+
+
+def _trials(count: float) -> str:
+    """A mean number of trials; below ten its first decimal tells methods apart."""
+    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
 
 
 def _quartiles(figures: Mapping[str, float]) -> str:
