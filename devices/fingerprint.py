@@ -13,8 +13,8 @@ from tvm.target import codegen
 
 from devices import probe_kernels
 from devices.artifact import TensorSpec
+from devices.machine import parse_size
 from devices.probe_kernels import ProbeKernel
-from devices.session_server import parse_size
 from devices.targets import architecture, parse_target, vector_bits
 from devices.workbench import Workbench
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from devices.artifact import Artifact, MeasureRequest
+from devices.machine import cache_sizes, cpu_model, describe, parse_size
 from devices.rpc_device import RpcDevice
 from devices.rpc_session import RpcSession, SessionLostError
 from devices.server import DeviceServer, ServerAddressError
-from devices.session_server import cache_sizes, cpu_model, describe, parse_size
 from fleet_tune.config import DeviceConfig
 from fleet_tune.domain import StopRule
 
