@@ -37,6 +37,9 @@ cannot throw the correction far out."""
 LEAST_SCALE = 0.5
 """Features are logarithms: half a doubling is the least that counts as variation."""
 
+BLOCK = 1024
+"""Candidates corrected together: their kernel with some hundred records stays in a core's cache."""
+
 Features = NDArray[np.float32]
 
 
@@ -83,35 +86,48 @@ class Calibration:
         """The mean of :meth:`correct` alone, ``(n,)`` float32; ``rows`` (k, n): the calibration's columns as rows."""
         if self.constant:
             return np.full(rows.shape[1], self.shift, dtype=np.float32)
-        near = _kernel(self.points, _standard(rows, self.centre, self.scale), self.length)
-        return np.float32(self.shift) + self.weights.astype(np.float32) @ near
+        weights = self.weights.astype(np.float32)
+        # The linear part of the kernel, summed over the records before it meets the candidates.
+        slope = weights @ self.points * np.float32(0.5 / self.length)
+        left = _exponents(self.points, self.length)
+        mean = np.empty(rows.shape[1], dtype=np.float32)
+        for start in range(0, len(mean), BLOCK):
+            block = slice(start, start + BLOCK)
+            standard = _standard(rows[:, block], self.centre, self.scale)
+            mean[block] = slope @ standard + weights @ _smooth(left, standard)
+        return mean + np.float32(self.shift)
 
 
 def _standard(rows: Features, centre: Features, scale: Features) -> Features:
     """Standardised features, clipped, ``(k, n)``; what is no number stands at the mean: it says nothing."""
-    standard = (rows - centre[:, None]) * (1.0 / scale)[:, None]
+    standard = rows - centre[:, None]
+    standard *= (1.0 / scale)[:, None]
     np.clip(standard, -CLIP, CLIP, out=standard)
-    return np.nan_to_num(standard, copy=False, nan=0.0)
+    standard[np.isnan(standard)] = 0.0
+    return standard
 
 
 def _kernel(points: Features, standard: Features, length: float) -> Features:
     """Linear kernel plus a smooth local part, shape ``(m, n)``, of records ``(m, k)`` and candidates ``(k, n)``."""
-    # One matrix product gives -|z_p - z_x|^2 / 2l: two columns more carry the squares.
-    one = np.ones((1, standard.shape[1]), dtype=np.float32)
-    squares = np.square(standard).sum(axis=0, keepdims=True)
-    half = np.float32(-0.5 / length)
-    left = np.concatenate(
-        [
-            points / np.float32(length),
-            half * np.square(points).sum(axis=1, keepdims=True),
-            np.full((len(points), 1), half, np.float32),
-        ],
-        axis=1,
-    )
-    exponent = left @ np.concatenate([standard, one, squares])
-    near: Features = np.exp(np.minimum(exponent, 0.0, out=exponent), out=exponent)
+    near = _smooth(_exponents(points, length), standard)
     near += (points * np.float32(0.5 / length)) @ standard
     return near
+
+
+def _exponents(points: Features, length: float) -> Features:
+    """The records' side ``(m, k + 2)`` of a matrix product that gives ``-|z_p - z_x|^2 / 2l``: two columns more carry
+    the squares."""
+    half = np.float32(-0.5 / length)
+    squares = half * np.square(points).sum(axis=1, keepdims=True)
+    return np.concatenate([points / np.float32(length), squares, np.full_like(squares, half)], axis=1)
+
+
+def _smooth(left: Features, standard: Features) -> Features:
+    """``exp(-|z_p - z_x|^2 / 2l)``, ``(m, n)``; ``left``: of :func:`_exponents`."""
+    one = np.ones((1, standard.shape[1]), dtype=np.float32)
+    squares = np.einsum("ij,ij->j", standard, standard)[None]
+    exponent = left @ np.concatenate([standard, one, squares])
+    return np.exp(exponent, out=exponent)
 
 
 def uncalibrated() -> Calibration:
