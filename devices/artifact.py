@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet_tune.domain import Candidate, Measurement, StopRule, Task
+from fleet_tune.domain import Candidate, Confirmation, Measurement, StopRule, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,11 @@ BuildResult = Artifact | BuildFailure
 
 @dataclass(frozen=True, slots=True)
 class MeasureRequest:
-    """Measure ``artifact``. ``incumbent_secs``: cost of the task's best verified candidate so far, infinite if none;
-    a result below it is checked numerically before it is returned."""
+    """Measure ``artifact``. ``incumbent_secs``: cost of the task's best verified candidate so far, infinite if none, 0
+    for a measurement that nothing is to be compared with. ``confirm``: what a good result must stand, None for nothing.
+    What is below ``incumbent_secs`` then is checked numerically before it is returned."""
 
     artifact: Artifact
     incumbent_secs: float
     rule: StopRule = field(default_factory=StopRule)
+    confirm: Confirmation | None = None

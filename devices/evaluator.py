@@ -15,9 +15,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from devices.artifact import MeasureRequest
 from fleet_tune.domain import StopRule
 
 Decide = Callable[[Sequence[float], StopRule, float], str | None]
@@ -31,14 +32,19 @@ DIRECT_CALL_SECS = 2e-4
 # A first run meets cold caches and untouched pages. It was never seen slower by more than this factor, so a candidate
 # that would be given up even at this fraction of its first run is given up right then.
 COLD_RUN_FACTOR = 2.0
+# Emptying the caches takes longer than most kernels: a micro-batch has no more runs than this where that is asked for.
+MAX_FLUSHED_RUNS = 10
+_CPU = 1  # DLPack's number of the type
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """``run_secs``: mean seconds per run of each micro-batch, in order; ``stopped``: why it ended."""
+    """``run_secs``: mean seconds per run of each micro-batch, in order; ``stopped``: why it ended; ``device_secs``:
+    what all of it took, the runs that are not counted included."""
 
     run_secs: tuple[float, ...]
     stopped: str
+    device_secs: float = 0.0
 
 
 def evaluate(
@@ -51,16 +57,19 @@ def evaluate(
     """Time micro-batches until ``decide``, the rule's maximum or its timeout ends it.
 
     ``run_batch(n)`` runs the kernel ``n`` times and returns the mean seconds of one run. The first call is a single
-    run that warms up and sizes the micro-batches; runs longer than ``rule.micro_batch_secs`` are batches of one.
-    ``rule.timeout_secs`` bounds the whole: past it no further batch begins (a batch that hangs is the caller's matter).
+    run; single runs are repeated until the rule's warm-up is over, and the last of them sizes the micro-batches. Runs
+    longer than ``rule.micro_batch_secs`` are batches of one. ``rule.timeout_secs`` bounds the whole: past it no further
+    batch begins (a batch that hangs is the caller's matter).
     """
     started = clock()
-    first_secs = run_batch(1)
-    if decide is not None and first_secs >= rule.micro_batch_secs:
-        reason = decide([first_secs / COLD_RUN_FACTOR], rule, incumbent_secs)
+    warm_secs = run_batch(1)
+    while clock() - started < min(rule.warm_up_secs, rule.timeout_secs):
+        warm_secs = run_batch(1)
+    if decide is not None and warm_secs >= rule.micro_batch_secs:
+        reason = decide([warm_secs / COLD_RUN_FACTOR], rule, incumbent_secs)
         if reason is not None:
-            return Evaluation((first_secs,), reason)
-    runs = max(1, math.ceil(rule.micro_batch_secs / max(first_secs, 1e-9)))
+            return Evaluation((warm_secs,), reason, clock() - started)
+    runs = _batch_size(rule, warm_secs)
     samples: list[float] = []
     while True:
         samples.append(run_batch(runs))
@@ -68,9 +77,28 @@ def evaluate(
         if reason is None and (len(samples) >= rule.max_batches or clock() - started > rule.timeout_secs):
             reason = MAXIMUM
         if reason is not None:
-            return Evaluation(tuple(samples), reason)
+            return Evaluation(tuple(samples), reason, clock() - started)
         # The first run was cold: size the following batches by what is known now.
-        runs = max(1, math.ceil(rule.micro_batch_secs / statistics.median(samples)))
+        runs = _batch_size(rule, statistics.median(samples))
+
+
+def _batch_size(rule: StopRule, run_secs: float) -> int:
+    """Runs of one micro-batch of a kernel that takes ``run_secs``."""
+    runs = max(1, math.ceil(rule.micro_batch_secs / max(run_secs, 1e-9)))
+    return min(runs, MAX_FLUSHED_RUNS) if rule.flush_bytes else runs
+
+
+def confirmed(measure: Callable[[StopRule, float], Evaluation], request: MeasureRequest) -> Evaluation:
+    """The evaluation of a request: by its rule, and where that is good enough, by the rule of its confirmation.
+
+    ``measure(rule, incumbent_secs)`` evaluates the candidate. What the second evaluation says stands alone: the first
+    was looked at because it was low, so it is low by luck more often than not.
+    """
+    first = measure(request.rule, request.incumbent_secs)
+    if request.confirm is None or not statistics.median(first.run_secs) < request.confirm.below_secs:
+        return first
+    second = measure(request.confirm.rule, math.inf)
+    return Evaluation(second.run_secs, second.stopped, first.device_secs + second.device_secs)
 
 
 def load_decide(dotted: str | None) -> Decide | None:
@@ -85,22 +113,34 @@ def load_decide(dotted: str | None) -> Decide | None:
     return decide
 
 
-def batch_timer(module: Any, entry: str, device: Any, tensors: Sequence[Any]) -> Callable[[int], float]:
-    """``run_batch`` for a loaded TVM module and its tensors, all of the same process as the kernel."""
+def batch_timer(
+    module: Any, entry: str, device: Any, tensors: Sequence[Any], flush_bytes: int = 0
+) -> Callable[[int], float]:
+    """``run_batch`` for a loaded TVM module and its tensors, of this process or of an RPC session.
+
+    A kernel of this process' CPU that is not too quick for it is called directly and timed by the clock. Everything
+    else is timed by TVM's evaluator where the kernel is: for a GPU with events on its stream (CUDA's timer of TVM),
+    which leave the launch from the host out; for a kernel at the other end of a session without the network between.
+    ``flush_bytes``: memory of the device that is copied before each run; each run is then timed by itself.
+    """
     kernel = module[entry]
+    direct = device.dlpack_device_type() == _CPU  # a device of a session has another number
     expected_secs = math.inf
 
     def run_batch(runs: int) -> float:
         nonlocal expected_secs
-        if expected_secs < DIRECT_CALL_SECS:
-            expected_secs = module.time_evaluator(entry, device, number=runs)(*tensors).mean
-        else:
+        if flush_bytes:
+            evaluator = module.time_evaluator(entry, device, number=1, repeat=runs, cache_flush_bytes=flush_bytes)
+            expected_secs = evaluator(*tensors).mean
+        elif direct and expected_secs >= DIRECT_CALL_SECS:
             started = time.perf_counter()
             for _ in range(runs):
                 kernel(*tensors)
             device.sync()
             expected_secs = (time.perf_counter() - started) / runs
-        return expected_secs
+        else:
+            expected_secs = module.time_evaluator(entry, device, number=runs)(*tensors).mean
+        return float(expected_secs)
 
     return run_batch
 
@@ -126,9 +166,12 @@ def encode_request(rule: StopRule, incumbent_secs: float, device_kind: str) -> s
 
 
 def decode_request(text: str) -> tuple[StopRule, float, str]:
+    """What :func:`encode_request` wrote, also in a newer version that knows more of a rule."""
     message = json.loads(text)
     incumbent = message["incumbent_secs"]
-    return StopRule(**message["rule"]), math.inf if incumbent is None else incumbent, message["device"]
+    known = {each.name for each in fields(StopRule)}
+    rule = StopRule(**{name: value for name, value in message["rule"].items() if name in known})
+    return rule, math.inf if incumbent is None else incumbent, message["device"]
 
 
 def encode_evaluation(evaluation: Evaluation) -> str:
@@ -137,4 +180,4 @@ def encode_evaluation(evaluation: Evaluation) -> str:
 
 def decode_evaluation(text: str) -> Evaluation:
     message = json.loads(text)
-    return Evaluation(tuple(message["run_secs"]), message["stopped"])
+    return Evaluation(tuple(message["run_secs"]), message["stopped"], message.get("device_secs", 0.0))

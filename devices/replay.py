@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult, MeasureRequest
-from devices.evaluator import Decide, Evaluation, evaluate
-from fleet_tune.dataset import OUTCOMES, Dataset, TaskData, load
+from devices.evaluator import Decide, Evaluation, confirmed, evaluate
+from fleet_tune.dataset import MEASURED_BY, OUTCOMES, Dataset, TaskData, load
 from fleet_tune.domain import Candidate, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.errors import DatasetError, DeviceUnreachableError
 
@@ -145,6 +145,13 @@ class ReplayDevice:
             raise DeviceUnreachableError(self._fingerprint.device_class.name, "replayed loss")
         return self._fingerprint
 
+    def ping(self) -> float:
+        self.fingerprint()
+        return 0.0
+
+    def reference_secs(self) -> float:
+        return self.fingerprint().reference_secs
+
     def add_reference(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
             raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
@@ -163,7 +170,7 @@ class ReplayDevice:
         measured = (
             Measurement(Outcome.RUN_ERROR, detail=NOT_RECORDED)
             if found is None
-            else _replayed(found, request.rule, request.incumbent_secs, self._decide)
+            else _replayed(found, request, self._decide)
         )
         self.elapsed_secs += measured.measure_secs
         return replace(measured, build_secs=artifact.build_secs)
@@ -175,31 +182,35 @@ class ReplayDevice:
         return self._lost_after is not None and self._measured >= self._lost_after
 
 
-def _replayed(found: Recorded, rule: StopRule, incumbent_secs: float, decide: Decide | None) -> Measurement:
-    """The measurement of a recorded candidate under ``rule``.
+def _replayed(found: Recorded, request: MeasureRequest, decide: Decide | None) -> Measurement:
+    """The measurement of a recorded candidate as ``request`` asks for it.
 
     Its micro-batches are the recorded ones, from the first again where the rule asks for more. Its ``measure_secs`` are
     the recorded ones, less the micro-batches that the rule spares, or with those that it adds.
     """
     if found.outcome is not Outcome.OK:
         return Measurement(found.outcome, measure_secs=found.measure_secs, detail=found.detail)
-    evaluation, secs = _evaluated(found.run_secs, rule, incumbent_secs, decide)
-    as_recorded = replace(rule, max_batches=len(found.run_secs), timeout_secs=math.inf)
-    _, recorded_secs = _evaluated(found.run_secs, as_recorded, math.inf, None)
+
+    def measure(rule: StopRule, incumbent_secs: float) -> Evaluation:
+        return _evaluated(found.run_secs, rule, incumbent_secs, decide)
+
+    evaluation = confirmed(measure, request)
+    as_recorded = replace(MEASURED_BY, min_batches=1, max_batches=len(found.run_secs), timeout_secs=math.inf)
+    spent_secs = _evaluated(found.run_secs, as_recorded, math.inf, None).device_secs
     measured = Measurement(
         Outcome.OK,
         evaluation.run_secs,
-        measure_secs=max(found.measure_secs - recorded_secs, 0.0) + secs,
+        measure_secs=max(found.measure_secs - spent_secs, 0.0) + evaluation.device_secs,
         stopped=evaluation.stopped,
     )
-    return replace(measured, verified=measured.cost_secs < incumbent_secs)
+    return replace(measured, verified=measured.cost_secs < request.incumbent_secs)
 
 
 def _evaluated(
     recorded_secs: Sequence[float], rule: StopRule, incumbent_secs: float, decide: Decide | None
-) -> tuple[Evaluation, float]:
-    """What the evaluator says of a kernel whose micro-batches took ``recorded_secs`` per run, and the virtual seconds
-    that it runs the kernel. Its first run, which warms up, is as long as those of the first micro-batch."""
+) -> Evaluation:
+    """What the evaluator says of a kernel whose micro-batches took ``recorded_secs`` per run. Its first run,
+    which warms up, is as long as those of the first micro-batch."""
     elapsed_secs = 0.0
     batches = itertools.chain(recorded_secs[:1], itertools.cycle(recorded_secs))
 
@@ -209,4 +220,4 @@ def _evaluated(
         elapsed_secs += runs * secs
         return secs
 
-    return evaluate(run_batch, rule, incumbent_secs, decide, lambda: elapsed_secs), elapsed_secs
+    return evaluate(run_batch, rule, incumbent_secs, decide, lambda: elapsed_secs)

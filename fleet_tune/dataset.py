@@ -11,6 +11,7 @@ checksum) of one msgpack map. Fields are found by name, unknown ones are ignored
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import tempfile
 import zlib
@@ -25,13 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.dataset_codec import decode_array, decode_value, encode_array, encode_value
-from fleet_tune.domain import Candidate, DeviceAbstraction, Fingerprint, Outcome, Record, Task
+from fleet_tune.domain import Candidate, DeviceAbstraction, Fingerprint, Outcome, Record, StopRule, Task
 from fleet_tune.errors import DatasetError
 from fleet_tune.sketch import Choice, Decision, Location, Sketch, Tile
 
 FORMAT_VERSION = 1
 OUTCOMES = tuple(Outcome)
 """What the integers of :attr:`TaskData.outcome` stand for; new outcomes are appended."""
+
+MEASURED_BY = StopRule(micro_batch_secs=0.01, race_factor=math.inf, timeout_factor=math.inf)
+"""The rule by which datasets are measured: slow candidates to the end too, whose times a model wants to know."""
 
 _MAGIC = b"fleet-tune-dataset "
 _HEADER_BYTES = 64

@@ -10,6 +10,7 @@ import enum
 import hashlib
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,8 +28,35 @@ class Outcome(enum.StrEnum):
 
     @property
     def blames_candidate(self) -> bool:
-        """Whether the search may learn from this outcome: a lost device says nothing about the candidate."""
-        return self is not Outcome.DEVICE_LOST
+        """Whether the search may learn from this outcome (see :data:`LESSONS`)."""
+        return LESSONS[self].blames_candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What an outcome teaches. ``blames_candidate``: it is the candidate's own and would be the same on any device of
+    the class, so the search learns from it; otherwise it learns nothing, and may propose the candidate again.
+    ``why``: in words."""
+
+    blames_candidate: bool
+    why: str
+
+
+LESSONS: Mapping[Outcome, Lesson] = {
+    Outcome.OK: Lesson(True, "it ran: its cost"),
+    Outcome.BUILD_ERROR: Lesson(True, "the compiler refuses this program, and always will"),
+    Outcome.BUILD_TIMEOUT: Lesson(True, "compiling it takes longer than anybody wants to wait"),
+    Outcome.RUN_ERROR: Lesson(True, "it crashes or cannot be loaded, or it took two devices down"),
+    Outcome.RUN_TIMEOUT: Lesson(True, "it is slower than the limit, or never ends"),
+    Outcome.WRONG_OUTPUT: Lesson(True, "it does not compute what it should"),
+    Outcome.DEVICE_LOST: Lesson(False, "the device, the way to it or its host failed, and not the candidate"),
+}
+"""What the search may learn from, and what it may not. Everything but OK counts for it as a cost without limit.
+
+What has no outcome teaches nothing either: a process of ours that ends while it builds or measures (killed, or its host
+is over its limit of memory), a device in quarantine, a lease that ended. Such an attempt is made again. Only the second
+one that ends the same way blames the candidate, as BUILD_ERROR or RUN_ERROR: builders and devices that work for all
+others do not fail twice by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +164,9 @@ class Measurement:
     ``run_secs``: mean seconds per run of each micro-batch, in order; empty unless the outcome is OK.
     ``stopped``: why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than
     the incumbent), ``maximum``, or empty on failure. ``verified``: the output was compared with the unscheduled
-    program's and agrees. ``detail``: the error text of a failure.
+    program's and agrees. ``drift``: 1, or the factor by which the device was off meanwhile (its reference kernel's time
+    over what it was when the device joined), where that is more than the allowed: such a cost is not to be trusted.
+    ``detail``: the error text of a failure.
     """
 
     outcome: Outcome
@@ -146,23 +176,45 @@ class Measurement:
     stopped: str = ""
     verified: bool = False
     detail: str = ""
+    drift: float = 1.0
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != bool(self.run_secs):
             raise ValueError(f"run_secs belong to the outcome 'ok' and to it alone, got {self.outcome} {self.run_secs}")
         if any(not (math.isfinite(s) and s > 0) for s in self.run_secs):
             raise ValueError(f"run_secs must be positive and finite, got {self.run_secs}")
+        if not (math.isfinite(self.drift) and self.drift > 0):
+            raise ValueError(f"drift must be positive and finite, got {self.drift}")
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the device was itself: only then a model learns from the cost, or an incumbent is chosen by it."""
+        return self.drift == 1.0
 
     @property
     def cost_secs(self) -> float:
         """Median seconds per run; infinite for a failure."""
         return statistics.median(self.run_secs) if self.run_secs else math.inf
 
+    @property
+    def spread(self) -> float:
+        """How far the micro-batches lie apart: 1.4826 times their median absolute deviation, as a share of the median
+        (for a normal distribution that is the standard deviation's share). NaN for fewer than two."""
+        if len(self.run_secs) < 2:
+            return math.nan
+        middle = self.cost_secs
+        return 1.4826 * statistics.median(abs(secs - middle) for secs in self.run_secs) / middle
+
 
 @dataclass(frozen=True)
 class Record:
     """A measurement as stored. ``seq`` is given by the store (0 before), ``uid`` makes appending idempotent,
-    ``trace``: JSON text of the TVM schedule trace with its decisions, ``unix_secs``: when it was measured."""
+    ``trace``: JSON text of the TVM schedule trace with its decisions, ``unix_secs``: when it was measured.
+
+    ``revision``: 0 for a trial. A higher one is no trial: it says of a candidate that was tried before what is known
+    better now (measured again in a shoot-out, or that its device had drifted), and takes the place of what earlier
+    records of the candidate say.
+    """
 
     uid: str
     run_id: str
@@ -172,6 +224,7 @@ class Record:
     device_id: str
     unix_secs: float
     seq: int = 0
+    revision: int = 0
 
     @property
     def task_id(self) -> str:
@@ -180,16 +233,44 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a measurement ends (AdaTune section 4.1, and racing beyond it).
+    """How a measurement goes, and when it ends (AdaTune section 4.1, and racing beyond it).
 
-    Micro-batches of at least ``micro_batch_secs`` each are timed until the coefficient of variation of the running
-    throughput over at least ``min_batches`` of them falls below ``max_cv``, at most ``max_batches`` times, or until the
-    first micro-batch shows the candidate slower than ``race_factor`` times the incumbent.
+    After at least one run and ``warm_up_secs`` that are not counted, micro-batches of at least ``micro_batch_secs``
+    each are timed until the coefficient of variation of the running throughput over at least ``min_batches`` of them
+    falls to ``max_cv``, at most ``max_batches`` times, or until the candidate has lost against the incumbent: its
+    fastest of ``k`` micro-batches is slower by more than the share ``(race_factor - 1) / k``. ``race_factor`` is
+    infinite to let every candidate finish.
+
+    ``timeout_secs`` bounds the whole; with an incumbent it is ``timeout_factor`` times the incumbent's cost, but not
+    less than ``min_timeout_secs`` (see :func:`policies.stopping.following`). ``flush_bytes``: memory that is copied
+    before every run, to empty the caches; 0 leaves them as the run before left them.
     """
 
-    micro_batch_secs: float = 0.01
+    micro_batch_secs: float = 0.004
     min_batches: int = 3
     max_batches: int = 10
     max_cv: float = 0.03
-    race_factor: float = 2.0
+    race_factor: float = 1.5
     timeout_secs: float = 10.0
+    timeout_factor: float = 200.0
+    min_timeout_secs: float = 2.0
+    warm_up_secs: float = 0.0
+    flush_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch_secs", "min_batches", "timeout_secs", "timeout_factor", "min_timeout_secs"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
+        if self.max_batches < self.min_batches:
+            raise ValueError(f"max_batches is {self.max_batches}, less than min_batches, {self.min_batches}")
+        if not (self.race_factor >= 1 and self.max_cv >= 0 and self.warm_up_secs >= 0 and self.flush_bytes >= 0):
+            raise ValueError(f"race_factor must be at least 1, and nothing may be negative: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What a result must stand before it counts: a cost below ``below_secs`` is measured again by ``rule``, and the
+    second result takes the place of the first, whose luck made it look good."""
+
+    below_secs: float
+    rule: StopRule

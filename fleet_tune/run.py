@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import math
 import signal
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from actors.cluster import connected
 from actors.session import Session, SessionPlan
 from devices.models import locate
+from fleet_tune.dataset import MEASURED_BY
 from fleet_tune.domain import Record, StopRule
 from fleet_tune.errors import FleetTuneError
 from fleet_tune.metrics import Metrics
@@ -113,8 +113,7 @@ class Run:
             options.trials,
             options.time_budget_secs,
             options.per_task,
-            # Racing saves trials of a tuning from slow candidates; a dataset wants to know how slow they are.
-            StopRule() if options.per_task is None else StopRule(race_factor=math.inf),
+            StopRule() if options.per_task is None else MEASURED_BY,
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.

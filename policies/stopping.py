@@ -1,12 +1,24 @@
-"""When to stop measuring a candidate (AdaTune section 4.1, and racing beyond it). Runs beside the kernel."""
+"""When to stop measuring a candidate (AdaTune section 4.1, and racing beyond it). Runs beside the kernel.
+
+What follows from the incumbent is decided here too, before a measurement begins: its timeout (:func:`following`), and
+what a result must stand to become the new incumbent (:func:`confirmation`).
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
-from fleet_tune.domain import StopRule
+from fleet_tune.domain import Confirmation, StopRule
+
+# A second measurement of a candidate that would be the new incumbent: micro-batches at least this long, at least so
+# many, until they vary less. Some 50 ms, for one in ten to twenty candidates.
+CONFIRM_BATCH_SECS = 0.01
+CONFIRM_BATCHES = 5
+CONFIRM_MAX_BATCHES = 15
+CONFIRM_CV = 0.01
 
 
 def throughput_variation(run_secs: Sequence[float]) -> float:
@@ -28,16 +40,53 @@ def throughput_variation(run_secs: Sequence[float]) -> float:
 def decide(run_secs: Sequence[float], rule: StopRule, incumbent_secs: float) -> str | None:
     """Whether the measurement ends after these micro-batches (mean seconds per run of each, in order), and why.
 
-    ``raced``: the fastest micro-batch so far is slower than ``race_factor`` times the incumbent (never without an
-    incumbent: infinite, NaN or not positive). ``converged``: at least ``min_batches`` and the variation is at most
-    ``max_cv``. ``maximum``: ``max_batches`` are done. None: go on.
+    ``raced``: the fastest of ``k`` micro-batches is slower than the incumbent by more than the share
+    ``(race_factor - 1) / k`` (never without an incumbent: infinite, NaN or not positive). What disturbs a run makes it
+    slower, so the fastest of more micro-batches is nearer to the kernel's own time, and less of a margin is needed.
+    ``converged``: at least ``min_batches`` and the variation is at most ``max_cv``. ``maximum``: ``max_batches`` are
+    done. None: go on.
     """
     if not run_secs:
         return None
-    if 0 < incumbent_secs < math.inf and min(run_secs) > rule.race_factor * incumbent_secs:
-        return "raced"
+    if 0 < incumbent_secs < math.inf:
+        margin = (rule.race_factor - 1.0) / len(run_secs)
+        if min(run_secs) > (1.0 + margin) * incumbent_secs:
+            return "raced"
     if len(run_secs) >= rule.min_batches and throughput_variation(run_secs) <= rule.max_cv:
         return "converged"
     if len(run_secs) >= rule.max_batches:
         return "maximum"
     return None
+
+
+def following(rule: StopRule, incumbent_secs: float) -> StopRule:
+    """``rule`` with the timeout that follows the incumbent: ``timeout_factor`` times its cost, at least
+    ``min_timeout_secs``, at most the ``timeout_secs`` that the rule has already. Unchanged without an incumbent."""
+    if not 0 < incumbent_secs < math.inf:
+        return rule
+    secs = max(rule.min_timeout_secs, rule.timeout_factor * incumbent_secs)
+    return replace(rule, timeout_secs=min(rule.timeout_secs, secs))
+
+
+def confirmation(rule: StopRule, incumbent_secs: float) -> Confirmation | None:
+    """What a result below the incumbent's cost must stand: a second, more precise measurement, without racing.
+
+    None where every candidate is measured to the end anyway (an infinite ``race_factor``: a dataset is collected), and
+    for the first candidate of a task, which need not be precise to be the best so far.
+    """
+    if math.isinf(rule.race_factor) or not 0 < incumbent_secs < math.inf:
+        return None
+    return Confirmation(incumbent_secs, precise(rule))
+
+
+def precise(rule: StopRule) -> StopRule:
+    """The rule of second measurements: never less thorough than ``rule`` itself."""
+    batches = max(rule.min_batches, CONFIRM_BATCHES)
+    return replace(
+        rule,
+        micro_batch_secs=max(rule.micro_batch_secs, CONFIRM_BATCH_SECS),
+        min_batches=batches,
+        max_batches=max(rule.max_batches, CONFIRM_MAX_BATCHES, batches),
+        max_cv=min(rule.max_cv, CONFIRM_CV),
+        race_factor=math.inf,
+    )
