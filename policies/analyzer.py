@@ -10,23 +10,23 @@ Candidates are evaluated in chunks whose arrays stay in the cache, in float32: h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Location, Sketch
+from fleet_tune.sketch import Sketch
 from policies import cpu_model, cuda_model
 from policies.cpu_model import CpuModel
 from policies.cuda_model import CudaModel
 from policies.quantities import Floats
 from policies.sampling import Matrix, sample
 from policies.symbols import Symbols
+from policies.variants import Rows, by_variant, variant
 
 Model = CpuModel | CudaModel
-Rows = NDArray[np.intp]
 
 CHUNK = 8192
 """Candidates evaluated together: enough that numpy's calls cost little, few enough that they stay in a cache."""
@@ -68,35 +68,18 @@ def models(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Iterato
             rows = slice(start, start + CHUNK)
             yield rows, model(sketch, matrix[rows], device)
         return
-    chosen = _chosen_variants(sketch, matrix)
-    order = np.argsort(chosen, kind="stable")
-    found, starts = np.unique(chosen[order], return_index=True)
-    ends = np.append(starts[1:], len(order))
-    for number, start, end in zip(found.tolist(), starts.tolist(), ends.tolist(), strict=True):
-        for at in range(start, end, CHUNK):
-            rows_of = order[at : min(at + CHUNK, end)]
-            yield rows_of, model(_variant(sketch, number), matrix[rows_of], device)
-
-
-def _chosen_variants(sketch: Sketch, matrix: Matrix) -> Rows:
-    """Index of the variant that describes each candidate, shape ``(n,)``; see :attr:`Sketch.variants`."""
-    number = np.zeros(len(matrix), dtype=np.intp)
-    for decision, column in zip(sketch.decisions, sketch.offsets, strict=True):
-        if isinstance(decision, Location):
-            number = number * len(decision.locations) + matrix[:, column]
-    return np.array(sketch.variant_of, dtype=np.intp)[number]
-
-
-@lru_cache(maxsize=1024)
-def _variant(sketch: Sketch, number: int) -> Sketch:
-    return replace(sketch, statements=sketch.variants[number], variants=(), variant_of=())
+    for chosen, plain in by_variant(sketch, matrix):
+        own = np.arange(len(matrix))[chosen]
+        for at in range(0, len(own), CHUNK):
+            rows_of = own[at : at + CHUNK]
+            yield rows_of, model(plain, matrix[rows_of], device)
 
 
 @lru_cache(maxsize=256)
 def _variant_terms(sketch: Sketch, device: DeviceAbstraction) -> tuple[str, ...]:
     """Names of the terms of all variants, in the order of their first appearance."""
     row = sample(sketch, 1, np.random.default_rng(0))
-    named = (model(_variant(sketch, number), row, device).terms() for number in range(len(sketch.variants)))
+    named = (model(variant(sketch, number), row, device).terms() for number in range(len(sketch.variants)))
     return tuple(dict.fromkeys(name for terms in named for name in terms))
 
 

@@ -4,11 +4,8 @@ Notation: ``n`` records with log seconds ``y``; ``M`` members, each trained on a
 repetition; ``f_m(x)``: prediction of member ``m`` in log seconds.
 
 - Mean: ``mu(x) = 1/M sum_m f_m(x)``. Spread: ``s(x)^2``, the variance of the members (divided by ``M - 1``).
-- A record's *left-out prediction* is the mean of the ``n_i`` members whose resample lacks it. Its error holds the
-  model's error and ``s^2 / n_i`` of the few members' own, so ``noise^2`` is the mean of
-  ``(y_i - left_out_i)^2 - s_i^2 / n_i``, weighted by the record's throughput over its task's best: slow candidates are
-  predicted worse, and of no interest.
-- Deviation: ``sqrt(s(x)^2 + noise^2)``.
+- Deviation: ``sqrt(s(x)^2 + noise^2)``, the noise from the members that have not seen a record
+  (:mod:`policies.left_out`).
 
 The rank objective learns the order within each task. Its scores become log seconds by a monotone fit
 (:mod:`policies.monotone`) on the left-out scores of the records, pooled over the tasks: with records of several tasks
@@ -26,8 +23,11 @@ from numpy.typing import NDArray
 from policies import model_bytes
 from policies.cost_model import Groups, Seen, check_records
 from policies.features import SYMBOLIC, FeatureTable
+from policies.lambda_rank import fastest_of_group
+from policies.left_out import learn_deviation, resamples, spread
 from policies.monotone import MonotoneMap
 from policies.quantities import Floats
+from policies.views import FEATURE_VERSION, INVARIANT, RELATION, check_version
 
 if TYPE_CHECKING:
     import xgboost
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 Objective = Literal["regression", "pairwise", "ndcg"]
 
 MAX_BIN = 64
-LEAST_LEFT_OUT = 8
-"""With fewer left-out records than this their error says nothing: the deviation is UNKNOWN_DEVIATION at least."""
-UNKNOWN_DEVIATION = 0.7
-LEAST_DEVIATION = 0.02
-"""Repeated measurements of one kernel differ by a few percent."""
 
 _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
     "regression": {"objective": "reg:squarederror"},
@@ -123,7 +118,7 @@ class GradientBoostedModel:
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups)
-        self._columns = features.view(SYMBOLIC).shape[1]
+        self._columns = self._joined(features).shape[1]
         self._seen = Seen()
         self._origin = []
         self.update(features, log_secs, groups)
@@ -132,12 +127,12 @@ class GradientBoostedModel:
         """See :meth:`CostModel.update`: trains anew on everything seen; a loaded model keeps its trees and adds to them
         what it learns of the records seen since."""
         if not self._boosters:
-            self._columns = features.view(SYMBOLIC).shape[1]
+            self._columns = self._joined(features).shape[1]
         self._matrix(features)
         self._seen.add(features, log_secs, groups)
         table, known, tasks = self._seen.all()
         order = np.argsort(tasks, kind="stable")  # XGBoost wants the rows of a group side by side
-        self._train(table.view(SYMBOLIC)[order], known[order], tasks[order])
+        self._train(self._joined(table)[order], known[order], tasks[order])
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`; ValueError also for another number of columns than the training's."""
@@ -147,10 +142,15 @@ class GradientBoostedModel:
         if len(matrix) == 0:
             return np.empty(0), np.empty(0)
         each = self._log_secs(self._scores(matrix))
-        return each.mean(axis=0), np.sqrt(_spread(each) ** 2 + self._noise**2)
+        return each.mean(axis=0), np.sqrt(spread(each) ** 2 + self._noise**2)
+
+    @classmethod
+    def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
+        """The views of the model side by side."""
+        return np.concatenate([features.view(name) for name in cls.views], axis=1)
 
     def _matrix(self, features: FeatureTable) -> NDArray[np.float32]:
-        matrix = features.view(SYMBOLIC)
+        matrix = self._joined(features)
         if matrix.shape[1] != self._columns:
             raise ValueError(f"the model reads {self._columns} columns of features, got {matrix.shape[1]}")
         return matrix
@@ -178,12 +178,10 @@ class GradientBoostedModel:
             prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column]
             self._shift = float(np.median(log_secs - prior))
         margin = self._margin(matrix)
-        slowdown = log_secs - _fastest_of_group(log_secs, groups)
+        slowdown = log_secs - fastest_of_group(log_secs, groups)
         rng = np.random.default_rng(self.seed)
         count = len(log_secs)
-        drawn = np.ones((self.settings.members, count), dtype=np.int64)
-        if self.settings.members > 1:
-            drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=self.settings.members)
+        drawn = resamples(self.settings.members, count, rng)
         boosters = []
         for member, times in enumerate(drawn):
             if self.ranks:
@@ -211,7 +209,9 @@ class GradientBoostedModel:
                 )
             )
         self._boosters = boosters
-        self._learn_deviation(matrix, log_secs, drawn, np.exp(-slowdown))
+        self._map, self._noise = learn_deviation(
+            self._scores(matrix), log_secs, drawn, np.exp(-slowdown), ranks=self.ranks
+        )
 
     def _parameters(self, member: int) -> dict[str, Any]:
         settings = self.settings
@@ -231,34 +231,13 @@ class GradientBoostedModel:
             "verbosity": 0,
         }
 
-    def _learn_deviation(
-        self, matrix: NDArray[np.float32], log_secs: Floats, drawn: NDArray[np.int64], weight: Floats
-    ) -> None:
-        """The map of a rank model and the noise, from the members that have not seen a record."""
-        scores = self._scores(matrix)
-        unseen = (drawn == 0) if self.settings.members > 1 else np.ones(drawn.shape, dtype=bool)
-        voters = unseen.sum(axis=0)
-        usable = voters > 0
-        enough = int(usable.sum()) >= LEAST_LEFT_OUT
-        if not enough:
-            unseen, voters, usable = np.ones_like(unseen), np.full_like(voters, len(scores)), np.ones_like(usable)
-        voters = voters[usable]
-        if self.ranks:
-            left_out = (scores * unseen).sum(axis=0)[usable] / voters
-            self._map = MonotoneMap.fit(left_out, log_secs[usable])
-        each = self._log_secs(scores)
-        error = (each * unseen).sum(axis=0)[usable] / voters - log_secs[usable]
-        own = np.square(_spread(each)[usable]) / voters
-        variance = float(np.average(np.square(error) - own, weights=weight[usable]))
-        least = LEAST_DEVIATION if enough else UNKNOWN_DEVIATION
-        self._noise = max(float(np.sqrt(max(variance, 0.0))), least)
-
     def save(self) -> bytes:
         """See :meth:`CostModel.save`: each booster in XGBoost's binary JSON, then the knots of a rank model's map."""
         if not self._boosters:
             raise ValueError("the model has not been trained")
         parts = [bytes(booster.save_raw("ubj")) for booster in self._boosters]
         header = {
+            "version": FEATURE_VERSION,
             "seed": self.seed,
             "settings": asdict(self.settings),
             "offset_column": self.offset_column,
@@ -278,6 +257,7 @@ class GradientBoostedModel:
 
         saved = model_bytes.unpack(data, cls.KIND)
         header, parts = saved.header, list(saved.parts)
+        check_version(header)
         model = cls(header["seed"], BoostedSettings(**header["settings"]), header["offset_column"])
         model._columns, model._shift, model._noise = header["columns"], header["shift"], header["noise"]
         if header["map_slope"] is not None:
@@ -291,14 +271,23 @@ class GradientBoostedModel:
         return model
 
 
-def _spread(each: Floats) -> Floats:
-    """Deviation among the members ``(M, n)``, shape ``(n,)``; 0 for a single one."""
-    return np.asarray(each.std(axis=0, ddof=1)) if len(each) > 1 else np.zeros(each.shape[1])
+class InvariantTreesModel(GradientBoostedModel):
+    """The same trees on features that all tasks and devices share: what they learn on some tasks serves others.
 
+    ``from_analyzer``: they start from the analyzer's log seconds. Where several tasks are trained on, each counts the
+    same per record, and the level of a new task is what the analyzer says of it, shifted as on the others.
+    """
 
-def _fastest_of_group(log_secs: Floats, groups: Groups) -> Floats:
-    """The fastest of each record's task, shape ``(n,)``."""
-    _, index = np.unique(groups, return_inverse=True)
-    fastest = np.full(int(index.max()) + 1, np.inf)
-    np.minimum.at(fastest, index, log_secs)
-    return fastest[index]
+    KIND: ClassVar[str] = "boosted-invariant"
+    views: ClassVar[tuple[str, ...]] = (INVARIANT, RELATION)
+
+    def __init__(
+        self,
+        seed: int = 0,
+        settings: BoostedSettings | None = None,
+        offset_column: int | None = None,
+        *,
+        from_analyzer: bool = False,
+    ) -> None:
+        # The first column of the view that comes first is the analyzer's.
+        super().__init__(seed, settings, 0 if from_analyzer else offset_column)

@@ -6,7 +6,7 @@ record: ranking happens within a task. The models themselves are listed in :mod:
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ class CostModel(Protocol):
     ``views``: the views of a feature table that the model reads. Training is deterministic by the model's seed.
     """
 
-    views: ClassVar[tuple[str, ...]]
+    @property
+    def views(self) -> tuple[str, ...]: ...
 
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
         """Train anew on these records alone: ``n`` rows, ``log_secs`` and ``groups`` ``(n,)``.

@@ -20,6 +20,7 @@ from policies import model_bytes
 from policies.cost_model import Groups, Seen, check_records
 from policies.features import SYMBOLIC, FeatureTable
 from policies.quantities import Floats
+from policies.views import FEATURE_VERSION, check_version
 
 TREES = 10
 MAX_FEATURES = 10
@@ -107,6 +108,7 @@ class RandomForestModel:
             raise ValueError("the model has not been trained")
         arrays = {name: values for name, values in asdict(self._forest).items() if name != "depth"}
         header = {
+            "version": FEATURE_VERSION,
             "seed": self.seed,
             "trees": self.trees,
             "max_features": self.max_features,
@@ -122,6 +124,7 @@ class RandomForestModel:
         """See :meth:`CostModel.load`."""
         saved = model_bytes.unpack(data, cls.KIND)
         header = saved.header
+        check_version(header)
         model = cls(header["seed"], header["trees"], header["max_features"])
         arrays = {
             name: model_bytes.unpack_array(part) for name, part in zip(header["arrays"], saved.parts, strict=True)

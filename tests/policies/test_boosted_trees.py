@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.boosted_trees import AUTOTVM_TREES, UNKNOWN_DEVIATION, BoostedSettings, GradientBoostedModel
+from policies.boosted_trees import AUTOTVM_TREES, BoostedSettings, GradientBoostedModel
 from policies.features import FeatureTable
+from policies.left_out import UNKNOWN_DEVIATION
 
 
 def data(count: int, seed: int) -> tuple[FeatureTable, np.ndarray]:
