@@ -70,11 +70,12 @@ def block_facts(
     path: Sequence[SBlock],
     rebinding: Rebinding | None = None,
     old_shape: Callable[[Any], tuple[int, ...] | None] = lambda _buffer: None,
+    name_of: Callable[[Any], str] = lambda buffer: str(buffer.name),
 ) -> BlockFacts | None:
     """The facts of the leaf block at the end of ``path``; None where an access is not affine in digits of its axes.
 
     ``old_shape``: of a buffer whose layout follows from decisions, the shape it had before; each dimension of it is
-    one of the spatial axes, in their order.
+    one of the spatial axes, in their order. ``name_of``: what to call a buffer.
     """
     block = path[-1]
     iterations = [iteration for each in path[1:] for iteration in each.iter_vars]
@@ -131,7 +132,7 @@ def block_facts(
     accesses: list[Access] = []
     for (buffer, _, write), index in zip(touched, indexed, strict=True):
         access = Access(
-            buffer=str(buffer.name),
+            buffer=name_of(buffer),
             shape=old_shape(buffer) or tuple(int(n) for n in buffer.shape),
             element_bytes=max(1, _bits(buffer) // 8),
             index=index,

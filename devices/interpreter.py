@@ -7,6 +7,7 @@ and does to its own loops (:mod:`devices.loopnest`) what the instruction does to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from math import prod
 from typing import Any
 
@@ -62,9 +63,9 @@ WARP_LANES = 32
 class Interpreter:
     """Interprets one replay of a trace, whose instructions are ``steps`` (:func:`devices.traces.instructions`).
 
-    ``places``: for every SampleComputeLocation, in order, TVM's decision; then blocks stand where it puts them, and
-    tiles are taken so that no factor is 1 where that can be. None: all blocks stay at the root, and the column of the
-    decision is noted instead.
+    ``places``: for the SampleComputeLocations that come next, in order, TVM's decisions; then blocks stand where they
+    put them, and tiles are taken so that no factor is 1 where that can be. None: all blocks stay at the root, and the
+    column of the decision is noted instead.
     """
 
     def __init__(self, schedule: Schedule, steps: Sequence[list[Any]], places: Sequence[int] | None = None) -> None:
@@ -88,10 +89,26 @@ class Interpreter:
         self._choices: dict[int, tuple[int, ...]] = {}  # values of every choice, by column
         self._sampled_loops: dict[str, int] = {}  # column of every sampled location
         self._pending: list[Any] = []  # what to do once the instruction has run
+        self._taken: set[str] = set()  # names of buffers
+        self._renamed: list[tuple[Any, str]] = []  # buffers whose names were taken already: two may be called alike
+        func = schedule.mod["main"]
+        for buffer in (*func.params, *func.body.block.alloc_buffers):
+            self._name(buffer)
 
     @property
     def done(self) -> bool:
         return self._at == len(self._instructions)
+
+    def fork(self, places: Sequence[int]) -> Interpreter:
+        """This interpreter from where it stands, on a copy of its schedule, with the places that come next."""
+        made = copy(self)
+        made.schedule = self.schedule.copy()
+        made.blocks, made._loops = loopnest.copied(self.blocks, self._loops)
+        made.decisions, made.values = list(self.decisions), list(self.values)
+        made.locations, made.root, made.columns = dict(self.locations), dict(self.root), dict(self.columns)
+        made._choices, made._sampled_loops = dict(self._choices), dict(self._sampled_loops)
+        made._places, made._pending = list(places), []
+        return made
 
     # The replay calls this before each instruction; an exception would end the replay.
     def visit(self, instruction: Instruction, inputs: Sequence[Any], _attributes: Any, decision: Any) -> Any:
@@ -348,7 +365,7 @@ class Interpreter:
 
         def note() -> None:
             buffer = named_content(self.schedule, made.name).writes[0].source
-            self.partial_sums[str(buffer.name)] = (*old[:factor_axis], bound, *old[factor_axis:])
+            self.partial_sums[self._name(buffer)] = (*old[:factor_axis], bound, *old[factor_axis:])
 
         self._pending.append(note)
 
@@ -367,9 +384,22 @@ class Interpreter:
         buffer = statement.writes[int(attributes[0])].source
         self._relaid[str(buffer.name)] = tuple(int(n) for n in buffer.shape)
 
+    def _name(self, buffer: Any) -> str:
+        """The name of a new buffer."""
+        name = str(buffer.name)
+        if name in self._taken:
+            name = f"{name}#{len(self._renamed) + 1}"
+            self._renamed.append((buffer, name))
+        self._taken.add(name)
+        return name
+
+    def buffer_name(self, buffer: Any) -> str:
+        """The buffer's name where no other buffer has it, else another one."""
+        return next((name for each, name in self._renamed if each.same_as(buffer)), str(buffer.name))
+
     def old_shape(self, buffer: Any) -> tuple[int, ...] | None:
         """The shape that a buffer had before decisions gave it another layout; None where they did not."""
-        name = str(buffer.name)
+        name = self.buffer_name(buffer)
         if name in self.partial_sums:
             return None
         for relaid, shape in self._relaid.items():

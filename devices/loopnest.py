@@ -7,8 +7,8 @@ product of tile factors, chosen values, constants and rests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from devices.accesses import Rebinding
@@ -75,6 +75,27 @@ class Block:
     def top(self) -> Block:
         """The block whose place is this one's."""
         return self if self.within is None else self.within.top
+
+
+def copied(blocks: Mapping[str, Block], loops: Mapping[str, Nested]) -> tuple[dict[str, Block], dict[str, Nested]]:
+    """Blocks and named loops that can be changed without changing these."""
+    made_loops: dict[int, Nested] = {}
+    made_blocks: dict[int, Block] = {}
+
+    def loop(old: Nested) -> Nested:
+        if id(old) not in made_loops:
+            into = None if old.fused_into is None else loop(old.fused_into)
+            made_loops[id(old)] = Nested(old.factors, old.kind, into)
+        return made_loops[id(old)]
+
+    def block(old: Block) -> Block:
+        if id(old) not in made_blocks:
+            made = made_blocks[id(old)] = replace(old, loops=[loop(each) for each in old.loops])
+            made.within = None if old.within is None else block(old.within)
+            made.at = None if old.at is None else (block(old.at[0]), loop(old.at[1]))
+        return made_blocks[id(old)]
+
+    return {name: block(old) for name, old in blocks.items()}, {name: loop(old) for name, old in loops.items()}
 
 
 def axis_factors(extents: Sequence[int]) -> tuple[Factor, ...]:

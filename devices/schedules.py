@@ -7,10 +7,11 @@ interpreter of traces reads tens of thousands of times, so that it calls what is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir.schedule.instruction import Instruction
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
@@ -22,6 +23,12 @@ _GET_SBLOCK: Callable[..., Any] = inspect.unwrap(Schedule.get_sblock)
 _GET_LOOPS: Callable[..., Any] = inspect.unwrap(Schedule.get_loops)
 _GET_CONSUMERS: Callable[..., Any] = inspect.unwrap(Schedule.get_consumers)
 _GET_PRODUCERS: Callable[..., Any] = inspect.unwrap(Schedule.get_producers)
+_GET_CHILD_BLOCKS: Callable[..., Any] = inspect.unwrap(Schedule.get_child_blocks)
+_ANNOTATE: Callable[..., Any] = inspect.unwrap(Schedule.annotate)
+_UNANNOTATE: Callable[..., Any] = inspect.unwrap(Schedule.unannotate)
+_SAMPLE_CATEGORICAL: Callable[..., Any] = inspect.unwrap(Schedule.sample_categorical)
+_SAMPLE_LOCATION: Callable[..., Any] = inspect.unwrap(Schedule.sample_compute_location)
+_COMPUTE_AT: Callable[..., Any] = inspect.unwrap(Schedule.compute_at)
 
 
 def content(schedule: Schedule, variable: Any) -> Any:
@@ -58,6 +65,29 @@ def consumers(schedule: Schedule, block: Any) -> list[Any]:
 
 def producers(schedule: Schedule, block: Any) -> list[Any]:
     return list(_GET_PRODUCERS(schedule, block))
+
+
+def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], decision: Any) -> list[Any] | None:
+    """Run an instruction of those that stand between sampled places; its outputs. None for an instruction of any other
+    kind, which is not run."""
+    kind, attributes = instruction.kind.name, instruction.attrs
+    if kind == "SampleComputeLocation":
+        return [_SAMPLE_LOCATION(schedule, *inputs, decision)]
+    if kind == "ComputeAt":
+        _COMPUTE_AT(schedule, *inputs, bool(attributes[0]), int(attributes[1]))
+        return []
+    if kind == "SampleCategorical":
+        return [_SAMPLE_CATEGORICAL(schedule, attributes[0], attributes[1], decision)]
+    if kind == "GetSBlock":
+        return [_GET_SBLOCK(schedule, str(attributes[0]), str(attributes[1]))]
+    if kind == "Annotate":
+        _ANNOTATE(schedule, inputs[0], str(attributes[0]), inputs[1])
+        return []
+    if kind == "Unannotate":
+        _UNANNOTATE(schedule, inputs[0], str(attributes[0]))
+        return []
+    found = {"GetConsumers": _GET_CONSUMERS, "GetProducers": _GET_PRODUCERS, "GetChildBlocks": _GET_CHILD_BLOCKS}
+    return list(found[kind](schedule, *inputs)) if kind in found else None
 
 
 def axes_of(statement: Any) -> tuple[Axis, ...]:

@@ -8,7 +8,7 @@ positions of the buffer that they share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -37,44 +37,48 @@ FactsCache = dict[tuple[str, int, object], BlockFacts | None]
 
 
 class Describer:
-    """Makes the statements of a replayed trace. The interpreter's schedule is used up."""
+    """Makes the statements of a replayed trace; ``only``: of these blocks. The interpreter's schedule is used up."""
 
-    def __init__(self, interpreter: Interpreter, cache: FactsCache) -> None:
+    def __init__(self, interpreter: Interpreter, cache: FactsCache, only: Collection[str] | None = None) -> None:
         self._of = interpreter
         self._schedule = interpreter.schedule
         func = self._schedule.mod["main"]
         self._facts: dict[str, BlockFacts] = {}
         for name, path in block_paths(func).items():
+            if only is not None and name not in only:
+                continue
             known = interpreter.blocks.get(name)
             rebinding = known.rebinding if known else None
             key = (name, structural_hash(path[-1], map_free_vars=True), rebinding)
             if key not in cache:
-                cache[key] = block_facts(func, path, rebinding, interpreter.old_shape)
+                cache[key] = block_facts(func, path, rebinding, interpreter.old_shape, interpreter.buffer_name)
             found = cache[key]
             if found is not None:
                 self._facts[name] = self._bounded(found)
 
-    def statements(self, located: bool) -> tuple[Statement, ...]:
-        """The main statement first. ``located``: blocks stand where this replay's decisions put them."""
-        facts = [known for name, known in self._facts.items() if not name.endswith("_init")]
-        if not facts:
-            raise UndescribedError("no block with affine accesses")
-        first = max(facts, key=lambda f: (f.points * f.flop_per_point, f.points))
-        block = self._known(first.name)
+    @property
+    def facts(self) -> list[BlockFacts]:
+        """Of every block but those that only initialise, in program order."""
+        return [known for name, known in self._facts.items() if not name.endswith("_init")]
+
+    def statements(self) -> tuple[Statement, ...]:
+        """The main statement first. Blocks whose place is sampled must stand at the root of this replay."""
+        first = main_block(self.facts)
+        block = self._known(first)
         if block.top.column is not None:
-            raise UndescribedError(f"the place of the main block {first.name} is sampled")
+            raise UndescribedError(f"the place of the main block {first} is sampled")
         for consumer, _ in self._of.around.values():
-            if not located and consumer.top is not block.top:
+            if consumer.top is not block.top:
                 raise UndescribedError(f"a block is placed in the loops of {consumer.name}, which is not the main one")
-        main = self._whole(first, block)
-        others = [made for f in facts if f is not first and (made := self._other(block, f)) is not None]
-        sums = {access.buffer for access in first.accesses if access.write and access.scope == "local"}
-        written_back = [
-            other.fixed_depth
-            for other in others
-            if other.fixed_depth and any(a.buffer in sums and not a.write for a in other.accesses)
-        ]
-        return (replace(main, accumulator_depth=written_back[0] if written_back else None), *others)
+        return main_first(self.together(first))
+
+    def together(self, main: str | None) -> tuple[Statement, ...]:
+        """The statements; of the block ``main`` first. None: the main block is none of these."""
+        facts = self.facts
+        block = None if main is None else self._known(main)
+        made = [self._whole(self._facts[main], block)] if main is not None and block is not None else []
+        made += [other for f in facts if f.name != main and (other := self._other(block, f)) is not None]
+        return tuple(made)
 
     def _bounded(self, facts: BlockFacts) -> BlockFacts:
         """Buffers of partial sums have as many as there can be, in every replay."""
@@ -106,6 +110,7 @@ class Describer:
         loops: list[tuple[tuple[Factor, ...], LoopKind]] = []
         top = block.top
         left: dict[tuple[int, ...], tuple[Factor, ...]] = {}
+        taken: Factor | None = None
         if top.column is not None:
             raise UndescribedError(f"the place of block {block.name} is sampled")
         if top.at is not None:
@@ -116,6 +121,7 @@ class Describer:
             around = self._flat(theirs, target)
             at = next(i for i, (_, each) in enumerate(framed(target)) if each is loop.current)
             mapped = _shared_axes(facts, around.facts)
+            partial = _partial_loop(block)
             for factors, kind in around.loops[: at + 1]:
                 group = []
                 for factor in factors:
@@ -127,7 +133,12 @@ class Describer:
                         mapped[axis] = len(axes)
                         axes.append(replace(around.facts.axes[axis], reduction=False, digits=()))
                         accesses = tuple(replace(a, index=tuple((*row, 0) for row in a.index)) for a in accesses)
-                    group.append(replace(factor, axes=(mapped[axis],), partial=False))
+                    if partial is not None and mapped[axis] == partial[0]:
+                        # A loop that sums up partial results, around the block that computes them: one at a time.
+                        group.append(partial[1])
+                        taken = partial[1]
+                    else:
+                        group.append(replace(factor, axes=(mapped[axis],), partial=False))
                 loops.append((tuple(group), kind))
             left = _left_inside(around.loops, at, mapped, facts.axes)
         for owner, nested in framed(block):
@@ -136,6 +147,7 @@ class Describer:
             if nested.factors is None:
                 raise UndescribedError(f"a loop of block {block.name} is not known")
             own = [part for f in nested.factors for part in (left.get(f.axes, (f,)) if f.rest else (f,))]
+            own = [Factor(f.axes, extent=1) if f == taken else f for f in own]
             loops.append((tuple(own), nested.kind))
         return _Framed(replace(facts, axes=tuple(axes), accesses=accesses), tuple(loops))
 
@@ -153,7 +165,7 @@ class Describer:
 
     # Statements inside of the main one
 
-    def _other(self, main: Block, facts: BlockFacts) -> Statement | None:
+    def _other(self, main: Block | None, facts: BlockFacts) -> Statement | None:
         """A statement beside the main one; None where neither its place nor its loops can be said."""
         known = self._of.blocks.get(facts.name)
         if known is None:
@@ -161,8 +173,8 @@ class Describer:
         top = known.top
         if top.column is not None:
             return self._statement(facts, self._own_loops(facts, known), location_column=top.column)
-        depth = self._depth_in(main, top)
-        if depth is not None:
+        depth = None if main is None else self._depth_in(main, top)
+        if main is not None and depth is not None:
             target = top.at[0] if top.at is not None else top
             if target.top is not main.top and known.rebinding is not None:
                 return self._stage(main, facts, depth)
@@ -237,6 +249,26 @@ class Describer:
         )
 
 
+def main_block(facts: Iterable[BlockFacts]) -> str:
+    """The block of the most operations, else of the most points."""
+    first = max(facts, key=lambda f: (f.points * f.flop_per_point, f.points), default=None)
+    if first is None:
+        raise UndescribedError("no block with affine accesses")
+    return first.name
+
+
+def main_first(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """All statements of a program, the main one first, which is told where its sums are written back."""
+    main, *others = statements
+    sums = {access.buffer for access in main.accesses if access.write and access.scope == "local"}
+    written_back = [
+        other.fixed_depth
+        for other in others
+        if other.fixed_depth and any(a.buffer in sums and not a.write for a in other.accesses)
+    ]
+    return (replace(main, accumulator_depth=written_back[0]) if written_back else main, *others)
+
+
 def loop_extent(loop: Loop, loops: Sequence[Loop], axes: Sequence[Axis], values: Sequence[int]) -> int:
     """Extent of one of ``loops``, which are all of a statement, for a decision vector."""
     if loop.rest:
@@ -298,6 +330,14 @@ def _on_axes(known: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
     return replace(facts, axes=tuple(axes), accesses=accesses), loops
 
 
+def _partial_loop(block: Block) -> tuple[int, Factor] | None:
+    """The axis of partial results that an rfactor has made for a block, and its own loop over them."""
+    if block.rebinding is None or block.rebinding.partial is None:
+        return None
+    over = next((f for each in distinct(block.loops) for f in each.factors or () if f.partial), None)
+    return None if over is None else (block.rebinding.partial[1], over)
+
+
 def _partial_axis(facts: BlockFacts, last: int) -> int:
     return next((i for i, axis in enumerate(facts.axes) if axis.name.endswith("_partial")), last)
 
@@ -313,6 +353,8 @@ def _shared_axes(inner: BlockFacts, outer: BlockFacts) -> dict[int, int]:
         for theirs in outer.accesses:
             if mine.buffer != theirs.buffer or mine.write == theirs.write:
                 continue
+            if len(mine.index) != len(theirs.index):
+                raise UndescribedError(f"two buffers are called {mine.buffer}")
             for own, other in zip(mine.index, theirs.index, strict=True):
                 a, b = _one_axis(own, inner.axes), _one_axis(other, outer.axes)
                 if a is not None and b is not None:

@@ -5,8 +5,8 @@ The trace is interpreted (:mod:`devices.interpreter`) while it is replayed, and 
 program, where splitting and reordering have left it as it was.
 
 Where one block may be placed inside of the main one's loops, its place stays open in the description. Where several
-blocks may be placed, or the main one itself, where a block may go depends on where the others are: the trace is
-replayed for every combination of places, and each has its own description (:attr:`fleet_tune.sketch.Sketch.variants`).
+blocks may be placed, or the main one itself, where a block may go depends on where the others are: every combination of
+places then has its own description (:attr:`fleet_tune.sketch.Sketch.variants`, :mod:`devices.places`).
 
 The description is checked against the replayed schedule before it is given out: for the decisions of the replay, loop
 extents and order must be those of the real loops. A trace that uses what is not interpreted here keeps its decisions
@@ -15,24 +15,18 @@ and is left undescribed, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
-from typing import Any
 
 from tvm.s_tir import Schedule, Trace
 
 from devices.interpreter import SAMPLING, Interpreter
 from devices.loopnest import UndescribedError
-from devices.statements import Describer, FactsCache, loop_depths
+from devices.places import Combinations
+from devices.statements import Describer, loop_depths
 from devices.traces import instructions
 from fleet_tune.sketch import Decision, Location, Statement
 
 __all__ = ["SAMPLING", "Description", "describe", "describe_variants"]
-
-MAX_VARIANTS = 512
-"""Combinations of places that are described; a trace with more is left undescribed."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +49,8 @@ def describe(fresh: Schedule, trace: Trace) -> Description:
     Where several blocks are placed the description is still to be made, by :func:`describe_variants`; ``undescribed``
     then says so.
     """
-    interpreter = _replay(fresh, trace, instructions(trace), None)
-    statements, failure = _statements(interpreter, {}, located=False)
+    interpreter = _replay(fresh, trace)
+    statements, failure = _statements(interpreter)
     decisions = list(interpreter.decisions)
     places = interpreter.locations
     locations = tuple(places.get(index) for index in range(len(decisions)))
@@ -72,23 +66,15 @@ def describe_variants(fresh: Schedule, trace: Trace, known: Description) -> Desc
     places = [values for values in known.locations if values is not None]
     if known.statements or not places:
         return known
-    if prod(len(values) for values in places) > MAX_VARIANTS:
-        return replace(known, undescribed=f"more than {MAX_VARIANTS} combinations of places")
-    steps = instructions(trace)
-    cache: FactsCache = {}
-    found: dict[tuple[Statement, ...], int] = {}
-    variant_of = []
-    for chosen in product(*places):
-        statements, failure = _statements(_replay(fresh, trace, steps, chosen), cache, located=True)
-        if not statements:
-            return replace(known, undescribed=f"with blocks at {chosen}: {failure}")
-        variant_of.append(found.setdefault(statements, len(found)))
-    variants = tuple(found)
-    return Description(known.decisions, known.locations, variants[0], "", variants, tuple(variant_of))
+    try:
+        variants, variant_of = Combinations(fresh, trace, instructions(trace), places).described()
+    except UndescribedError as error:
+        return replace(known, undescribed=str(error))
+    return Description(known.decisions, known.locations, variants[0], "", variants, variant_of)
 
 
-def _replay(fresh: Schedule, trace: Trace, steps: Sequence[list[Any]], places: tuple[int, ...] | None) -> Interpreter:
-    interpreter = Interpreter(fresh.copy(), steps, places)
+def _replay(fresh: Schedule, trace: Trace) -> Interpreter:
+    interpreter = Interpreter(fresh.copy(), instructions(trace))
     trace.apply_to_schedule(interpreter.schedule, remove_postproc=True, decision_provider=interpreter.visit)
     interpreter.settle()
     if not interpreter.done:
@@ -96,11 +82,11 @@ def _replay(fresh: Schedule, trace: Trace, steps: Sequence[list[Any]], places: t
     return interpreter
 
 
-def _statements(interpreter: Interpreter, cache: FactsCache, located: bool) -> tuple[tuple[Statement, ...], str]:
+def _statements(interpreter: Interpreter) -> tuple[tuple[Statement, ...], str]:
     """The statements, or none and the reason."""
     if interpreter.failure:
         return (), interpreter.failure
     try:
-        return Describer(interpreter, cache).statements(located), ""
+        return Describer(interpreter, {}).statements(), ""
     except UndescribedError as error:
         return (), str(error)

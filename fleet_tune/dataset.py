@@ -25,12 +25,20 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet_tune.dataset_codec import decode_array, decode_value, encode_array, encode_value
+from fleet_tune.dataset_codec import (
+    decode_array,
+    decode_sketches,
+    decode_value,
+    encode_array,
+    encode_sketches,
+    encode_value,
+)
 from fleet_tune.domain import Candidate, DeviceAbstraction, Fingerprint, Outcome, Record, StopRule, Task
 from fleet_tune.errors import DatasetError
 from fleet_tune.sketch import Choice, Decision, Location, Sketch, Tile
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1: every sketch with its own statements, of which many variants have the same."""
 OUTCOMES = tuple(Outcome)
 """What the integers of :attr:`TaskData.outcome` stand for; new outcomes are appended."""
 
@@ -366,7 +374,7 @@ def _task_fields(data: TaskData) -> dict[str, Any]:
     return {
         "task": encode_value(data.task),
         "abstraction": encode_value(data.abstraction),
-        "sketches": [encode_value(sketch) for sketch in data.sketches],
+        "described": encode_sketches(data.sketches),
         "sketch_of": encode_array(data.sketch_of),
         "decisions": [encode_array(matrix) for matrix in data.decisions],
         "run_secs": encode_array(data.run_secs),
@@ -389,12 +397,18 @@ def _dataset(body: Mapping[str, Any]) -> Dataset:
     )
 
 
+def _sketches(fields: Mapping[str, Any]) -> tuple[Sketch, ...]:
+    if "described" in fields:
+        return decode_sketches(fields["described"])
+    return tuple(decode_value(value) for value in fields["sketches"])  # format 1
+
+
 def _task_data(fields: Mapping[str, Any], outcome: Integers) -> TaskData:
     details = fields["details"]
     return TaskData(
         task=decode_value(fields["task"]),
         abstraction=decode_value(fields["abstraction"]),
-        sketches=tuple(decode_value(value) for value in fields["sketches"]),
+        sketches=_sketches(fields),
         sketch_of=decode_array(fields["sketch_of"]),
         decisions=tuple(decode_array(value) for value in fields["decisions"]),
         run_secs=decode_array(fields["run_secs"]),

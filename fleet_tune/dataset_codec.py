@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fleet_tune import domain, sketch
 
 _TYPE = "type"
+_STATEMENT = "statement"
 #: Types that a file may name.
 _TYPES: dict[str, type] = {
     kind.__name__: kind
@@ -28,38 +29,70 @@ _INTEGERS = ("<i1", "<i2", "<i4", "<i8")
 _DTYPES = frozenset({*_INTEGERS, "<f4", "<f8"})
 
 
-def encode_value(value: Any) -> Any:
+class _Statements:
+    """A table of different statements."""
+
+    def __init__(self) -> None:
+        self.listed: dict[sketch.Statement, int] = {}
+        self._numbers: dict[int, int] = {}  # by identity: comparing a statement takes long
+
+    def number(self, statement: sketch.Statement) -> int:
+        known = self._numbers.get(id(statement))
+        if known is None:
+            known = self._numbers[id(statement)] = self.listed.setdefault(statement, len(self.listed))
+        return known
+
+
+def encode_sketches(sketches: Sequence[sketch.Sketch]) -> dict[str, Any]:
+    """Sketches; a statement that several variants have stands once."""
+    table = _Statements()
+    encoded = [encode_value(each, table) for each in sketches]
+    return {"statements": [encode_value(statement) for statement in table.listed], "sketches": encoded}
+
+
+def decode_sketches(value: Any) -> tuple[sketch.Sketch, ...]:
+    """What :func:`encode_sketches` wrote; raises as :func:`decode_value` does. Equal statements are one object."""
+    statements = decode_value(value["statements"])
+    return tuple(decode_value(each, statements) for each in value["sketches"])
+
+
+def encode_value(value: Any, table: _Statements | None = None) -> Any:
     """A dataclass of :mod:`fleet_tune.sketch` or :mod:`fleet_tune.domain`, with all that is in it, as plain values.
 
-    TypeError for anything that a file cannot hold.
+    ``table``: where statements go, so that only their numbers stand here. TypeError for anything that a file cannot
+    hold.
     """
+    if table is not None and isinstance(value, sketch.Statement):
+        return {_STATEMENT: table.number(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         name = type(value).__name__
         if _TYPES.get(name) is not type(value):
             raise TypeError(f"a dataset cannot hold a {type(value)}")
-        fields = {field.name: encode_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: encode_value(getattr(value, field.name), table) for field in dataclasses.fields(value)}
         return {_TYPE: name, **fields}
     if isinstance(value, tuple | list):
-        return [encode_value(item) for item in value]
+        return [encode_value(item, table) for item in value]
     if isinstance(value, bool | int | float | str | None):
         return value
     raise TypeError(f"a dataset cannot hold a {type(value)}")
 
 
-def decode_value(value: Any) -> Any:
-    """What :func:`encode_value` wrote; lists become tuples.
+def decode_value(value: Any, statements: Sequence[sketch.Statement] = ()) -> Any:
+    """What :func:`encode_value` wrote; lists become tuples. ``statements``: its table.
 
     ValueError for a type that this version does not know, TypeError where a field without a default is missing.
     """
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return tuple(decode_value(item) for item in value)
+        return tuple(decode_value(item, statements) for item in value)
     if not isinstance(value, Mapping):
         return value
+    if _STATEMENT in value:
+        return statements[value[_STATEMENT]]
     kind = _TYPES.get(value[_TYPE])
     if kind is None:
         raise ValueError(f"unknown type {value[_TYPE]!r}")
     known = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: decode_value(item) for name, item in value.items() if name in known})
+    return kind(**{name: decode_value(item, statements) for name, item in value.items() if name in known})
 
 
 def encode_array(array: NDArray[Any]) -> dict[str, Any]:

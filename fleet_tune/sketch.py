@@ -198,6 +198,18 @@ class Sketch:
         return hashlib.blake2b(self.trace_text.encode(), digest_size=8).hexdigest()
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.trace_text, self.decisions, self.statements, len(self.variants)))
+
+    def __hash__(self) -> int:
+        """Worked out once: caches are asked by sketches, and a sketch may have thousands of statements."""
+        return self._hash
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the hash, which is another one in every process."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
+
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First column of each decision."""
         starts, at = [], 0

@@ -38,7 +38,7 @@ def chosen_variants(sketch: Sketch, matrix: Matrix) -> Rows:
     return np.array(sketch.variant_of, dtype=np.intp)[number]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def variant(sketch: Sketch, number: int) -> Sketch:
     """The sketch with one of its variants as its only description."""
     return replace(sketch, statements=sketch.variants[number], variants=(), variant_of=())

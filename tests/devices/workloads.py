@@ -52,6 +52,12 @@ def _rows(rule: Callable[[te.Tensor], te.Tensor], shape: tuple[int, ...] = (24, 
     return data, rule(data)
 
 
+def _variance(data: te.Tensor) -> te.Tensor:
+    length = float(int(data.shape[-1]))
+    centred = topi.subtract(data, topi.divide(topi.sum(data, axis=-1, keepdims=True), length))
+    return topi.divide(topi.sum(topi.multiply(centred, centred), axis=-1), length)
+
+
 def _layer_norm() -> Tensors:
     data = te.placeholder((24, 64), name="data")
     gamma, beta = te.placeholder((64,), name="gamma"), te.placeholder((64,), name="beta")
@@ -73,6 +79,9 @@ WORKLOADS: dict[str, Callable[[], Tensors]] = {
     "conv1": lambda: _conv(1),
     "depthwise": lambda: _conv(3, groups=16),
     "softmax": lambda: _rows(topi.nn.softmax),
+    "softmax-heads": lambda: _rows(topi.nn.softmax, (3, 12, 128)),
+    "log-softmax": lambda: _rows(topi.nn.log_softmax, (24, 128)),
+    "variance": lambda: _rows(_variance, (1, 24, 96)),
     "layer-norm": _layer_norm,
     "global-pool": lambda: _rows(lambda x: topi.nn.adaptive_pool(x, (1, 1), "avg", layout="NHWC"), (1, 7, 7, 32)),
     "row-sum": lambda: _rows(lambda x: topi.sum(x, axis=1), (4, 1024)),
@@ -92,6 +101,7 @@ WORKLOADS: dict[str, Callable[[], Tensors]] = {
 WIDE: dict[str, Callable[[], Tensors]] = {
     "wide-matmul": lambda: _matmul(rows=512, size=512),
     "wide-half-matmul": lambda: _matmul(relu=True, rows=1024, dtype="float16", size=1024),
+    "attention-softmax": lambda: _rows(topi.nn.softmax, (12, 128, 128)),
 }
 
 

@@ -18,7 +18,14 @@ from hypothesis.extra import numpy as arrays
 
 from fleet_tune import dataset as datasets
 from fleet_tune.dataset import OUTCOMES, Dataset, TaskData, task_data
-from fleet_tune.dataset_codec import decode_array, decode_value, encode_array, encode_value
+from fleet_tune.dataset_codec import (
+    decode_array,
+    decode_sketches,
+    decode_value,
+    encode_array,
+    encode_sketches,
+    encode_value,
+)
 from fleet_tune.domain import (
     Candidate,
     DeviceAbstraction,
@@ -270,9 +277,28 @@ def test_fields_of_a_later_version_are_ignored_and_lacking_ones_have_defaults() 
         body["later"] = 1
         (fields,) = body["tasks"]
         fields["later"] = [1]
-        statement = fields["sketches"][0]["statements"][0]
+        statement = fields["described"]["statements"][0]
         statement["later"] = [{"type": "Loop", "axis": 0, "column": None, "later": 2}]
         del statement["fixed_depth"]  # has a default
+
+    assert same(datasets.decode(changed(change), "some"), small())
+
+
+def test_a_statement_of_many_variants_stands_once() -> None:
+    sketch = dataclasses.replace(SKETCHES[0], variants=((STATEMENT,), (STATEMENT, STATEMENT)), variant_of=(0, 1, 0))
+    written = encode_sketches([sketch, SKETCHES[0], SKETCHES[1]])
+    assert len(written["statements"]) == 1
+    read = decode_sketches(written)
+    assert read == (sketch, *SKETCHES)
+    assert hash(read[0]) == hash(sketch) != hash(SKETCHES[0])
+    assert read[0].variants[0][0] is read[0].variants[1][1] is read[1].statements[0]
+
+
+def test_a_file_of_the_first_format_is_read() -> None:
+    def change(body: dict[str, Any]) -> None:
+        (fields,) = body["tasks"]
+        del fields["described"]
+        fields["sketches"] = [encode_value(sketch) for sketch in SKETCHES]
 
     assert same(datasets.decode(changed(change), "some"), small())
 
@@ -291,8 +317,9 @@ def test_outcomes_are_found_by_the_names_in_the_file() -> None:
     [
         lambda body: body.pop("tasks"),
         lambda body: body["tasks"][0].update(details=[]),
-        lambda body: body["tasks"][0]["sketches"][0].update(type="os.system"),
-        lambda body: body["tasks"][0]["sketches"][0].pop("trace_text"),
+        lambda body: body["tasks"][0]["described"]["sketches"][0].update(type="os.system"),
+        lambda body: body["tasks"][0]["described"]["sketches"][0].pop("trace_text"),
+        lambda body: body["tasks"][0]["described"]["statements"].clear(),
         lambda body: body["tasks"][0]["outcome"].update(shape=[7]),
         lambda body: body["tasks"][0]["outcome"].update(dtype="O"),
         lambda body: body["outcomes"].__setitem__(0, "unheard of"),
