@@ -70,13 +70,11 @@ class DesignSpace:
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
         self._fresh = Schedule(self._module, debug_mask="none", error_render_level="none")
-        context = ms.TuneContext(
-            self._module, target=self._target, space_generator=_generator(self._target), rand_state=1
-        )
+        context, generated = _generated(self._module, self._target)
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
         spaces = [(REGISTER_BLOCKED, s) for s in register_blocked(self._module, self._target)]
-        spaces += [(_rule_name(s.trace), s) for s in context.generate_design_space()]
+        spaces += [(_rule_name(s.trace), s) for s in generated]
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
         self._descriptions: list[Description] = []
@@ -178,12 +176,30 @@ def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
     return schedule
 
 
-def _generator(target: Target) -> ms.space_generator.PostOrderApply:
-    """MetaSchedule's default generator without the rule that looks up hand-written schedules by an annotation: they
-    are not part of TVM any more, and each miss is logged."""
+def _generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Schedule]]:
+    """MetaSchedule's design spaces, by its default rules, and the context that they were made in.
+
+    Without the rule that looks up hand-written schedules by an annotation: they are not part of TVM any more, and each
+    miss is logged. The rule for reductions across threads fails as a whole where one reduction reads the result of
+    another (a variance): such a program is scheduled without it.
+    """
     probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
     rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
-    return ms.space_generator.PostOrderApply(sch_rules=rules)
+    simpler = [rule for rule in rules if not isinstance(rule, ms.schedule_rule.CrossThreadReduction)]
+    try:
+        return _spaces_by(rules, module, target)
+    except RuntimeError:
+        if len(simpler) == len(rules):
+            raise
+        return _spaces_by(simpler, module, target)
+
+
+def _spaces_by(
+    rules: Sequence[ms.ScheduleRule], module: tvm.IRModule, target: Target
+) -> tuple[ms.TuneContext, list[Schedule]]:
+    generator = ms.space_generator.PostOrderApply(sch_rules=list(rules))
+    context = ms.TuneContext(module, target=target, space_generator=generator, rand_state=1)
+    return context, list(context.generate_design_space())
 
 
 def _rule_name(trace: Trace) -> str:
