@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import ray
@@ -64,13 +65,21 @@ async def _resolve(reference: Any) -> Any:
     return await reference
 
 
-def remote_actor(cls: type, *, restarts: int = 0, concurrency: int | None = None, **options: Any) -> Any:
+def remote_actor(
+    cls: type,
+    *,
+    restarts: int = 0,
+    concurrency: int | None = None,
+    groups: Mapping[str, int] | None = None,
+    **options: Any,
+) -> Any:
     """The Ray class of a plain class. Actors take no CPU share: what may run when is decided by quiet windows and
-    bounded queues, not by Ray's counting."""
+    bounded queues, not by Ray's counting. ``groups``: threads of concurrency groups, beside the actor's own."""
     settings: dict[str, Any] = {"num_cpus": 0, "max_restarts": restarts, **options}
     if concurrency is not None:
         settings["max_concurrency"] = concurrency
-    return ray.remote(cls).options(**settings)
+    made = ray.remote(cls) if groups is None else ray.remote(concurrency_groups=dict(groups))(cls)
+    return made.options(**settings)
 
 
 class Shared(Generic[T]):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, fetch
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, fetch, remote_actor
+from actors.drift_watch import DriftWatch
+from actors.finalists import measured_in_turn
 from actors.recorder import make_record
+from actors.remote_device import BatchReport
 from devices.artifact import Artifact, MeasureRequest
 from devices.child import without_torch
 from devices.device import Device
@@ -17,10 +21,18 @@ from devices.evaluator import load_decide
 from devices.quiet import QuietWindow
 from devices.replay import ReplayDevice
 from devices.server import DeviceServer
-from fleet_tune.config import DeviceConfig, FleetConfig, LocalConnection, ReplayConnection, RpcConnection
+from fleet_tune.config import DeviceConfig, FleetConfig, LocalConnection, ReplayConnection, TrackerConnection
 from fleet_tune.dataset import load
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
-from fleet_tune.errors import DatasetError, DeviceUnreachableError, FleetFileError, UserError
+from fleet_tune.errors import (
+    DatasetError,
+    DeviceUnreachableError,
+    FleetFileError,
+    ReferenceKernelError,
+    UserError,
+)
+from policies.drift import MAX_DRIFT
+from policies.stopping import confirmation, following
 
 _APPEND_DEADLINE_SECS = 30.0
 _FETCH_DEADLINE_SECS = 30.0
@@ -39,6 +51,7 @@ class DeviceActor:
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
         quiet_window: str | None,
+        max_drift: float = MAX_DRIFT,
     ) -> None:
         self._device_id = device_id
         self._open_device = open_device
@@ -47,6 +60,9 @@ class DeviceActor:
         self._opened = contextlib.ExitStack()
         self._connected: Device | None = None
         self._best_secs: dict[str, float] = {}
+        self._drift = DriftWatch(max_drift)
+        self._recorder: Any = None  # of the last batch
+        self._target: str | None = None  # canonical text, once the device was asked
 
     @property
     def _device(self) -> Device:
@@ -59,7 +75,28 @@ class DeviceActor:
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
         with self._quiet():
-            return self._device.fingerprint()
+            found = self._device.fingerprint()
+        self._target = found.device_class.target
+        return found
+
+    def check(self, target: str) -> float:
+        """Seconds of one run of the reference kernel. ``target``: that of the device's class, which a device that joins
+        late must have.
+
+        Raises :class:`DeviceUnreachableError`, :class:`ReferenceKernelError`.
+        """
+        if self._target is None:
+            self.fingerprint()
+        if self._target != target:
+            raise ReferenceKernelError(self._device_id, "it has another target than the others of its class")
+        with self._quiet():
+            secs = self._device.reference_secs()
+        marked = self._drift.checked(secs)
+        if marked and self._recorder is not None:
+            fetch(self._recorder.append.remote(marked), _APPEND_DEADLINE_SECS, "mark records")
+            # What this device knew of the incumbents may be wrong: the scheduler tells with the next batch.
+            self._best_secs.update(dict.fromkeys({record.task_id for record in marked}, math.inf))
+        return secs
 
     def measure(
         self,
@@ -67,43 +104,93 @@ class DeviceActor:
         references: Mapping[str, tuple[list[Any], float]],
         rule: StopRule,
         recorder: Any,
-    ) -> list[tuple[str, Outcome]]:
-        """Measure a batch in one quiet window and store the records; returns (candidate id, outcome) of each.
+        epoch: int,
+    ) -> BatchReport:
+        """Measure a batch in one quiet window and store the records under the lease ``epoch``.
 
         ``artifacts``: object references. ``references``: for each task of the batch the object reference of its
         unscheduled program (in a list, so that it is fetched only where it is lacking: a restarted actor lacks all)
-        and its incumbent's cost. A lost device gives DEVICE_LOST, which is not stored: the scheduler decides whether
-        the candidate is tried again.
+        and its incumbent's cost. A lost device ends the batch, and the outcome DEVICE_LOST of what it was running is
+        not stored: the dispatch decides whether the candidate is tried again. Raises StaleLeaseError.
         """
+        self._recorder = recorder
         for task_id, ([reference], best_secs) in references.items():
             if task_id not in self._best_secs:
                 self._device.add_reference(fetch(reference, _FETCH_DEADLINE_SECS, "fetch a reference"))
             self._best_secs[task_id] = min(best_secs, self._best_secs.get(task_id, best_secs))
         fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
         records: list[Record] = []
-        outcomes: list[tuple[str, Outcome]] = []
+        outcomes: dict[str, Outcome] = {}
+        lost = ""
         with self._quiet():
+            try:
+                # What went away between two batches was lost by no candidate.
+                self._device.ping()
+            except DeviceUnreachableError as error:
+                return BatchReport(detail=error.detail)
             for artifact in fetched:
                 assert artifact.candidate is not None
                 measurement = self._measure(artifact, rule)
-                outcomes.append((artifact.candidate.id, measurement.outcome))
-                if measurement.outcome is not Outcome.DEVICE_LOST:
-                    records.append(
-                        make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._device_id)
-                    )
+                outcomes[artifact.candidate.id] = measurement.outcome
+                if measurement.outcome is Outcome.DEVICE_LOST:
+                    lost = measurement.detail or "lost"
+                    break
+                records.append(
+                    make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._device_id)
+                )
         if records:
-            fetch(recorder.append.remote(records), _APPEND_DEADLINE_SECS, "store records")
-        return outcomes
+            fetch(recorder.append.remote(records, epoch), _APPEND_DEADLINE_SECS, "store records")
+            self._drift.stored(records)
+        return BatchReport(outcomes, lost)
+
+    def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        reference: list[Any],
+        rule: StopRule,
+        rounds: int,
+        recorder: Any,
+        epoch: int,
+    ) -> BatchReport:
+        """Measure the finalists of one task in turn, ``rounds`` times, in one quiet window, and store what was found.
+
+        ``finalists``: the object reference of each one's artifact, and the number of the revision that its record will
+        be. ``reference``: the object reference of the unscheduled program, in a list. Raises StaleLeaseError.
+        """
+        artifacts: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for [one], _ in finalists]
+        if artifacts[0].task_id not in self._best_secs:
+            self._device.add_reference(fetch(reference[0], _FETCH_DEADLINE_SECS, "fetch a reference"))
+            self._best_secs[artifacts[0].task_id] = math.inf
+        with self._quiet():
+            found = measured_in_turn(self._ask, artifacts, rule, rounds)
+        if isinstance(found, Measurement):
+            return BatchReport(detail=found.detail or "lost")
+        records = []
+        for artifact, (_, revision), measurement in zip(artifacts, finalists, found, strict=True):
+            assert artifact.candidate is not None
+            stamped = dataclasses.replace(self._drift.stamped(measurement), build_secs=artifact.build_secs)
+            about = (self._run_id, self._device_id, revision)
+            records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
+        fetch(recorder.append.remote(records, epoch), _APPEND_DEADLINE_SECS, "store records")
+        return BatchReport({record.candidate.id: record.measurement.outcome for record in records})
+
+    def beat(self) -> None:
+        """A sign of life; called beside the others, in a thread of its own."""
 
     def _measure(self, artifact: Artifact, rule: StopRule) -> Measurement:
         incumbent_secs = self._best_secs[artifact.task_id]
-        try:
-            measured = self._device.measure(MeasureRequest(artifact, incumbent_secs, rule))
-        except DeviceUnreachableError as error:
-            return Measurement(Outcome.DEVICE_LOST, detail=str(error))
+        following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
+        measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
+        measured = self._drift.stamped(measured)
         if measured.verified and measured.cost_secs < incumbent_secs:
             self._best_secs[artifact.task_id] = measured.cost_secs
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
+
+    def _ask(self, request: MeasureRequest) -> Measurement:
+        try:
+            return self._device.measure(request)
+        except DeviceUnreachableError as error:
+            return Measurement(Outcome.DEVICE_LOST, detail=str(error))
 
     def close(self) -> None:
         self._opened.close()
@@ -112,9 +199,16 @@ class DeviceActor:
         return self._window.quiet() if self._window else contextlib.nullcontext()
 
 
+def device_actor(**options: Any) -> Any:
+    """The Ray class of :class:`DeviceActor`: Ray starts it again when its process ends, and it gives signs of life
+    (``beat``) while it measures."""
+    return remote_actor(DeviceActor, restarts=-1, groups={"beat": 1}, **options)
+
+
 @contextlib.contextmanager
-def told_with_its_place(fleet: FleetConfig, name: str) -> Iterator[None]:
-    """What is wrong with a device becomes a :class:`FleetFileError` that names the device and its line."""
+def told_with_its_place(fleet: FleetConfig, name: str, unreachable: bool = True) -> Iterator[None]:
+    """What is wrong with a device becomes a :class:`FleetFileError` that names the device and its line. One that does
+    not answer too, unless ``unreachable`` is False: then that error passes."""
     try:
         yield
     except FleetFileError:
@@ -123,6 +217,8 @@ def told_with_its_place(fleet: FleetConfig, name: str) -> Iterator[None]:
         place = fleet.where(name, "connect" if isinstance(error, DatasetError) else "target")
         raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
     except (DeviceUnreachableError, ActorTimeoutError, ActorLostError) as error:
+        if not unreachable:
+            raise
         place = fleet.where(name, "connect")
         raise FleetFileError(
             f"{place}: device {name!r} does not answer: {error}",
@@ -132,10 +228,10 @@ def told_with_its_place(fleet: FleetConfig, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_device(config: DeviceConfig) -> Iterator[Device]:
-    """The device of ``config``: a local one behind a server of its own, the one at its address, or a dataset.
+    """The device of ``config``: a local one behind a server of its own, the one at its address, one that a tracker
+    hands out, or a dataset.
 
-    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, a dataset that cannot be read, or a
-    tracker (not supported yet).
+    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
     """
     connection = config.connection
     if isinstance(connection, ReplayConnection):
@@ -148,11 +244,8 @@ def opened_device(config: DeviceConfig) -> Iterator[Device]:
         if isinstance(connection, LocalConnection):
             server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION))
             host, port = server.host, server.port
-        elif isinstance(connection, RpcConnection):
-            host, port = connection.host, connection.port
         else:
-            raise FleetFileError(
-                f"device {config.name!r} is reached through a tracker, which this version cannot do yet",
-                "start 'fleet-tune device serve' on it and give connect = \"host:port\"",
-            )
-        yield stack.enter_context(contextlib.closing(RpcDevice(config, host, port, decide=STOP_DECISION)))
+            host, port = connection.host, connection.port
+        key = connection.key if isinstance(connection, TrackerConnection) else None
+        device = RpcDevice(config, host, port, decide=STOP_DECISION, tracker_key=key)
+        yield stack.enter_context(contextlib.closing(device))

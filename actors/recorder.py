@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Measurement, Record, Task
+from fleet_tune.errors import StaleLeaseError
 from fleet_tune.records import RecordReader, RecordStore
 
 # Appends that arrive within this time share one transaction (and so one fsync).
@@ -33,19 +35,39 @@ class Recorder:
         self._committing: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self._last_seq = self._reader.last_seq()
+        self._device_states = {name: event.state for name, event in self._reader.device_states().items()}
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
         """Store the tasks' definitions, so that records can be read without the model."""
         for task in tasks:
             await self._in_thread(self._store.put_task, task)
 
-    async def append(self, records: Sequence[Record]) -> list[int]:
-        """Make ``records`` durable and return their sequence numbers; the same ``uid`` twice is stored once."""
+    async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
+        """Make ``records`` durable and return their sequence numbers; the same ``uid`` twice is stored once.
+
+        ``epoch``: of the lease under which one device measured them all; None for what no device measured. Raises
+        :class:`StaleLeaseError` where that lease has ended: the trials may be under way elsewhere.
+        """
+        if epoch is not None:
+            for device_id in {record.device_id for record in records}:
+                lease = self._device_states.get(device_id, DeviceState()).lease
+                # A result may overtake the event of its own lease, never that of the lease's end.
+                if not (lease.accepts(epoch) or epoch > lease.epoch):
+                    raise StaleLeaseError(device_id, epoch, lease.epoch)
         done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._waiting.append((records, done))
         if self._committing is None or self._committing.done():
             self._committing = asyncio.create_task(self._commit())
         return await done
+
+    async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Make changes of devices durable. Results of the leases that they end are refused from now on."""
+        self._device_states.update({event.device_id: event.state for event in events})
+        await self._in_thread(self._store.append_device_events, events)
+
+    async def device_states(self) -> dict[str, DeviceState]:
+        """The last state of every device that this store knows, by device id."""
+        return dict(self._device_states)
 
     async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
         """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then returns none."""
@@ -91,14 +113,18 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
 
-def make_record(candidate: Candidate, trace: str, measurement: Measurement, run_id: str, device_id: str) -> Record:
-    """The record of a trial that ended now. The same trial stored twice (a retry after a lost answer) is one record."""
+def make_record(
+    candidate: Candidate, trace: str, measurement: Measurement, run_id: str, device_id: str, revision: int = 0
+) -> Record:
+    """The record of a trial that ended now, or of a revision (see :class:`fleet_tune.domain.Record`). The same one
+    stored twice (a retry after a lost answer) is one record."""
     return Record(
-        uid=f"{run_id}-{candidate.id}",
+        uid=f"{run_id}-{candidate.id}{f'-{revision}' if revision else ''}",
         run_id=run_id,
         candidate=candidate,
         trace=trace,
         measurement=measurement,
         device_id=device_id,
         unix_secs=time.time(),
+        revision=revision,
     )

@@ -8,32 +8,35 @@ slows the granting.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from actors.board import GRANT, Board, Reference, TaskTrials, Trial
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, first_line
+from actors.dispatch import Dispatch
+from actors.final_round import FinalRound
+from actors.fleet_health import FleetHealth
 from actors.recorder import make_record
+from actors.remote_device import RemoteDevice
 from actors.searcher import Offer
 from devices.artifact import BuildFailure, BuildRequest
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule, Task
-from fleet_tune.errors import DevicesLostError, DeviceUnreachableError
+from fleet_tune.device_state import DeviceEvent
+from fleet_tune.domain import Measurement, Outcome, Record, StopRule, Task
+from fleet_tune.fleet_orders import FleetOrders
 from fleet_tune.results import Progress, TaskProgress
-from policies.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskState, is_finished
+from policies.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, is_finished
 from policies.presets import preset
+from policies.shootout import reserve_secs
 
 _LOG = logging.getLogger(__name__)
-_GRANT = 8  # candidates proposed by one grant
 _WAITING_PER_BUILDER = 8  # candidates that may wait for a builder, each
 _IN_FLIGHT = 40  # candidates of one device class under way at once
-_BATCH = 12  # artifacts measured in one quiet window, at most
-_MIN_BATCH = 6  # a window for fewer is opened only when no build is under way
-_ATTEMPTS = 2  # a candidate that loses this many devices is poison
+_ATTEMPTS = 2  # a candidate that loses this many builders is blamed
 _PROPOSE_DEADLINE_SECS = WINDOW_WAIT_SECS
 _RETRY_SECS = 1.0
 _FOLLOW_SECS = 2.0
@@ -46,7 +49,8 @@ class SchedulerPlan:
     """What to tune, by which method. By task id: ``sketch_rules``, the rules of its sketches, and ``floor_secs``, a
     cost that no schedule can beat. ``time_budget_secs``, ``trial_limit`` and ``task_limit`` (trials of every task):
     None without a limit; the limits count the trials of earlier runs in the same store too. ``device_patience_secs``:
-    how long a run without a time budget waits for a device when all of a class are lost."""
+    how long a run without a time budget waits for a device when all of a class are lost. ``orders``: the file with what
+    people want of the devices (:mod:`fleet_tune.fleet_orders`)."""
 
     run_id: str
     method: str
@@ -60,62 +64,7 @@ class SchedulerPlan:
     rule: StopRule = field(default_factory=StopRule)
     task_limit: int | None = None
     device_patience_secs: float = _DEVICE_PATIENCE_SECS
-
-
-@dataclass
-class _Trial:
-    candidate: Candidate
-    artifact: Any = None  # object reference of the built artifact
-    lost_builders: int = 0
-    lost_devices: int = 0
-
-
-@dataclass
-class _Reference:
-    """The unscheduled program of a task, to be built."""
-
-    task: Task
-    lost_builders: int = 0
-
-
-@dataclass
-class _TaskTrials:
-    """What the records say of one task, and what is under way."""
-
-    task: Task
-    floor_secs: float
-    limit: int | None = None  # of trials
-    trials: int = 0
-    best_secs: float = math.inf
-    best_sketch: int = -1
-    under_way: set[str] = field(default_factory=set)  # ids of candidates granted and not yet recorded
-    reserved: int = 0  # trials being granted at the moment
-    offer: int = 0  # number of the last offer of candidates that arrived
-    exhausted: bool = False  # every candidate is measured or under way
-    finished: str = ""  # the reason, empty while the task is tuned
-    best_history: list[float] = field(default_factory=list)  # incumbent's cost after each trial
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.under_way) + self.reserved
-
-    @property
-    def room(self) -> int:
-        """Trials that may be granted at once: none for a finished task."""
-        if self.finished or self.exhausted:
-            return 0
-        return _GRANT if self.limit is None else min(_GRANT, max(0, self.limit - self.trials - self.in_flight))
-
-    def state(self) -> TaskState:
-        """What the bandit sees."""
-        return TaskState(
-            weight=self.task.weight,
-            flop=self.task.workload.flop,
-            best_history=tuple(self.best_history),
-            pending=self.in_flight,
-            finished=self.room == 0,
-            floor_secs=self.floor_secs,
-        )
+    orders: Path | None = None
 
 
 class Scheduler:
@@ -134,24 +83,31 @@ class Scheduler:
         self._recorder = recorder
         self._searchers = searchers
         self._builders = builders
-        self._devices = devices
         self._bandit = preset(plan.method).make_task_bandit(plan.seed)
-        self._tasks = {task.id: _TaskTrials(task, plan.floor_secs[task.id], plan.task_limit) for task in plan.tasks}
+        self._tasks = {task.id: TaskTrials(task, plan.floor_secs[task.id], plan.task_limit) for task in plan.tasks}
+        device_classes = {name: device_class for name, (device_class, _) in devices.items()}
+        budget = plan.time_budget_secs
+        kept = 0.0 if budget is None else reserve_secs(budget, len(plan.tasks))
+        self._board = Board(self._tasks, device_classes.values(), None if budget is None else budget - kept)
+        orders = None if plan.orders is None else FleetOrders(plan.orders)
+        self._fleet = FleetHealth(device_classes, plan.run_id, self._keep_events, orders)
+        targets = {task.device_class.name: task.device_class.target for task in plan.tasks}
+        # A class without a task has no work: its devices are left alone.
+        self._handles = {
+            name: (its_class, RemoteDevice(actor, targets[its_class], recorder))
+            for name, (its_class, actor) in devices.items()
+            if its_class in targets
+        }
+        self._dispatch = Dispatch(
+            self._board, self._fleet, self._handles, plan.rule, plan.device_patience_secs, self._record_unmeasured
+        )
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._cursor = 0
         self._replayed = False
-        # Bounded by the granting, which looks at its length: a builder that puts work back must never wait.
-        self._build_queue: asyncio.Queue[_Trial | _Reference] = asyncio.Queue()
-        self._built: dict[str, deque[_Trial]] = {name: deque() for name, _ in devices.values()}
-        self._building = 0
-        self._references: dict[str, asyncio.Future[Any]] = {}
-        self._device_state = dict.fromkeys(devices, "good")
-        self._changed = asyncio.Condition()
-        self._stopping = asyncio.Event()
-        self._started = time.monotonic()
         self._recent: deque[float] = deque()
         self._phase = "starting"
+        self._stopped = False
 
     # What others ask -------------------------------------------------------------------------------------------------
 
@@ -160,10 +116,10 @@ class Scheduler:
         now = time.monotonic()
         while self._recent and self._recent[0] < now - _RATE_WINDOW_SECS:
             self._recent.popleft()
-        window = min(_RATE_WINDOW_SECS, max(now - self._started, 1e-9))
+        window = min(_RATE_WINDOW_SECS, max(self._board.elapsed_secs, 1e-9))
         return Progress(
             phase=self._phase,
-            elapsed_secs=now - self._started,
+            elapsed_secs=self._board.elapsed_secs,
             time_budget_secs=self._plan.time_budget_secs,
             trial_limit=self._limit(),
             trials=self._trials(),
@@ -171,37 +127,48 @@ class Scheduler:
             outcomes={outcome.value: count for outcome, count in self._outcomes.items()},
             records_per_sec=len(self._recent) / window,
             queues={
-                "build": self._build_queue.qsize(),
-                "building": self._building,
-                "measure": sum(map(len, self._built.values())),
+                "build": self._board.build_queue.qsize(),
+                "building": self._board.building,
+                "measure": sum(map(len, self._board.built.values())),
             },
-            devices=dict(self._device_state),
+            devices=self._fleet.words,
+            device_changes=self._fleet.changes,
             tasks=tuple(self._task_progress(state) for state in self._tasks.values()),
         )
 
     async def stop(self) -> None:
-        """Stop granting; ``run`` returns when the measurement under way is stored."""
-        self._stopping.set()
-        await self._notify()
+        """Stop granting; ``run`` returns when the measurement under way is stored, without shoot-outs."""
+        self._stopped = True
+        self._board.stopping.set()
+        await self._board.notify()
 
     async def run(self) -> None:
         """Tune. Raises what ended it early: a recorder that is lost or cannot store."""
-        self._started = time.monotonic()
+        self._board.start()
         workers = [asyncio.create_task(self._follow())]
         try:
-            await self._until(lambda: self._replayed)
+            self._fleet.restore(await ask(self._recorder.device_states.remote(), 30.0, "read the devices' states"))
+            workers += [
+                asyncio.create_task(self._fleet.write()),
+                asyncio.create_task(self._fleet.obey(self._board.notify)),
+            ]
+            await self._first_failure_or(self._board.until(lambda: self._replayed), workers)
+            background = list(workers)
             self._phase = "tuning"
-            grants = [asyncio.create_task(self._grant(name)) for name in self._built]
+            grants = [asyncio.create_task(self._grant(name)) for name in self._board.built]
             workers += [asyncio.create_task(self._build(builder)) for builder in self._builders]
-            measuring = [asyncio.create_task(self._measure(name)) for name in self._devices]
+            measuring = [asyncio.create_task(self._dispatch.serve(name)) for name in self._handles]
             workers += [*grants, *measuring]
             done = asyncio.gather(*grants)
             await self._first_failure_or(done, workers)
             # Nothing more is granted; what is measured now is stored, what is only built is dropped.
-            self._stopping.set()
-            await self._notify()
+            self._board.stopping.set()
+            await self._board.notify()
             self._phase = "finishing"
-            await self._first_failure_or(asyncio.gather(*measuring), [workers[0]])
+            await self._first_failure_or(asyncio.gather(*measuring), background)
+            await self._catch_up()
+            await self._first_failure_or(self._shoot_outs(), background)
+            await self._first_failure_or(self._fleet.flush(), background)
             await self._catch_up()
         finally:
             self._phase = "finished"
@@ -213,24 +180,24 @@ class Scheduler:
     async def _grant(self, device_class: str) -> None:
         """Grant trials to tasks of one device class until nothing more is to be tuned, then wait for what is out."""
         states = [state for state in self._tasks.values() if state.task.device_class.name == device_class]
-        while not self._over():
+        while not self._board.over():
             if not any(state.room for state in states) or not self._room():
                 if self._in_flight(states) == 0:
                     return
-                await self._wait_for_change()
+                await self._board.wait_for_change()
                 continue
-            queued = self._build_queue.qsize() + _GRANT > _WAITING_PER_BUILDER * len(self._builders)
-            if queued or self._in_flight(states) + _GRANT > _IN_FLIGHT:
-                await self._wait_for_change()
+            queued = self._board.build_queue.qsize() + GRANT > _WAITING_PER_BUILDER * len(self._builders)
+            if queued or self._in_flight(states) + GRANT > _IN_FLIGHT:
+                await self._board.wait_for_change()
                 continue
             choice = self._bandit.choose([state.state() for state in states])
             if choice is None:
-                await self._wait_for_change()
+                await self._board.wait_for_change()
                 continue
             state = states[choice.index]
             await self._propose(state, min(state.room, self._room()))
 
-    async def _propose(self, state: _TaskTrials, count: int) -> None:
+    async def _propose(self, state: TaskTrials, count: int) -> None:
         task = state.task
         state.reserved = count
         try:
@@ -248,36 +215,36 @@ class Scheduler:
         state.exhausted = offer.exhausted or not offer.candidates
         if is_finished(state.best_history, False, offer.predicted_gain):
             gains = f"{CONVERGENCE_TRIALS} trials gained less than {CONVERGENCE_GAIN:.0%}"
-            self._finish(state, f"converged: {gains}, and so will the next one ({offer.predicted_gain:.2%} expected)")
+            state.finish(f"converged: {gains}, and so will the next one ({offer.predicted_gain:.2%} expected)")
             return
         if not offer.candidates:
-            self._finish_exhausted(state)
+            state.finish_if_exhausted()
             return
-        if task.id not in self._references:
-            self._references[task.id] = asyncio.get_running_loop().create_future()
-            self._build_queue.put_nowait(_Reference(task))
+        if task.id not in self._board.references:
+            self._board.references[task.id] = asyncio.get_running_loop().create_future()
+            self._board.build_queue.put_nowait(Reference(task))
         for candidate in offer.candidates:
             # A restarted searcher knows what is recorded, not what is under way.
             if candidate.id not in state.under_way:
                 state.under_way.add(candidate.id)
-                self._build_queue.put_nowait(_Trial(candidate))
-        self._finish_exhausted(state)
+                self._board.build_queue.put_nowait(Trial(candidate))
+        state.finish_if_exhausted()
 
     async def _build(self, builder: Any) -> None:
         """Feed one builder."""
         while True:
-            item = await self._build_queue.get()
-            await self._notify()
-            if self._over():
-                if isinstance(item, _Reference):
-                    self._references[item.task.id].set_result(None)
+            item = await self._board.build_queue.get()
+            await self._board.notify()
+            if self._board.over():
+                if isinstance(item, Reference):
+                    self._board.references[item.task.id].set_result(None)
                 continue
-            if isinstance(item, _Reference):
+            if isinstance(item, Reference):
                 task, candidate = item.task, None
             else:
                 task, candidate = self._tasks[item.candidate.task_id].task, item.candidate
             request = BuildRequest(task, candidate, self._plan.build_timeout_secs)
-            self._building += 1
+            self._board.building += 1
             artifact_ref = None
             try:
                 failure_ref, artifact_ref = builder.build.options(num_returns=2).remote(request)
@@ -288,122 +255,50 @@ class Scheduler:
                 _LOG.warning("builder: %s", error)
                 item.lost_builders += 1
                 if item.lost_builders < _ATTEMPTS:
-                    self._build_queue.put_nowait(item)
+                    self._board.build_queue.put_nowait(item)
                     await asyncio.sleep(_RETRY_SECS)
                     continue
                 failure = BuildFailure(task.id, candidate, "", Measurement(Outcome.BUILD_ERROR, detail=str(error)))
             finally:
-                self._building -= 1
-            if isinstance(item, _Reference):
+                self._board.building -= 1
+            if isinstance(item, Reference):
                 self._settle_reference(task, artifact_ref, failure)
             elif failure is None:
                 item.artifact = artifact_ref
-                self._built[task.device_class.name].append(item)
+                self._tasks[task.id].artifacts[item.candidate.id] = artifact_ref
+                self._board.built[task.device_class.name].append(item)
             else:
                 await self._record_failure(item, failure.trace, failure.measurement)
-            await self._notify()
-
-    async def _measure(self, device_id: str) -> None:
-        """Feed one device, a batch at a time, until the session is over."""
-        device_class, device = self._devices[device_id]
-        while not self._over():
-            batch, references = await self._with_references(await self._next_batch(device_class))
-            if not batch:
-                continue
-            deadline = WINDOW_WAIT_SECS + len(batch) * (2 * self._plan.rule.timeout_secs + 5.0)
-            artifacts = [trial.artifact for trial in batch]
-            try:
-                measuring = device.measure.remote(artifacts, references, self._plan.rule, self._recorder)
-                outcomes = dict(await ask(measuring, deadline, "measure"))
-            except (ActorLostError, ActorTimeoutError) as error:
-                _LOG.warning("device %s: %s", device_id, error)
-                outcomes = {trial.candidate.id: Outcome.DEVICE_LOST for trial in batch}
-            lost = [trial for trial in batch if outcomes[trial.candidate.id] is Outcome.DEVICE_LOST]
-            if lost:
-                self._device_state[device_id] = "lost"
-                await self._retry(lost, device_class)
-                await self._notify()
-                await self._until_it_answers(device, device_class)
-            self._device_state[device_id] = "lost" if lost and self._over() else "good"
-            await self._notify()
-
-    async def _until_it_answers(self, device: Any, device_class: str) -> None:
-        """Nothing is given to a lost device before its reference kernel has run.
-
-        DevicesLostError where no device of the class has answered for too long and no time budget would end the run.
-        """
-        lost_at = time.monotonic()
-        while not self._over():
-            try:
-                await ask(device.fingerprint.remote(), WINDOW_WAIT_SECS, "probe a lost device")
-                return
-            except (ActorLostError, ActorTimeoutError, DeviceUnreachableError) as error:
-                _LOG.warning("%s", error)
-                waited_secs = time.monotonic() - lost_at
-                if waited_secs >= self._plan.device_patience_secs and self._endless_without(device_class):
-                    raise DevicesLostError(
-                        f"no device of class {device_class} has answered for {waited_secs:.0f} s: {first_line(error)}",
-                        "bring one back and run the same command again: it resumes",
-                    ) from error
-                await asyncio.sleep(_RETRY_SECS)
-
-    def _endless_without(self, device_class: str) -> bool:
-        """Whether the run would wait for ever: all devices of the class are lost, and there is no time budget."""
-        states = [
-            self._device_state[name] for name, (its_class, _) in self._devices.items() if its_class == device_class
-        ]
-        return self._plan.time_budget_secs is None and all(state == "lost" for state in states)
-
-    async def _next_batch(self, device_class: str) -> list[_Trial]:
-        """Artifacts for one quiet window: several, since the builders of a shared host stand still meanwhile."""
-        queue = self._built[device_class]
-
-        def ready() -> bool:
-            idle = self._building == 0 and self._build_queue.empty()
-            return self._over() or len(queue) >= _MIN_BATCH or (len(queue) > 0 and idle)
-
-        await self._until(ready)
-        if self._over():
-            return []
-        batch = [queue.popleft() for _ in range(min(_BATCH, len(queue)))]
-        await self._notify()
-        return batch
-
-    async def _with_references(self, batch: list[_Trial]) -> tuple[list[_Trial], dict[str, tuple[list[Any], float]]]:
-        """The trials whose task has an unscheduled program, and those programs with the incumbents' costs."""
-        kept: list[_Trial] = []
-        references: dict[str, tuple[list[Any], float]] = {}
-        for trial in batch:
-            state = self._tasks[trial.candidate.task_id]
-            reference = await self._references[state.task.id]
-            if reference is None:
-                state.under_way.discard(trial.candidate.id)
-            else:
-                kept.append(trial)
-                references[state.task.id] = ([reference], state.best_secs)
-        return kept, references
+            await self._board.notify()
 
     def _settle_reference(self, task: Task, artifact: Any, failure: BuildFailure | None) -> None:
         if failure is not None:
             reason = f"the unscheduled program does not build: {failure.measurement.detail}"
             _LOG.error("%s: %s", task.workload.name, reason)
-            self._finish(self._tasks[task.id], reason)
-        self._references[task.id].set_result(None if failure else artifact)
+            self._tasks[task.id].finish(reason)
+        self._board.references[task.id].set_result(None if failure else artifact)
 
-    async def _record_failure(self, trial: _Trial, trace: str, measurement: Measurement) -> None:
+    async def _shoot_outs(self) -> None:
+        """Decide between the best few of each task, in what is left of the time budget."""
+        budget = self._plan.time_budget_secs
+
+        def over() -> bool:
+            return self._stopped or (budget is not None and self._board.elapsed_secs >= budget)
+
+        final = FinalRound(
+            self._fleet, self._builders, self._handles, self._plan.rule, self._plan.build_timeout_secs, over
+        )
+        await final.hold(list(self._tasks.values()), self._board.references)
+
+    async def _keep_events(self, events: Sequence[DeviceEvent]) -> None:
+        await ask(self._recorder.append_device_events.remote(events), 30.0, "store changes of devices")
+
+    async def _record_unmeasured(self, trial: Trial, measurement: Measurement) -> None:
+        await self._record_failure(trial, "", measurement)
+
+    async def _record_failure(self, trial: Trial, trace: str, measurement: Measurement) -> None:
         record = make_record(trial.candidate, trace, measurement, self._plan.run_id, "")
         await ask(self._recorder.append.remote([record]), 30.0, "store a failure")
-
-    async def _retry(self, lost: list[_Trial], device_class: str) -> None:
-        """Only the first of a batch was running when the device was lost; the second time that happens to a candidate,
-        it is blamed for it."""
-        suspect = lost[0]
-        suspect.lost_devices += 1
-        if suspect.lost_devices >= _ATTEMPTS:
-            detail = f"poison: its device was lost {suspect.lost_devices} times"
-            await self._record_failure(suspect, "", Measurement(Outcome.RUN_ERROR, detail=detail))
-            lost = lost[1:]
-        self._built[device_class].extend(lost)
 
     # Records ---------------------------------------------------------------------------------------------------------
 
@@ -415,7 +310,7 @@ class Scheduler:
                 self._replayed = True
                 self._recent.clear()
             self._absorb(records)
-            await self._notify()
+            await self._board.notify()
 
     async def _catch_up(self) -> None:
         while records := await ask(self._recorder.follow.remote(self._cursor, 0.0), 30.0, "follow the records"):
@@ -426,36 +321,22 @@ class Scheduler:
             if record.seq <= self._cursor:
                 continue  # read twice: by the follower and by the final catch-up
             self._cursor = record.seq
-            self._outcomes[record.measurement.outcome] += 1
-            if record.run_id == self._plan.run_id:
-                self._new_trials += 1
-                self._recent.append(time.monotonic())
+            if record.revision == 0:
+                self._outcomes[record.measurement.outcome] += 1
+                if record.run_id == self._plan.run_id:
+                    self._new_trials += 1
+                    self._recent.append(time.monotonic())
             state = self._tasks.get(record.task_id)
             if state is None:
                 continue
-            state.trials += 1
             if record.run_id == self._plan.run_id:
                 state.under_way.discard(record.candidate.id)
-            if record.measurement.verified and record.measurement.cost_secs < state.best_secs:
-                state.best_secs = record.measurement.cost_secs
-                state.best_sketch = record.candidate.sketch
-            state.best_history.append(state.best_secs)
-            self._finish_exhausted(state)
-
-    def _finish_exhausted(self, state: _TaskTrials) -> None:
-        """An exhausted task is finished when the last of its candidates is recorded."""
-        if state.exhausted and state.in_flight == 0:
-            self._finish(state, f"exhausted: all its candidates are measured ({state.trials})")
-
-    def _finish(self, state: _TaskTrials, reason: str) -> None:
-        """The task gets no more trials."""
-        if not state.finished:
-            state.finished = reason
-            _LOG.info("%s on %s: %s", state.task.workload.name, state.task.device_class.name, reason)
+            state.learn(record)
+            state.finish_if_exhausted()
 
     # State -----------------------------------------------------------------------------------------------------------
 
-    def _task_progress(self, state: _TaskTrials) -> TaskProgress:
+    def _task_progress(self, state: TaskTrials) -> TaskProgress:
         rules = self._plan.sketch_rules[state.task.id]
         return TaskProgress(
             task_id=state.task.id,
@@ -474,13 +355,13 @@ class Scheduler:
     def _trials(self) -> int:
         return sum(state.trials for state in self._tasks.values())
 
-    def _in_flight(self, states: Sequence[_TaskTrials]) -> int:
+    def _in_flight(self, states: Sequence[TaskTrials]) -> int:
         return sum(state.in_flight for state in states)
 
     def _room(self) -> int:
         """Trials that may still be granted."""
         if self._plan.trial_limit is None:
-            return _GRANT
+            return GRANT
         return max(0, self._plan.trial_limit - self._trials() - self._in_flight(list(self._tasks.values())))
 
     def _limit(self) -> int | None:
@@ -489,27 +370,10 @@ class Scheduler:
             return self._plan.trial_limit
         return sum(max(state.trials, self._plan.task_limit) for state in self._tasks.values())
 
-    def _over(self) -> bool:
-        budget = self._plan.time_budget_secs
-        return self._stopping.is_set() or (budget is not None and time.monotonic() - self._started >= budget)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def _until(self, condition: Any) -> None:
-        while not condition():
-            await self._wait_for_change()
-
-    async def _wait_for_change(self) -> None:
-        """Until something moved, or half a second: the time budget ends without an event."""
-        async with self._changed:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 0.5)
-
     async def _first_failure_or(self, done: Any, workers: Sequence[asyncio.Task[None]]) -> None:
         """Wait for ``done``; a worker that fails meanwhile ends the wait with its error."""
-        pending = {asyncio.ensure_future(done), *workers}
+        done = asyncio.ensure_future(done)
+        pending = {done, *workers}
         while not done.done():
             finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for worker in finished:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 from actors.builder import Builder
 from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask, first_line, remote_actor
 from actors.cluster import Cluster
-from actors.device import DeviceActor, opened_device, told_with_its_place
+from actors.device import device_actor, opened_device, told_with_its_place
 from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
@@ -23,10 +24,19 @@ from actors.searcher import Searcher, SearchTask
 from devices.builder import BuildWorker
 from devices.replay import ReplayBuilder
 from fleet_tune.config import DeviceConfig, FleetConfig
+from fleet_tune.device_state import Admin
 from fleet_tune.domain import Fingerprint, Record, StopRule
-from fleet_tune.errors import ClusterError, FleetTuneError
+from fleet_tune.errors import (
+    ClusterError,
+    DeviceUnreachableError,
+    FleetFileError,
+    FleetOrdersError,
+    FleetTuneError,
+)
+from fleet_tune.fleet_orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
 
+_LOG = logging.getLogger(__name__)
 _START_SECS = 120.0
 _FOLLOW_SECS = 1.0
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
@@ -49,16 +59,21 @@ class SessionPlan:
 
 
 class Session:
-    """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``records``, ``close``."""
+    """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``records``, ``close``.
 
-    def __init__(self, cluster: Cluster, fleet: FleetConfig, run_id: str) -> None:
+    ``artifacts``: folder of kernels that earlier runs built, None for none.
+    """
+
+    def __init__(self, cluster: Cluster, fleet: FleetConfig, run_id: str, artifacts: Path | None = None) -> None:
         self._cluster = cluster
         self._fleet = fleet
         self._run_id = run_id
+        self._artifacts = artifacts
         # A device of this host shares its cores with the builders and searchers: they pause while it measures.
         shared = any(is_local(device) for device in fleet.devices)
         self._window = str(Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}") if shared else None
         self._devices: dict[str, Any] = {}
+        self._late: dict[str, str] = {}  # classes of the devices that join later
         self._builders: list[Any] = []
         self._actors: list[Any] = []
         self._recorder: Any = None
@@ -69,8 +84,11 @@ class Session:
         self._tasks: Shared[tuple[SearchTask, ...]] | None = None
 
     async def start_hosts(self) -> dict[str, Fingerprint]:
-        """Start builders and devices; returns each device's fingerprint.
+        """Start builders and devices; returns the fingerprint of each device that answers.
 
+        A device that does not answer joins later, if the fleet file says its class and another device of that class
+        answers. One that people have taken out of use is not asked; it joins when they resume it, if its class is
+        known in that way.
         Raises :class:`fleet_tune.errors.FleetFileError` naming a device that does not answer or has a wrong target.
         """
         here = self._cluster.here()
@@ -78,29 +96,68 @@ class Session:
         builder = remote_actor(Builder, restarts=-1, scheduling_strategy=here if self._window else "SPREAD")
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
-        make_worker = partial(ReplayBuilder, *datasets) if datasets else BuildWorker
+        make_worker = partial(ReplayBuilder, *datasets) if datasets else partial(BuildWorker, self._artifacts)
         self._builders = [builder.remote(make_worker, self._window) for _ in range(workers)]
         for device in self._fleet.devices:
-            actor = remote_actor(DeviceActor, restarts=-1, scheduling_strategy=here if is_local(device) else "DEFAULT")
+            actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")
             self._devices[device.name] = actor.remote(
                 device.name, partial(opened_device, device), self._run_id, self._window if is_local(device) else None
             )
         self._actors += [*self._builders, *self._devices.values()]
-        probing = {name: device.fingerprint.remote() for name, device in self._devices.items()}
-        prints = {}
+        out_of_use = await self._out_of_use()
+        asked = [name for name in self._devices if name not in out_of_use]
+        probing = {name: self._devices[name].fingerprint.remote() for name in asked}
+        prints: dict[str, Fingerprint] = {}
+        absent: dict[str, FleetTuneError] = {}
         for name, reference in probing.items():
-            with told_with_its_place(self._fleet, name):
-                prints[name] = await ask(reference, _START_SECS, f"device {name}")
+            try:
+                with told_with_its_place(self._fleet, name, unreachable=False):
+                    prints[name] = await ask(reference, _START_SECS, f"device {name}")
+            except (DeviceUnreachableError, ActorTimeoutError, ActorLostError) as error:
+                absent[name] = error
+        self._let_join_later(prints, absent, out_of_use)
         for one in self._builders:
             one.warm_up.remote()
         return prints
+
+    async def _out_of_use(self) -> set[str]:
+        """The devices that people have taken out of use."""
+        if self._fleet.source is None:
+            return set()
+        orders = FleetOrders(orders_path(self._fleet.source.path))
+        latest = await asyncio.to_thread(orders.latest)
+        return {name for name, order in latest.items() if order.admin is not Admin.ACTIVE} & self._devices.keys()
+
+    def _let_join_later(
+        self, prints: Mapping[str, Fingerprint], absent: Mapping[str, FleetTuneError], out_of_use: set[str]
+    ) -> None:
+        """Decide about the devices without a fingerprint; see :meth:`start_hosts`."""
+        if not prints and not absent:
+            assert self._fleet.source is not None
+            raise FleetFileError(
+                f"every device of {self._fleet.source.path} is out of use: {', '.join(sorted(out_of_use))}",
+                "bring one back with 'fleet-tune device resume'",
+            )
+        classes = {found.device_class.name for found in prints.values()}
+        for config in self._fleet.devices:
+            if config.name in prints:
+                continue
+            if config.device_class in classes:
+                self._late[config.name] = config.device_class
+                _LOG.warning("device %s is not there: it joins when it answers and is in use", config.name)
+            elif config.name in out_of_use:
+                del self._devices[config.name]
+                _LOG.warning("device %s is out of use, and nothing is known of its class: left out", config.name)
+            else:
+                with told_with_its_place(self._fleet, config.name):
+                    raise absent[config.name]
 
     async def start_tuning(
         self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
     ) -> None:
         """Start recorder, learner, searcher and scheduler; :meth:`begin` lets them tune.
 
-        ``device_classes``: the name of each device's class.
+        ``device_classes``: the name of the class of each device that answers.
         """
         here = self._cluster.here()
         self._recorder = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
@@ -109,7 +166,7 @@ class Session:
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
         recorder = Shared.put(self._recorder)
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._tasks, plan.method, plan.seed, recorder, self._window
+            self._tasks, plan.method, plan.seed, recorder, self._window, str(store.parent.absolute() / "models")
         )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._tasks, plan.method, plan.seed, recorder, Shared.put(learner), self._window
@@ -128,16 +185,29 @@ class Session:
             seed=plan.seed,
             rule=plan.rule,
             task_limit=plan.task_limit,
+            orders=await self._noted(store),
         )
         self._scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
             schedule,
             self._recorder,
             {entry.task.id: searcher for entry in plan.tasks},
             self._builders,
-            {name: (device_classes[name], device) for name, device in self._devices.items()},
+            {name: ({**device_classes, **self._late}[name], device) for name, device in self._devices.items()},
         )
         self._actors += [learner, searcher, self._scheduler]
         await ask(self._scheduler.progress.remote(), _START_SECS, "scheduler")
+
+    async def _noted(self, store: Path) -> Path | None:
+        """Where the orders for the fleet's devices are, after noting there that this run uses the fleet; None for a
+        fleet without a file. A fleet file in a folder that cannot be written is no reason not to tune."""
+        if self._fleet.source is None:
+            return None
+        path = orders_path(self._fleet.source.path)
+        try:
+            await asyncio.to_thread(FleetOrders(path).note_run, self._run_id, store)
+        except FleetOrdersError as error:
+            _LOG.warning("%s", error)
+        return path
 
     def begin(self) -> None:
         """Tune in the background from now on."""
@@ -204,7 +274,8 @@ class Session:
 def is_local(device: DeviceConfig) -> bool:
     """Whether the device shares this host's cores. One at a port of this host does, unless it has another target than
     this machine's own: then the port leads through a tunnel."""
-    loopback = device.connect.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    address = device.connect.removeprefix("tracker://")
+    loopback = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
     return device.connect == "local" or (loopback and device.target == "native")
 
 

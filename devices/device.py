@@ -14,6 +14,16 @@ class Device(Protocol):
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises DeviceUnreachableError."""
 
+    def ping(self) -> float:
+        """Seconds of one round trip to the device's server. Raises DeviceUnreachableError."""
+
+    def reference_secs(self) -> float:
+        """Seconds of one run of the reference kernel, the one of :attr:`Fingerprint.reference_secs`.
+
+        Raises DeviceUnreachableError where the device does not answer, ReferenceKernelError where it answers and the
+        kernel fails.
+        """
+
     def add_reference(self, artifact: Artifact) -> None:
         """Keep the unscheduled program of a task (an artifact with no candidate) to check results against.
 

@@ -38,6 +38,10 @@ class FleetFileError(UserError):
     """The fleet file is wrong: edit it."""
 
 
+class FleetOrdersError(UserError):
+    """The file with the orders for a fleet's devices cannot be used: mend it or move it away."""
+
+
 class OutputFolderError(UserError):
     """The output folder cannot be used for this run: choose another one."""
 
@@ -52,6 +56,14 @@ class DiskFullError(RecordStoreError):
 
 class DatasetError(UserError):
     """The dataset file cannot be read or written: give another one."""
+
+
+class ModelFileError(UserError):
+    """The file of a pre-trained cost model cannot be read, written or used: give another one."""
+
+
+class TransferError(UserError):
+    """What ``--transfer-from`` names holds nothing to learn from: give another source."""
 
 
 class ClusterError(UserError):
@@ -72,3 +84,28 @@ class DeviceUnreachableError(FleetTuneError):
 
     def __str__(self) -> str:
         return f"device {self.device_id}: {self.detail}"
+
+
+class StaleLeaseError(FleetTuneError):
+    """A result came from a device whose lease had ended: drop it, its trials were given to others."""
+
+    def __init__(self, device_id: str, epoch: int, newest: int) -> None:
+        super().__init__(device_id, epoch, newest)
+        self.device_id = device_id
+        self.epoch = epoch
+        self.newest = newest
+
+    def __str__(self) -> str:
+        return f"device {self.device_id}: lease {self.epoch} has ended (the newest is {self.newest})"
+
+
+class ReferenceKernelError(FleetTuneError):
+    """The device answers, and its reference kernel does not run: it gets no work before that is mended."""
+
+    def __init__(self, device_id: str, detail: str) -> None:
+        super().__init__(device_id, detail)
+        self.device_id = device_id
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"device {self.device_id}: the reference kernel fails: {self.detail}"

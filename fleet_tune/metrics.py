@@ -53,6 +53,10 @@ class Metrics:
         self._rate = Gauge("fleet_tune_trials_per_second", "Trials made durable per second, lately.", registry=registry)
         self._elapsed = Gauge("fleet_tune_elapsed_seconds", "Time since the run began.", registry=registry)
         self._devices = Gauge("fleet_tune_devices", "Devices by state.", ["state"], registry=registry)
+        self._device_changes = Counter(
+            "fleet_tune_device_changes", "Changes of devices in this run, other than leases.", registry=counted
+        )
+        self._device_changes_seen = 0
         self._queues = Gauge("fleet_tune_queue_length", "Items that wait, by queue.", ["queue"], registry=registry)
         task_labels = ["task", "name", "device_class"]
         self._task_trials = Gauge(
@@ -77,7 +81,9 @@ class Metrics:
         self.port: int = self._server.server_port
 
     def observe(self, record: Record) -> None:
-        """Counts a record that was made durable in this run."""
+        """Counts a record that was made durable in this run; a revision is no trial."""
+        if record.revision:
+            return
         measurement = record.measurement
         self._trials.labels(measurement.outcome.value).inc()
         # 0 says that the trial did not come so far.
@@ -94,6 +100,8 @@ class Metrics:
         for state in progress.devices.values():
             states[state] = states.get(state, 0) + 1
         _set_all(self._devices, states)
+        self._device_changes.inc(progress.device_changes - self._device_changes_seen)
+        self._device_changes_seen = progress.device_changes
         _set_all(self._queues, progress.queues)
         for task in progress.tasks:
             labels = (task.task_id, task.name, task.device_class)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
 
+from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import RecordStoreError
 
@@ -29,6 +30,7 @@ def encode_record(record: Record) -> bytes:
         "measurement": _measurement_fields(record.measurement),
         "device_id": record.device_id,
         "unix_secs": record.unix_secs,
+        "revision": record.revision,
     }
     return cast(bytes, msgpack.packb(body))
 
@@ -55,10 +57,53 @@ def decode_record(body: bytes, seq: int = 0) -> Record:
             device_id=fields["device_id"],
             unix_secs=fields["unix_secs"],
             seq=seq,
+            revision=fields.get("revision", 0),
         )
     except (msgpack.UnpackException, KeyError, TypeError, ValueError) as error:
         raise RecordStoreError(
             f"record {seq} cannot be read: {error!r}", "restore the database from a copy, or use another output folder"
+        ) from error
+
+
+def encode_state(state: DeviceState) -> bytes:
+    """Bytes of a device's state."""
+    body = {
+        "version": BODY_VERSION,
+        "connectivity": state.connectivity.value,
+        "health": state.health.value,
+        "admin": state.admin.value,
+        "lease": [state.lease.owner, state.lease.deadline_unix_secs, state.lease.epoch],
+        "losses": list(state.losses),
+        "quarantines": state.quarantines,
+        "until_unix_secs": state.until_unix_secs,
+        "good_runs": state.good_runs,
+    }
+    return cast(bytes, msgpack.packb(body))
+
+
+def decode_state(body: bytes) -> DeviceState:
+    """The state that :func:`encode_state` wrote. Raises :class:`RecordStoreError` for anything else."""
+    try:
+        fields = msgpack.unpackb(body)
+        if fields["version"] > BODY_VERSION:
+            raise RecordStoreError(
+                f"a device's state has version {fields['version']} and this fleet-tune reads up to {BODY_VERSION}",
+                "use a newer fleet-tune, or another output folder",
+            )
+        return DeviceState(
+            connectivity=Connectivity(fields["connectivity"]),
+            health=Health(fields["health"]),
+            admin=Admin(fields["admin"]),
+            lease=Lease(*fields["lease"]),
+            losses=tuple(fields.get("losses", ())),
+            quarantines=fields.get("quarantines", 0),
+            until_unix_secs=fields.get("until_unix_secs", 0.0),
+            good_runs=fields.get("good_runs", 0),
+        )
+    except (msgpack.UnpackException, KeyError, TypeError, ValueError) as error:
+        raise RecordStoreError(
+            f"a device's state cannot be read: {error!r}",
+            "restore the database from a copy, or use another output folder",
         ) from error
 
 
@@ -89,6 +134,7 @@ def _measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "stopped": measurement.stopped,
         "verified": measurement.verified,
         "detail": measurement.detail,
+        "drift": measurement.drift,
     }
 
 
@@ -101,4 +147,5 @@ def _measurement(fields: Mapping[str, Any]) -> Measurement:
         stopped=fields.get("stopped", ""),
         verified=fields.get("verified", False),
         detail=fields.get("detail", ""),
+        drift=fields.get("drift", 1.0),
     )

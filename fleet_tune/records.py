@@ -21,11 +21,26 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.record_codec import decode_record, encode_record
+from fleet_tune.record_codec import decode_record, decode_state, encode_record, encode_state
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 3
+
+# What each version added to the one before: stores of older versions are brought up to date when a run opens them.
+_MIGRATIONS = {
+    2: """
+CREATE TABLE device_events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, device TEXT NOT NULL, run_id TEXT NOT NULL, kind TEXT NOT NULL,
+    reason TEXT NOT NULL, unix_secs REAL NOT NULL, state BLOB NOT NULL
+);
+CREATE INDEX device_events_by_device ON device_events (device, seq);
+""",
+    3: """
+ALTER TABLE records ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+""",
+}
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -43,7 +58,7 @@ CREATE TABLE records (
 );
 CREATE INDEX records_by_cost ON records (workload, device_class, cost_secs) WHERE cost_secs IS NOT NULL;
 CREATE INDEX records_by_candidate ON records (workload, device_class, candidate, outcome);
-"""
+""" + "".join(_MIGRATIONS.values())
 
 _BUSY_SECS = 10.0
 _PAGE_RECORDS = 1000
@@ -75,8 +90,9 @@ class RecordStore:
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", created.items())
                 connection.execute("COMMIT")
             else:
-                _check_schema(connection, path)
+                version = _check_schema(connection, path)
                 connection.execute("PRAGMA journal_mode=WAL")
+                _migrate(connection, version)
             undo.pop_all()
         self._lock, self._connection = lock, connection
 
@@ -144,16 +160,30 @@ class RecordStore:
                     int(measurement.verified),
                     cost_secs,
                     encode_record(record),
+                    record.revision,
                 )
             )
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO records (uid, workload, device_class, candidate, outcome, verified, cost_secs, body)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO NOTHING",
+                "INSERT INTO records"
+                " (uid, workload, device_class, candidate, outcome, verified, cost_secs, body, revision)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO NOTHING",
                 rows,
             )
             find = "SELECT seq FROM records WHERE uid = ?"
             return [int(connection.execute(find, (record.uid,)).fetchone()[0]) for record in records]
+
+    def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Stores all events or none; they are durable when this returns."""
+        rows = [
+            (event.device_id, event.run_id, event.kind, event.reason, event.unix_secs, encode_state(event.state))
+            for event in events
+        ]
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
 
     def close(self) -> None:
         """Closes the database and lets the next writer in. May be called twice.
@@ -225,10 +255,18 @@ class RecordReader:
         return int(seq)
 
     def best(self, task_id: str) -> Record | None:
-        """The incumbent: the verified record of the lowest cost; the earlier one where two are equal."""
+        """The incumbent: the verified record of the lowest cost; the earlier one where two are equal.
+
+        Of a candidate with revisions the last one counts, and only that.
+        """
+        revised = (
+            " AND NOT EXISTS (SELECT 1 FROM records AS later WHERE later.workload = records.workload"
+            " AND later.device_class = records.device_class AND later.candidate = records.candidate"
+            " AND later.seq > records.seq AND later.revision > 0)"
+        )
         rows = self._rows(
             "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND cost_secs IS NOT NULL"
-            " AND verified = 1 ORDER BY cost_secs, seq LIMIT 1",
+            f" AND verified = 1{revised if self._has_revisions() else ''} ORDER BY cost_secs, seq LIMIT 1",
             *_split(task_id),
         )
         return decode_record(*rows[0]) if rows else None
@@ -245,14 +283,12 @@ class RecordReader:
         return {candidate for (candidate,) in rows}
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
-        """Number of records by outcome, of one task or of all; outcomes without a record are left out."""
+        """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
+        trials = f"SELECT outcome, count(*) FROM records WHERE {'revision = 0' if self._has_revisions() else '1'}"
         if task_id is None:
-            rows = self._rows("SELECT outcome, count(*) FROM records GROUP BY outcome")
+            rows = self._rows(f"{trials} GROUP BY outcome")
         else:
-            rows = self._rows(
-                "SELECT outcome, count(*) FROM records WHERE workload = ? AND device_class = ? GROUP BY outcome",
-                *_split(task_id),
-            )
+            rows = self._rows(f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *_split(task_id))
         return {Outcome(outcome): count for outcome, count in rows}
 
     def workloads(self) -> list[Workload]:
@@ -267,6 +303,37 @@ class RecordReader:
             " JOIN workloads ON hash = workload ORDER BY tasks.rowid"
         )
         return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
+
+    def device_events(self, limit: int, leases: bool = False) -> list[DeviceEvent]:
+        """The last ``limit`` changes of devices, the oldest first; those of a lease alone only with ``leases``."""
+        if not self._has_device_events():
+            return []
+        lease_kinds = ("", "") if leases else LEASE_KINDS
+        rows = self._rows(
+            "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
+            " WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?",
+            *lease_kinds,
+            limit,
+        )
+        return [_device_event(row) for row in reversed(rows)]
+
+    def device_states(self) -> dict[str, DeviceEvent]:
+        """The last change of every device, by device id: its state is the device's state."""
+        if not self._has_device_events():
+            return {}
+        rows = self._rows(
+            "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
+            " WHERE seq IN (SELECT max(seq) FROM device_events GROUP BY device) ORDER BY device"
+        )
+        return {row[0]: _device_event(row) for row in rows}
+
+    def _has_device_events(self) -> bool:
+        """A store of an older version is only brought up to date by the next run that writes to it."""
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'device_events'"))
+
+    def _has_revisions(self) -> bool:
+        """A store of an older version is only brought up to date by the next run that writes to it."""
+        return bool(self._rows("SELECT 1 FROM pragma_table_info('records') WHERE name = 'revision'"))
 
     def meta(self) -> dict[str, str]:
         """What the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
@@ -352,7 +419,22 @@ def _open_readonly(path: Path) -> sqlite3.Connection:
     raise AssertionError("unreachable: the last mode returns or raises")
 
 
-def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+def _device_event(row: tuple[str, str, str, str, bytes, float, int]) -> DeviceEvent:
+    device, run_id, kind, reason, state, unix_secs, seq = row
+    return DeviceEvent(device, run_id, kind, reason, decode_state(state), unix_secs, seq)
+
+
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring a store of an older version up to date, all of it or nothing."""
+    for number in range(version + 1, SCHEMA_VERSION + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{_MIGRATIONS[number]}"
+            f"UPDATE meta SET value = '{number}' WHERE key = 'schema_version';COMMIT;"
+        )
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema's version. Raises :class:`RecordStoreError` where there is none, or a newer one."""
     try:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
         version = int(row[0]) if row else 0
@@ -367,6 +449,7 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} has schema version {version} and this fleet-tune reads up to version {SCHEMA_VERSION}",
             "use the newer fleet-tune that wrote it, or choose another folder with --out",
         )
+    return version
 
 
 def _not_ours(path: Path) -> RecordStoreError:

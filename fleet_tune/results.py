@@ -36,8 +36,8 @@ class Progress:
     """One snapshot of a session.
 
     ``outcomes``: trials of this store by outcome (earlier runs included), ``trials``: their sum; ``new_trials``: those
-    of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. Limits are None where
-    the user set none.
+    of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. ``device_changes``: how
+    many changes of devices this run has kept, other than leases. Limits are None where the user set none.
     """
 
     phase: str
@@ -51,6 +51,7 @@ class Progress:
     queues: Mapping[str, int]
     devices: Mapping[str, str]
     tasks: tuple[TaskProgress, ...]
+    device_changes: int = 0
 
     @property
     def network_secs(self) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from actors.builder import Builder
+from actors.builder import Builder, Worker
 from actors.calls import Shared, remote_actor
 from actors.cluster import connected
-from actors.device import DeviceActor
+from actors.device import device_actor
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
 from devices.device import Device
 from devices.simulated import SIMULATED_CPU, Faults, SimulatedBuilder, SimulatedDevice
-from fleet_tune.domain import DeviceClass, Task, Workload
+from fleet_tune.domain import DeviceClass, Record, StopRule, Task, Workload
+from fleet_tune.records import RecordReader
 from fleet_tune.sketch import Sketch, Tile
 from policies.stopping import decide
 
@@ -33,16 +34,25 @@ def ray_cluster() -> Iterator[None]:
         yield
 
 
-def search_task(name: str, extent: int = 64, weight: int = 1) -> SearchTask:
+def search_task(name: str, extent: int = 64, weight: int = 1, device_class: DeviceClass = CLASS) -> SearchTask:
     """A task with one undescribed sketch of two tiles."""
-    task = Task(Workload(name, name, 1e6, "{}"), CLASS, weight)
+    task = Task(Workload(name, name, 1e6, "{}"), device_class, weight)
     sketch = Sketch(0, "toy", f"{name} trace", (Tile(extent, 3, 64), Tile(extent, 2, 64)), (), "a toy")
     return SearchTask(task, (sketch,), SIMULATED_CPU)
 
 
+def trials(store: Path) -> list[Record]:
+    """The records of trials in a store, without revisions."""
+    with RecordReader(store) as reader:
+        return [record for record in reader if record.revision == 0]
+
+
 @contextlib.contextmanager
-def open_simulated(faults: Faults, seed: int) -> Iterator[Device]:
-    yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed)
+def open_simulated(faults: Faults, seed: int, noise: float = 0.02) -> Iterator[Device]:
+    yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed, noise=noise)
+
+
+OpenDevice = Callable[[], contextlib.AbstractContextManager[Device]]
 
 
 @dataclass
@@ -52,11 +62,16 @@ class Fleet:
     store: Path
     tasks: tuple[SearchTask, ...]
     device_faults: tuple[Faults, ...] = (Faults(),)
+    open_devices: tuple[OpenDevice, ...] = ()  # instead of simulated ones
+    make_builder: Callable[[], Worker] | None = None  # instead of a simulated one
+    rule: StopRule = field(default_factory=StopRule)
     build_faults: Faults = field(default_factory=Faults)
     builders: int = 2
     run_id: str = "run"
     method: str = "random"
     device_patience_secs: float = 120.0
+    orders: Path | None = None
+    noise: float = 0.02
     actors: dict[str, Any] = field(default_factory=dict)
     shared: Shared[tuple[SearchTask, ...]] | None = None
 
@@ -69,13 +84,13 @@ class Fleet:
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
             self.shared, self.method, 0, Shared.put(recorder), None, None
         )
-        make_builder = partial(SimulatedBuilder, faults=self.build_faults, seed=99)
+        make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]
+        simulated = (partial(open_simulated, faults, at, self.noise) for at, faults in enumerate(self.device_faults))
+        open_devices = self.open_devices or tuple(simulated)
         devices = {
-            f"device-{at}": remote_actor(DeviceActor, restarts=-1).remote(
-                f"device-{at}", partial(open_simulated, faults, at), self.run_id, None
-            )
-            for at, faults in enumerate(self.device_faults)
+            f"device-{at}": device_actor().remote(f"device-{at}", open_device, self.run_id, None)
+            for at, open_device in enumerate(open_devices)
         }
         plan = SchedulerPlan(
             run_id=self.run_id,
@@ -89,13 +104,15 @@ class Fleet:
             seed=0,
             task_limit=per_task,
             device_patience_secs=self.device_patience_secs,
+            orders=self.orders,
+            rule=self.rule,
         )
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
             plan,
             recorder,
             {entry.task.id: searcher for entry in self.tasks},
             builders,
-            {name: (CLASS.name, device) for name, device in devices.items()},
+            {name: (self.tasks[0].task.device_class.name, device) for name, device in devices.items()},
         )
         self.actors = {"recorder": recorder, "searcher": searcher, "scheduler": scheduler, **devices}
         self.actors |= {f"builder-{at}": builder for at, builder in enumerate(builders)}

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from actors.recorder import Recorder, make_record
+from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.errors import StaleLeaseError
 from fleet_tune.records import RecordReader
 
 TASK = Task(Workload("17", "matmul", 2.0, "{}"), DeviceClass("cpu-2", '{"kind":"llvm"}'), 3)
@@ -92,3 +94,32 @@ async def test_a_restarted_recorder_continues_the_sequence(recorder: Recorder, t
     assert await again.last_seq() == before
     (after,) = await again.append([record(1)])
     assert after > before
+
+
+def leased(epoch: int, owner: str = "run") -> DeviceEvent:
+    state = DeviceState(lease=Lease(owner, 100.0 if owner else 0.0, epoch))
+    return DeviceEvent("here", "run", "leased" if owner else "released", "because", state, 1.0)
+
+
+async def test_results_of_an_old_lease_are_refused(recorder: Recorder, tmp_path: Path) -> None:
+    await recorder.append_device_events([leased(3)])
+    await recorder.append([record(0)], epoch=3)
+    await recorder.append([record(1)], epoch=4)  # overtook the event of its own lease
+    await recorder.append([record(2)])  # no device measured it: a failed build
+    with pytest.raises(StaleLeaseError, match="lease 2"):
+        await recorder.append([record(3)], epoch=2)
+    await recorder.append_device_events([leased(3, owner="")])
+    with pytest.raises(StaleLeaseError, match="lease 3"):
+        await recorder.append([record(4)], epoch=3)
+    stored = [found.candidate.decisions[0] for found in RecordReader(tmp_path / "records.db")]
+    assert stored == [0, 1, 2]
+
+
+async def test_a_restarted_recorder_knows_the_states_of_the_devices(recorder: Recorder, tmp_path: Path) -> None:
+    assert await recorder.device_states() == {}
+    await recorder.append_device_events([leased(3), leased(3, owner="")])
+    await recorder.close()
+    again = Recorder(str(tmp_path / "records.db"), {"network": "n"})
+    assert await again.device_states() == {"here": leased(3, owner="").state}
+    with pytest.raises(StaleLeaseError):
+        await again.append([record(0)], epoch=3)

@@ -144,6 +144,14 @@ def test_a_fingerprint_describes_the_device(bench: Bench) -> None:
     assert found.device_class.name
 
 
+def test_the_reference_kernel_is_the_fingerprints(bench: Bench) -> None:
+    found = bench.device.fingerprint()
+    again = bench.device.reference_secs()
+    # The same kernel on the same device; a shared machine may be off by a lot, a wrong kernel by orders of magnitude.
+    assert found.reference_secs / 20 < again < found.reference_secs * 20
+    assert bench.device.ping() >= 0.0
+
+
 def test_a_good_candidate_is_measured_and_verified(ready: Bench) -> None:
     measured = ready.measure("ok")
     assert (measured.outcome, measured.verified, measured.stopped) == (Outcome.OK, True, "maximum")
@@ -174,6 +182,10 @@ def test_a_lost_device_is_a_value_and_for_the_fingerprint_an_error(bench: Bench)
     assert not lost.outcome.blames_candidate
     with pytest.raises(DeviceUnreachableError):
         bench.lost.fingerprint()
+    with pytest.raises(DeviceUnreachableError):
+        bench.lost.reference_secs()
+    with pytest.raises(DeviceUnreachableError):
+        bench.lost.ping()
 
 
 def test_wrong_use_is_an_error(ready: Bench) -> None:

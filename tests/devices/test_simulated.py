@@ -5,8 +5,17 @@ import math
 import pytest
 
 from devices.artifact import Artifact, BuildFailure, BuildRequest, MeasureRequest
-from devices.simulated import Faults, Landscape, SimulatedBuilder, SimulatedDevice
+from devices.simulated import (
+    Drift,
+    Faults,
+    Landscape,
+    Link,
+    SimulatedBuilder,
+    SimulatedDevice,
+    VirtualClock,
+)
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
+from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError
 
 CLASS = DeviceClass("simulated", "{}")
 TASK = Task(Workload("w", "w", 1e6, "{}"), CLASS)
@@ -82,3 +91,59 @@ def test_builds_fail_on_request(outcome: Outcome) -> None:
     assert failed.measurement.build_secs == (7.0 if outcome is Outcome.BUILD_TIMEOUT else 0.5)
     assert isinstance(builder.build(BuildRequest(TASK, candidate(2))), Artifact)
     assert isinstance(builder.build(BuildRequest(TASK, None)), Artifact)
+
+
+def test_a_drifting_device_slows_down_towards_its_factor() -> None:
+    drift = Drift(2.0, settles_secs=10.0, begins_secs=5.0)
+    assert (drift.at(0.0), drift.at(5.0)) == (1.0, 1.0)
+    assert drift.at(15.0) == pytest.approx(2.0 - math.exp(-1.0))
+    assert drift.at(1e6) == pytest.approx(2.0)
+    clock = VirtualClock()
+    device = SimulatedDevice(CLASS, noise=0.0, landscape=Landscape(best_secs=0.1), drift=drift, clock=clock)
+    cool, cool_reference = measure(device, Candidate(TASK.id, 0, "s", ())), device.reference_secs()
+    clock.advance(1e6)
+    hot, hot_reference = measure(device, Candidate(TASK.id, 0, "s", ())), device.reference_secs()
+    assert cool.cost_secs == pytest.approx(0.1)
+    assert hot.cost_secs == pytest.approx(0.2)
+    # The reference kernel tells the drift.
+    assert hot_reference / cool_reference == pytest.approx(2.0)
+
+
+def test_a_slow_link_takes_its_time_and_changes_no_result() -> None:
+    link = Link(round_trip_secs=0.2, bytes_per_sec=1e5, round_trips=5, library_bytes=50_000)
+    assert link.secs == pytest.approx(5 * 0.2 + 0.5)
+    near, far = SimulatedDevice(CLASS), SimulatedDevice(CLASS, link=link)
+    fast, slow = measure(near, candidate(3)), measure(far, candidate(3))
+    assert slow.run_secs == fast.run_secs
+    assert slow.measure_secs - fast.measure_secs == pytest.approx(1.5)
+    assert far.ping() == 0.2
+
+
+def test_an_outage_loses_what_runs_into_it_and_ends_by_itself() -> None:
+    clock = VirtualClock()
+    device = SimulatedDevice(CLASS, faults=Faults(outages=((10.0, 20.0),)), landscape=Landscape(0.1), clock=clock)
+    long = Candidate(TASK.id, 0, "s", ())  # takes over a second
+    assert measure(device, long).outcome is Outcome.OK
+    clock.advance(9.5 - clock.now_secs)
+    assert measure(device, long).outcome is Outcome.DEVICE_LOST
+    clock.advance(15.0 - clock.now_secs)
+    with pytest.raises(DeviceUnreachableError):
+        device.reference_secs()
+    clock.advance(20.0 - clock.now_secs)
+    assert device.reference_secs() > 0
+    assert measure(device, long).outcome is Outcome.OK
+
+
+def test_a_device_may_answer_and_its_reference_kernel_fail() -> None:
+    device = SimulatedDevice(CLASS, faults=Faults(reference_fails=((0.0, 1.0),)))
+    device.ping()
+    with pytest.raises(ReferenceKernelError):
+        device.reference_secs()
+
+
+def test_devices_of_a_fleet_share_a_clock() -> None:
+    clock = VirtualClock(100.0)
+    devices = [SimulatedDevice(CLASS, seed=seed, clock=clock) for seed in (1, 2)]
+    spent = sum(measure(device, candidate(2)).measure_secs for device in devices)
+    assert clock.now_secs == pytest.approx(100.0 + spent)
+    assert devices[0].elapsed_secs + devices[1].elapsed_secs == pytest.approx(spent)

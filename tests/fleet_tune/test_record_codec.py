@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import RecordStoreError
-from fleet_tune.record_codec import BODY_VERSION, decode_record, encode_record
+from fleet_tune.record_codec import BODY_VERSION, decode_record, decode_state, encode_record, encode_state
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 durations = st.floats(min_value=0, max_value=1e6)
@@ -19,7 +20,14 @@ def measurements(draw: st.DrawFn) -> Measurement:
     outcome = draw(st.sampled_from(Outcome))
     runs = draw(st.lists(run_secs, min_size=1, max_size=10)) if outcome is Outcome.OK else []
     return Measurement(
-        outcome, tuple(runs), draw(durations), draw(durations), draw(texts), draw(st.booleans()), draw(texts)
+        outcome,
+        tuple(runs),
+        draw(durations),
+        draw(durations),
+        draw(texts),
+        draw(st.booleans()),
+        draw(texts),
+        draw(run_secs),
     )
 
 
@@ -40,6 +48,7 @@ def records(draw: st.DrawFn) -> Record:
         device_id=draw(texts),
         unix_secs=draw(durations),
         seq=draw(st.integers(0, 2**62)),
+        revision=draw(st.integers(0, 9)),
     )
 
 
@@ -93,3 +102,29 @@ def test_a_body_of_a_newer_version_is_refused_with_both_versions() -> None:
 def test_what_is_no_record_is_refused(body: bytes) -> None:
     with pytest.raises(RecordStoreError, match="record 7 cannot be read"):
         decode_record(body, 7)
+
+
+@given(
+    st.builds(
+        DeviceState,
+        st.sampled_from(Connectivity),
+        st.sampled_from(Health),
+        st.sampled_from(Admin),
+        st.builds(Lease, texts, durations, st.integers(0, 2**60)),
+        st.lists(texts, max_size=4).map(tuple),
+        st.integers(0, 50),
+        durations,
+        st.integers(0, 100),
+    )
+)
+def test_any_state_of_a_device_survives(state: DeviceState) -> None:
+    assert decode_state(encode_state(state)) == state
+
+
+def test_a_state_of_a_newer_version_or_none_at_all_is_refused() -> None:
+    fields = msgpack.unpackb(encode_state(DeviceState()))
+    with pytest.raises(RecordStoreError, match="version 99"):
+        decode_state(msgpack.packb({**fields, "version": 99}))
+    for body in (b"", b"\xc1", msgpack.packb({"version": 1}), msgpack.packb({**fields, "health": "fine"})):
+        with pytest.raises(RecordStoreError, match="cannot be read"):
+            decode_state(body)

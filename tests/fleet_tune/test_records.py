@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet_tune.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health, Lease
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.record_codec import encode_record
 from fleet_tune.records import SCHEMA_VERSION, RecordReader, RecordStore
 
 ZEN5 = DeviceClass("zen5", '{"kind":"llvm"}')
@@ -32,12 +34,13 @@ def _record(
     verified: bool = True,
     outcome: Outcome = Outcome.BUILD_ERROR,
     trace: str = "[]",
+    revision: int = 0,
 ) -> Record:
     if cost_secs is None:
         measurement = Measurement(outcome, detail="boom")
     else:
         measurement = Measurement(Outcome.OK, (cost_secs,), verified=verified)
-    return Record(uid, "run", Candidate(task_id, 0, "s0", decisions), trace, measurement, "dev", 1.0)
+    return Record(uid, "run", Candidate(task_id, 0, "s0", decisions), trace, measurement, "dev", 1.0, revision=revision)
 
 
 @pytest.fixture
@@ -117,6 +120,47 @@ def test_measured_ids_leave_out_candidates_whose_device_was_lost(store: RecordSt
     with RecordReader(path) as reader:
         expected = {record.candidate.id for record in [*done, lost_then_measured[0]]}
         assert reader.measured_ids("w1@zen5") == expected
+
+
+def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, path: Path) -> None:
+    store.append([_record("a", 1.0), _record("b", 1.1, decisions=(2,))])
+    with RecordReader(path) as reader:
+
+        def best() -> str | None:
+            found = reader.best("w1@zen5")
+            return None if found is None else found.uid
+
+        assert best() == "a"
+        store.append([_record("a-1", 1.2, revision=1)])
+        assert best() == "b"
+        # Marked: its device had drifted.
+        store.append([_record("b-1", 1.1, decisions=(2,), revision=1, verified=False)])
+        assert best() == "a-1"
+        store.append([_record("a-2", 3.0, revision=2), _record("b-2", 2.0, decisions=(2,), revision=2)])
+        assert best() == "b-2"
+        assert reader.counts() == {Outcome.OK: 2}
+        assert reader.counts("w1@zen5") == {Outcome.OK: 2}
+        assert [record.revision for record in reader] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_store_of_before_revisions_is_read_as_it_is_and_grows_when_it_is_written(path: Path) -> None:
+    with RecordStore(path) as store:
+        store.append([_record("a", 2.0), _record("b", 1.0)])
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "ALTER TABLE records DROP COLUMN revision; UPDATE meta SET value = '2' WHERE key = 'schema_version';"
+    )
+    connection.close()
+    with RecordReader(path) as reader:
+        best = reader.best("w1@zen5")
+        assert best is not None
+        assert best.uid == "b"
+        assert reader.counts() == {Outcome.OK: 2}
+    with RecordStore(path) as store, RecordReader(path) as reader:
+        store.append([_record("b-1", 3.0, revision=1)])
+        best = reader.best("w1@zen5")
+        assert best is not None
+        assert best.uid == "b-1"
 
 
 def test_counts_by_outcome_of_all_and_of_one_task(store: RecordStore, path: Path) -> None:
@@ -406,3 +450,70 @@ def test_a_writer_that_never_lets_go_is_named(path: Path, monkeypatch: pytest.Mo
         other.execute("ROLLBACK")
         other.close()
         assert store.append([_record("u")])
+
+
+def _event(device: str, kind: str = "lost", state: DeviceState | None = None) -> DeviceEvent:
+    return DeviceEvent(device, "run", kind, f"{device} {kind}", state or DeviceState(), 1.5)
+
+
+def test_changes_of_devices_are_kept_in_order_with_the_state_after_them(store: RecordStore, path: Path) -> None:
+    last = DeviceState(Connectivity.ONLINE, Health.GOOD, Admin.DRAINING, Lease("run", 9.5, 4), ("c", ""), 2, 0.0, 7)
+    events = [_event("a"), _event("b"), _event("a", "leased"), _event("a", "ordered", last)]
+    store.append_device_events(events[:1])
+    store.append_device_events(events[1:])
+    with RecordReader(path) as reader:
+        kept = reader.device_events(10, leases=True)
+        assert [event.seq for event in kept] == [1, 2, 3, 4]
+        assert [(e.device_id, e.kind, e.reason, e.run_id, e.unix_secs) for e in kept] == [
+            (e.device_id, e.kind, e.reason, e.run_id, e.unix_secs) for e in events
+        ]
+        assert kept[-1].state == last
+        assert [event.kind for event in reader.device_events(2)] == ["lost", "ordered"]
+        assert {name: event.seq for name, event in reader.device_states().items()} == {"a": 4, "b": 2}
+
+
+_VERSION_1 = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE workloads (
+    hash TEXT PRIMARY KEY, name TEXT NOT NULL, flop REAL NOT NULL, module TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE tasks (
+    workload TEXT NOT NULL REFERENCES workloads (hash), device_class TEXT NOT NULL,
+    target TEXT NOT NULL, weight INTEGER NOT NULL, PRIMARY KEY (workload, device_class)
+);
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE,
+    workload TEXT NOT NULL, device_class TEXT NOT NULL, candidate TEXT NOT NULL,
+    outcome TEXT NOT NULL, verified INTEGER NOT NULL, cost_secs REAL, body BLOB NOT NULL
+);
+CREATE INDEX records_by_cost ON records (workload, device_class, cost_secs) WHERE cost_secs IS NOT NULL;
+CREATE INDEX records_by_candidate ON records (workload, device_class, candidate, outcome);
+INSERT INTO meta VALUES ('schema_version', '1');
+"""
+
+
+def _write_version_1(path: Path) -> None:
+    """A database as the first version of the schema had it, with one record."""
+    path.parent.mkdir()
+    record = _record("a", 1.0)
+    row = ("a", "w1", "zen5", record.candidate.id, "ok", 1, 1.0, encode_record(record))
+    with sqlite3.connect(path) as connection:
+        connection.executescript(_VERSION_1)
+        columns = "uid, workload, device_class, candidate, outcome, verified, cost_secs, body"
+        connection.execute(f"INSERT INTO records ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    connection.close()
+
+
+def test_a_store_of_the_first_schema_is_read_as_it_is_and_brought_up_to_date_when_written(path: Path) -> None:
+    _write_version_1(path)
+    with RecordReader(path) as reader:
+        assert (reader.device_events(5), reader.device_states()) == ([], {})
+        assert reader.meta()["schema_version"] == "1"
+    with RecordStore(path) as store:
+        store.append_device_events([_event("a")])
+        store.append([_record("b", 2.0)])
+    with RecordReader(path) as reader:
+        assert reader.meta()["schema_version"] == str(SCHEMA_VERSION)
+        assert [record.uid for record in reader] == ["a", "b"]
+        assert [event.device_id for event in reader.device_events(5)] == ["a"]
+    RecordStore(path).close()  # and stays so

@@ -1,0 +1,100 @@
+"""What the dispatch asks of a device, and the Ray actor behind it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from actors.calls import WINDOW_WAIT_SECS, ask
+from fleet_tune.domain import Outcome, StopRule
+
+# The answer of a thread that has nothing else to do, on a machine that may be busy.
+_BEAT_SECS = 15.0
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
+    one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
+    """
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    detail: str = ""
+
+
+class DeviceHandle(Protocol):
+    """One device, seen from the dispatch. Every call may raise :class:`actors.calls.ActorLostError` (the process that
+    owns the device is gone, and comes back) and :class:`actors.calls.ActorTimeoutError`."""
+
+    async def check(self) -> float:
+        """Seconds of one run of the reference kernel, connecting first where that is needed.
+
+        Raises DeviceUnreachableError, ReferenceKernelError.
+        """
+
+    async def measure(
+        self,
+        artifacts: Sequence[Any],
+        references: Mapping[str, tuple[list[Any], float]],
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        """Measure and store a batch; see :meth:`actors.device.DeviceActor.measure`. Raises StaleLeaseError."""
+
+    async def beat(self) -> None:
+        """A sign of life of the process that owns the device, also while it measures."""
+
+    def restart(self) -> None:
+        """End that process, which hangs; another one takes its place."""
+
+
+class RemoteDevice:
+    """The actor of a device as a :class:`DeviceHandle`. ``target``: that of its class."""
+
+    def __init__(self, actor: Any, target: str, recorder: Any) -> None:
+        self._actor = actor
+        self._target = target
+        self._recorder = recorder
+
+    async def check(self) -> float:
+        secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the reference kernel")
+        return secs
+
+    async def measure(
+        self,
+        artifacts: Sequence[Any],
+        references: Mapping[str, tuple[list[Any], float]],
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        measuring = self._actor.measure.remote(artifacts, references, rule, self._recorder, epoch)
+        report: BatchReport = await ask(measuring, deadline_secs, "measure")
+        return report
+
+    async def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        reference: Any,
+        rule: StopRule,
+        rounds: int,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        # In lists, so that Ray does not fetch them on the way.
+        entered = [([artifact], revision) for artifact, revision in finalists]
+        running = self._actor.shoot_out.remote(entered, [reference], rule, rounds, self._recorder, epoch)
+        report: BatchReport = await ask(running, deadline_secs, "hold a shoot-out")
+        return report
+
+    async def beat(self) -> None:
+        await ask(self._actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
+
+    def restart(self) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
+            ray.kill(self._actor, no_restart=False)

@@ -1,0 +1,305 @@
+"""How the state of a device changes: what happened goes in, the new state and the reason come out.
+
+A pure state machine over :class:`fleet_tune.device_state.DeviceState`; every time is handed in as unix seconds.
+
+- A device gets work only while it is online, good and active (:func:`may_work`). Unknown and suspect mean that the
+  reference kernel comes first (:func:`needs_reference`).
+- An infrastructure failure (the device was lost, or its reference kernel failed) makes it suspect; the third since it
+  last proved itself quarantines it. A quarantine ends by itself, after ``PROBATION_SECS * 2 ** (earlier quarantines)``,
+  at most ``MAX_PROBATION_SECS``. The device is then on probation: the next failure quarantines it again, twice as long.
+- ``PROOF_RUNS`` measurements without a failure prove it: its failures and quarantines are forgotten.
+- A candidate that loses two devices is *poison* (:func:`is_poison`) and is blamed, not the devices: they are acquitted
+  of these failures.
+- A lease is given to a device that may work and that nobody holds; its epoch is one above the last. Whatever ends it
+  (its release, or the loss of the device, which passing the deadline counts as) makes later results of that epoch old,
+  and they are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
+
+QUARANTINE_LOSSES = 3
+PROBATION_SECS = 15.0
+MAX_PROBATION_SECS = 960.0
+PROOF_RUNS = 24
+HOPELESS_QUARANTINES = 4
+POISON_LOSSES = 2
+REFERENCE_EVERY_SECS = 120.0
+"""A device that works is asked for its reference kernel this often."""
+
+
+class NotAllowedError(ValueError):
+    """The event cannot happen in this state: the caller has not looked at it, or holds an old lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The device answers, for the first time or again."""
+
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePassed:
+    """The reference kernel ran, in ``secs`` per run."""
+
+    secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFailed:
+    """The device answers, but its reference kernel does not run."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The device does not answer any more. ``candidate_id``: which one it was running, empty for none."""
+
+    detail: str
+    candidate_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The device gave results that say nothing against it."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acquitted:
+    """A candidate turned out to be poison: the device was lost by its fault."""
+
+    candidate_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbationBegun:
+    """The quarantine is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Work for ``secs`` at most is given to the device by the run ``owner``."""
+
+    owner: str
+    secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The work under the lease ``epoch`` ended."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A person's order: ``admin`` is DRAINING, MAINTENANCE, RETIRED, or ACTIVE for "use it again"."""
+
+    admin: Admin
+    reason: str
+
+
+Event = (
+    Joined
+    | ReferencePassed
+    | ReferenceFailed
+    | Lost
+    | Measured
+    | Acquitted
+    | ProbationBegun
+    | Leased
+    | Released
+    | Ordered
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``state`` after the event and why. ``kept``: whether the store shall have it; counting alone is not kept."""
+
+    state: DeviceState
+    reason: str
+    kept: bool = True
+
+
+def may_work(state: DeviceState) -> bool:
+    """Whether the device may be leased: online, good, active, and free."""
+    return _usable(state) and state.health is Health.GOOD and not state.lease.held
+
+
+def needs_reference(state: DeviceState) -> bool:
+    """Whether the reference kernel must run before anything else does."""
+    return _usable(state) and state.health in (Health.UNKNOWN, Health.SUSPECT)
+
+
+def may_return(state: DeviceState) -> bool:
+    """Whether the device is worth waiting for, however long: it works, or will be tried again by itself. Not one that
+    people took out, that does not answer, or that failed its probation ``HOPELESS_QUARANTINES`` times."""
+    if state.admin is not Admin.ACTIVE:
+        return False
+    if state.health is Health.QUARANTINED:
+        return state.quarantines < HOPELESS_QUARANTINES
+    return state.connectivity is Connectivity.ONLINE
+
+
+def is_poison(losses: int) -> bool:
+    """Whether a candidate that ran while this many devices were lost is to blame, and not the devices."""
+    return losses >= POISON_LOSSES
+
+
+def may_try(lost_on: Collection[str], device_id: str, usable: Collection[str]) -> bool:
+    """Whether a candidate that lost the devices ``lost_on`` may be tried on ``device_id``: on another device if there
+    is one among the ``usable`` ones of its class, on the same where it is the only one."""
+    return device_id not in lost_on or not set(usable) - set(lost_on)
+
+
+def probation_secs(quarantines: int) -> float:
+    """Length of a quarantine after ``quarantines`` earlier ones: 15 s, 30 s, 60 s, ... 960 s."""
+    return float(min(MAX_PROBATION_SECS, PROBATION_SECS * 2.0 ** min(quarantines, 30)))
+
+
+def restored(state: DeviceState, admin: Admin) -> DeviceState:
+    """The state at the start of a run, from the last one that an earlier run kept and from what people want now.
+
+    Nothing is known of a device that was not watched: it is offline, and unknown unless it was quarantined. Its lease
+    is free (whoever held it is gone) with the epoch kept, so that the next one is higher. A device that was being
+    drained when the last run ended is in maintenance: nobody uses it."""
+    return replace(
+        state,
+        connectivity=Connectivity.OFFLINE,
+        health=state.health if state.health is Health.QUARANTINED else Health.UNKNOWN,
+        admin=Admin.MAINTENANCE if admin is Admin.DRAINING else admin,
+        lease=Lease(epoch=state.lease.epoch),
+    )
+
+
+def step(state: DeviceState, event: Event, now_unix_secs: float) -> Change:
+    """The state after ``event`` with the reason. An event that changes nothing gives the same state, not kept.
+
+    Raises :class:`NotAllowedError` for a lease of a device that may not work, and for the release of an old epoch.
+    """
+    change = _step(state, event, now_unix_secs)
+    return change if change.state != state else Change(state, change.reason, kept=False)
+
+
+def _step(state: DeviceState, event: Event, now: float) -> Change:
+    match event:
+        case Joined(detail):
+            if state.connectivity is Connectivity.ONLINE:
+                return Change(state, "it answers as before")
+            health = Health.SUSPECT if state.losses else Health.UNKNOWN
+            if state.health is Health.QUARANTINED:
+                health = Health.QUARANTINED
+            joined = replace(state, connectivity=Connectivity.ONLINE, health=health)
+            return Change(joined, f"it answers{_of(detail)}: reference kernel first")
+        case ReferencePassed(secs):
+            if not needs_reference(state):
+                return Change(state, f"the reference kernel runs in {secs * 1e3:.3g} ms")
+            good = replace(state, health=Health.GOOD)
+            return Change(good, f"the reference kernel runs in {secs * 1e3:.3g} ms")
+        case ReferenceFailed(detail):
+            return _failed(_free(state), "", f"the reference kernel fails{_of(detail)}", now)
+        case Lost(detail, candidate_id):
+            if state.connectivity is Connectivity.OFFLINE:
+                return Change(state, f"it does not answer{_of(detail)}")
+            gone = replace(_free(state), connectivity=Connectivity.OFFLINE)
+            return _failed(gone, candidate_id, f"it does not answer{_of(detail)}", now)
+        case Measured(count):
+            good_runs = state.good_runs + count
+            if good_runs < PROOF_RUNS or not (state.losses or state.quarantines):
+                return Change(replace(state, good_runs=min(good_runs, PROOF_RUNS)), "measured", kept=False)
+            proved = replace(state, losses=(), quarantines=0, good_runs=PROOF_RUNS)
+            return Change(proved, f"{PROOF_RUNS} measurements without a failure: earlier ones are forgotten")
+        case Acquitted(candidate_id):
+            return _acquitted(state, candidate_id)
+        case ProbationBegun():
+            if state.health is not Health.QUARANTINED or now < state.until_unix_secs:
+                return Change(state, "not quarantined, or not for long enough")
+            # One failure short of the next quarantine.
+            losses = state.losses[1 - QUARANTINE_LOSSES :]
+            on_probation = replace(state, health=Health.SUSPECT, until_unix_secs=0.0, losses=losses)
+            return Change(on_probation, "the quarantine is over: on probation, reference kernel first")
+        case Leased(owner, secs):
+            if not may_work(state):
+                raise NotAllowedError(
+                    f"a device that is {state.word} cannot be leased" if not state.lease.held else "held"
+                )
+            if not owner or secs <= 0:
+                raise NotAllowedError(f"a lease needs an owner and a positive time, got {owner!r} and {secs}")
+            lease = Lease(owner, now + secs, state.lease.epoch + 1)
+            return Change(replace(state, lease=lease), f"leased to run {owner} for {secs:.0f} s")
+        case Released(epoch):
+            if not state.lease.held or epoch != state.lease.epoch:
+                raise NotAllowedError(f"lease {epoch} is not the one in force ({state.lease})")
+            return Change(_free(state), "its work is done")
+        case Ordered(admin, reason):
+            return _ordered(state, admin, reason)
+
+
+def _usable(state: DeviceState) -> bool:
+    return state.connectivity is Connectivity.ONLINE and state.admin is Admin.ACTIVE
+
+
+def _failed(state: DeviceState, candidate_id: str, reason: str, now: float) -> Change:
+    losses = (*state.losses, candidate_id)
+    failed = replace(state, losses=losses, good_runs=0)
+    if state.health is Health.QUARANTINED:
+        return Change(failed, reason)
+    if len(losses) < QUARANTINE_LOSSES:
+        return Change(replace(failed, health=Health.SUSPECT), f"{reason} (failure {len(losses)})")
+    secs = probation_secs(state.quarantines)
+    quarantined = replace(
+        failed, health=Health.QUARANTINED, quarantines=state.quarantines + 1, until_unix_secs=now + secs
+    )
+    return Change(quarantined, f"{reason}: quarantined for {secs:.0f} s (time {quarantined.quarantines})")
+
+
+def _acquitted(state: DeviceState, candidate_id: str) -> Change:
+    losses = tuple(lost for lost in state.losses if lost != candidate_id)
+    if not candidate_id or losses == state.losses:
+        return Change(state, "not lost by this candidate")
+    # Where nothing is left against it, its quarantines were unjust too.
+    quarantines = state.quarantines if losses else 0
+    acquitted = replace(state, losses=losses, quarantines=quarantines)
+    reason = f"lost by the fault of candidate {candidate_id[:12]}, which is poison"
+    if state.health is Health.QUARANTINED and len(losses) < QUARANTINE_LOSSES:
+        acquitted = replace(acquitted, health=Health.SUSPECT, quarantines=max(0, quarantines - 1), until_unix_secs=0.0)
+        reason = f"{reason}: out of quarantine, reference kernel first"
+    return Change(acquitted, reason)
+
+
+def _ordered(state: DeviceState, admin: Admin, reason: str) -> Change:
+    if admin is Admin.ACTIVE:
+        idle = state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED
+        if idle:
+            return Change(state, "in use already")
+        # Whoever resumes a device vouches for it; the reference kernel still decides.
+        resumed = replace(
+            state, admin=admin, health=Health.UNKNOWN, losses=(), quarantines=0, until_unix_secs=0.0, good_runs=0
+        )
+        return Change(resumed, f"resumed{_of(reason)}: reference kernel first")
+    if admin is Admin.DRAINING:
+        if state.admin in (Admin.MAINTENANCE, Admin.RETIRED):
+            return Change(state, f"in {state.admin} already")
+        if not state.lease.held:
+            return Change(replace(state, admin=Admin.MAINTENANCE), f"drained{_of(reason)}: it had nothing to do")
+        return Change(replace(state, admin=admin), f"draining{_of(reason)}")
+    return Change(replace(state, admin=admin), f"{admin}{_of(reason)}")
+
+
+def _free(state: DeviceState) -> DeviceState:
+    """Without a lease; what was being drained is drained with its end."""
+    admin = Admin.MAINTENANCE if state.admin is Admin.DRAINING else state.admin
+    return replace(state, lease=Lease(epoch=state.lease.epoch), admin=admin)
+
+
+def _of(detail: str) -> str:
+    return f" ({detail})" if detail else ""

@@ -1,0 +1,39 @@
+"""What the search may learn from, and what it may not, is said in one place and is what happens."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from actors.searcher import group_observations
+from fleet_tune.domain import LESSONS, Candidate, Measurement, Outcome, Record
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(outcome: Outcome, number: int = 0) -> Record:
+    measurement = Measurement(outcome, (1e-3,) if outcome is Outcome.OK else (), detail=f"{outcome} says why")
+    return Record(f"u{number}", "run", Candidate("t@c", 0, "s", (number,)), "", measurement, "d", 1.0)
+
+
+def test_every_outcome_teaches_something_or_says_why_not() -> None:
+    assert set(LESSONS) == set(Outcome)
+    assert [outcome for outcome in Outcome if not outcome.blames_candidate] == [Outcome.DEVICE_LOST]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_search_learns_from_what_blames_the_candidate_and_from_nothing_else(outcome: Outcome) -> None:
+    observed = group_observations([record(outcome)], {"t@c": {"s": 0}})
+    if outcome is Outcome.DEVICE_LOST:
+        assert observed == {}
+        return
+    ((observation,),) = observed.values()
+    assert observation.cost_secs == (1e-3 if outcome is Outcome.OK else math.inf)
+
+
+def test_the_guide_says_the_same() -> None:
+    guide = (ROOT / "docs" / "devices.md").read_text()
+    for outcome, lesson in LESSONS.items():
+        assert f"| `{outcome}` | {'yes' if lesson.blames_candidate else 'no'} | {lesson.why} |" in guide
