@@ -1,12 +1,14 @@
 """Long-lived child processes of ours: how they start, talk to their parent, and end with it.
 
 A child is a fresh interpreter (never a fork of a process that has TVM loaded) that runs one module of this package.
-Parent and child share a socket pair; messages are msgpack maps with their length in front. The socket is the child's
-lifeline too: when the parent dies, however it dies, the kernel closes its end, and the child sees that and exits.
+Parent and child share a socket pair; messages are msgpack maps with their length in front, or plain bytes where the
+child runs on a board without msgpack. The socket is the child's lifeline too: when the parent dies, however it dies,
+the kernel closes its end, and the child sees that and exits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -21,8 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
-
 _LENGTH = struct.Struct("<Q")
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,16 +35,30 @@ class Channel:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Raises OSError when the other end is gone."""
+        import msgpack  # type: ignore[import-untyped]
+
         body = msgpack.packb(message, use_bin_type=True)
         self._socket.settimeout(None)
         self._socket.sendall(_LENGTH.pack(len(body)) + body)
 
     def receive(self, timeout_secs: float | None = None) -> dict[str, Any]:
         """The next message. Raises EOFError when the other end is gone, TimeoutError past the deadline."""
+        body = self.receive_bytes(timeout_secs)
+        import msgpack
+
+        message: dict[str, Any] = msgpack.unpackb(body, raw=False)
+        return message
+
+    def tell(self, body: bytes) -> None:
+        """Send a short message of bytes, or drop it: where the other end is stopped or gone, this one goes on."""
+        with contextlib.suppress(OSError):
+            self._socket.send(_LENGTH.pack(len(body)) + body, socket.MSG_DONTWAIT)
+
+    def receive_bytes(self, timeout_secs: float | None = None) -> bytes:
+        """The bytes of the next message, as :meth:`receive`."""
         deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
-        message: dict[str, Any] = msgpack.unpackb(self._read(length, deadline), raw=False)
-        return message
+        return self._read(length, deadline)
 
     def close(self) -> None:
         self._socket.close()

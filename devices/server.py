@@ -1,25 +1,32 @@
 """The device server: what ``fleet-tune device serve`` runs, and what a device actor starts for its own machine.
 
 It holds the listening socket, and keeps a child process on it that serves TVM RPC sessions
-(:mod:`devices.session_server`). A kernel that crashes costs its session's process; if the child itself dies, a new one
-takes over the same socket, and clients that connect in between wait in its queue.
+(:mod:`devices.session_server`). A kernel that crashes costs its session's process; if the child itself dies or falls
+silent, a new one takes over the same socket, and clients that connect in between wait in its queue.
+
+Nothing here needs more than Python, numpy and TVM.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import json
+import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 from devices.child import Child
 from devices.evaluator import load_decide
+from devices.limits import Limits, PrivateFolder, check_account, default_limits
+from devices.registration import Tracker
+from devices.session_server import Settings
 from fleet_tune.errors import FleetTuneError, UserError
 
 DEFAULT_KEY = ""
@@ -27,6 +34,10 @@ _START_TIMEOUT_SECS = 60.0
 # A child that dies sooner than this after its start is not tried again at once.
 _QUICK_DEATH_SECS = 5.0
 _MAX_QUICK_DEATHS = 5
+# A child that has not been heard of for so long is stopped or stuck, and is replaced; it speaks every second.
+_SILENCE_SECS = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class ServerStartError(FleetTuneError):
@@ -44,9 +55,13 @@ class DeviceServer:
     code as this user, so the default is loopback. ``threads``: threads that kernels run on (TVM's own default is half
     of the logical CPUs); None for all CPUs that this process may use. ``decide``: ``"module:function"`` of the rule
     that stops a measurement; None to stop at the rule's maximum only.
-    ``key``: what clients must name to be served (TVM's routing label, no secret).
+    ``key``: what clients may name to be served, besides nothing (TVM's routing label, no secret). ``tracker``: where to
+    register, with a key of its own. ``limits``: of a session; None for the defaults. ``user``: whom everything runs as
+    that clients reach; None for the user of this process. ``log``: gets a line for what an operator should know.
 
     The server ends with the process that started it, also when that is killed.
+
+    Raises AccountError for a user that it cannot become.
     """
 
     def __init__(
@@ -56,15 +71,27 @@ class DeviceServer:
         threads: int | None = None,
         decide: str | None = None,
         key: str = DEFAULT_KEY,
+        *,
+        tracker: Tracker | None = None,
+        limits: Limits | None = None,
+        user: str | None = None,
+        log: Callable[[str], None] = _log.info,
     ) -> None:
         load_decide(decide)  # a wrong name is the caller's error, here and now
+        if user is not None:
+            check_account(user)
         self.host = host
         self.threads = threads or len(os.sched_getaffinity(0))
+        self.tvm_says = ""
         self._requested_port = port
         self._decide = decide
-        self._key = key
+        self._key = tracker.key if tracker is not None else key
+        self._tracker = tracker
+        self._limits = limits or default_limits()
+        self._user = user
+        self._log = log
         self._socket: socket.socket | None = None
-        self._folder: Path | None = None
+        self._private: PrivateFolder | None = None
         self._child: Child | None = None
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -93,13 +120,25 @@ class DeviceServer:
             raise RuntimeError("the device server is not started")
         return self._child.pid
 
+    @property
+    def folder(self) -> Path:
+        """The private folder for what clients send. RuntimeError before :meth:`start`."""
+        if self._private is None:
+            raise RuntimeError("the device server is not started")
+        return self._private.path
+
+    @property
+    def exposed(self) -> bool:
+        """Whether the port can be reached from other machines."""
+        return not is_loopback(self.host)
+
     def start(self) -> None:
         """Listen, start the child and return when it serves.
 
         Raises ServerAddressError if the address is taken or not ours, ServerStartError if the child does not start.
         """
         self._socket = self._listen()
-        self._folder = Path(tempfile.mkdtemp(prefix="fleet-tune-device-"))
+        self._private = PrivateFolder(self._user)
         try:
             self._child = self._start_child()
         except ServerStartError:
@@ -117,8 +156,8 @@ class DeviceServer:
             self._supervisor.join(10.0)
         if self._socket is not None:
             self._socket.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._private is not None:
+            self._private.remove()
 
     def serve_forever(self, ready: Callable[[DeviceServer], None] | None = None) -> None:
         """Start, call ``ready``, and serve until SIGTERM or SIGINT (main thread only).
@@ -160,9 +199,17 @@ class DeviceServer:
 
     def _start_child(self) -> Child:
         assert self._socket is not None
-        arguments = [f"--socket={self._socket.fileno()}", f"--key={self._key}", f"--folder={self._folder}"]
-        if self._decide is not None:
-            arguments.append(f"--decide={self._decide}")
+        assert self._private is not None
+        settings = Settings(
+            listening=self._socket.fileno(),
+            lock=self._private.lock,
+            folder=str(self._private.path),
+            key=self._key,
+            decide=self._decide,
+            limits=self._limits,
+            tracker=self._tracker,
+            user=self._user,
+        )
         environment = {
             "TVM_NUM_THREADS": str(self.threads),
             "OMP_NUM_THREADS": str(self.threads),
@@ -170,9 +217,11 @@ class DeviceServer:
             # Starts in half the time and half the memory; a device runs kernels and compiles none.
             "TVM_USE_RUNTIME_LIB": "1",
         }
-        child = Child("devices.session_server", arguments, environment, pass_fds=[self._socket.fileno()])
+        child = Child(
+            "devices.session_server", [settings.to_json()], environment, pass_fds=[settings.listening, settings.lock]
+        )
         try:
-            child.channel.receive(_START_TIMEOUT_SECS)
+            self.tvm_says = str(_message(child, _START_TIMEOUT_SECS)["tvm_says"])
         except (EOFError, OSError) as error:
             reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
             child.kill()
@@ -185,12 +234,12 @@ class DeviceServer:
         while True:
             assert self._child is not None
             started = time.monotonic()
-            self._child.wait()
+            reason = self._listen_to(self._child)
             if self._stopping.is_set():
                 return
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < _QUICK_DEATH_SECS else 0
-            reason = self._child.obituary()
             self._child.kill()
+            self._log(f"the process that serves clients is replaced: {reason}")
             try:
                 if quick_deaths >= _MAX_QUICK_DEATHS:
                     raise ServerStartError(f"the device server's process keeps dying: {reason}")
@@ -204,6 +253,33 @@ class DeviceServer:
                 child.kill()
                 return
 
+    def _listen_to(self, child: Child) -> str:
+        """Hear the child out until it ends or falls silent; returns which."""
+        while True:
+            try:
+                message = _message(child, _SILENCE_SECS)
+            except TimeoutError:
+                return f"it was not heard of for {_SILENCE_SECS:g} s"
+            except (EOFError, OSError, ValueError):
+                return child.obituary() if not self._stopping.is_set() else ""
+            if "log" in message:
+                self._log(str(message["log"]))
+
+
+def _message(child: Child, timeout_secs: float) -> dict[str, Any]:
+    """The child's next message. Raises EOFError, OSError, ValueError, TimeoutError."""
+    message = json.loads(child.channel.receive_bytes(timeout_secs))
+    return message if isinstance(message, dict) else {}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listening address is reached from this machine alone. A name counts with the address that it has."""
+    try:
+        address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+        return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+    except (OSError, ValueError, IndexError):
+        return False
+
 
 def serve(
     host: str = "127.0.0.1",
@@ -212,12 +288,22 @@ def serve(
     decide: str | None = None,
     key: str = DEFAULT_KEY,
     announce: Callable[[str], None] = print,
+    *,
+    tracker: Tracker | None = None,
+    limits: Limits | None = None,
+    user: str | None = None,
+    log: Callable[[str], None] = _log.info,
 ) -> None:
-    """Serve this machine as a device until SIGTERM or SIGINT; ``announce`` gets one line when it is ready.
+    """Serve this machine as a device until SIGTERM or SIGINT; ``announce`` gets one line when it is ready, ``log`` what
+    happens later, and first of all TVM's warning where the address can be reached from other machines.
 
-    Raises ServerAddressError, ServerStartError.
+    Raises ServerAddressError, ServerStartError, AccountError.
     """
-    server = DeviceServer(host, port, threads, decide, key)
-    server.serve_forever(
-        lambda ready: announce(f"device server ready on {ready.host}:{ready.port} ({ready.threads} threads)")
-    )
+    server = DeviceServer(host, port, threads, decide, key, tracker=tracker, limits=limits, user=user, log=log)
+
+    def ready(running: DeviceServer) -> None:
+        if running.exposed:
+            log(f"{running.host} can be reached from other machines. {running.tvm_says}")
+        announce(f"device server ready on {running.host}:{running.port} ({running.threads} threads)")
+
+    server.serve_forever(ready)

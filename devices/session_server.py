@@ -1,72 +1,104 @@
 """The child process of :class:`devices.server.DeviceServer`: accepts TVM RPC clients and forks one process for each.
 
-Run as ``python -m devices.session_server``. It speaks the handshake of TVM's RPC server and hands the connection to
-TVM's own server loop, in a forked session process. TVM's Python server, which does the same, ends for good when a
-session process dies of a crashing kernel, and waits for ever on a client that connects and says nothing; this one
-notes how the session ended and takes the next client at once.
+Run as ``python -m devices.session_server SETTINGS``. It speaks the handshake of TVM's RPC server
+(:mod:`devices.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's Python
+server, which does the same, ends for good when a session process dies of a crashing kernel, and waits for ever on a
+client that connects and says nothing; this one notes how the session ended and takes the next client at once. It never
+waits for anything but events, so it answers those who watch it, and its parent, while a session runs.
 
-On top of TVM's functions a session has, for our own clients:
-
-- ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.evaluator`);
-- ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.machine.describe`);
-- ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
-- ``fleet_tune.last_exit()``: how the session before this one ended, empty if it ended in order.
+On top of TVM's functions a session has those of :mod:`devices.session_functions`.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
-import logging
 import math
 import os
 import select
 import shutil
 import signal
 import socket
-import struct
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from devices.child import describe_exit, die_with_parent, parent_channel, read_in_background, without_torch
-from devices.evaluator import (
-    Decide,
-    batch_timer,
-    decode_request,
-    encode_evaluation,
-    evaluate,
-    killed_after,
-    load_decide,
-)
-from devices.machine import describe, native_target
+from devices.child import Channel, describe_exit, die_with_parent, parent_channel, read_in_background, without_torch
+from devices.evaluator import load_decide
+from devices.handshake import Client, HandshakeError, read_client
+from devices.limits import Limits, become, confine
+from devices.registration import Registration, Tracker
 
-HANDSHAKE_TIMEOUT_SECS = 2.0
+# The parent hears of this process so often; without that it is replaced.
+HEARTBEAT_SECS = 1.0
 SILENCE_TIMEOUT_SECS = 30.0
-_INT = struct.Struct("<i")
-# A batch may take a little longer than the rule's timeout before the kernel ends the process.
-_TIMEOUT_SLACK = 1.05
+# A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is let pass.
+_STOPPED_SECS = 1.0
+# After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
+_RETURN_SECS = 2.0
+# Connections at a time, and clients whose sessions' ends are kept.
+_MAX_CONNECTIONS = 128
+_MAX_ENDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the parent tells this process on its command line. ``listening``: descriptor of the listening socket;
+    ``lock``: that of the folder's lock, which is only held."""
+
+    listening: int
+    lock: int
+    folder: str
+    key: str
+    decide: str | None
+    limits: Limits
+    tracker: Tracker | None
+    user: str | None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        given = json.loads(text)
+        tracker = given.pop("tracker")
+        limits = Limits(**given.pop("limits"))
+        return cls(**given, limits=limits, tracker=Tracker(**tracker) if tracker else None)
+
+
+@dataclass
+class _Session:
+    """A forked process that serves ``client``."""
+
+    pid: int
+    client: Client
+    folder: Path
+    stopped_at: float | None = None
+    # Why we ended it ourselves, for its client; None where it ends by itself.
+    ended_for: str | None = None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
-    parser.add_argument("--key", required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="private folder for uploads")
-    parser.add_argument("--decide", help="module:function of the stopping rule")
-    options = parser.parse_args()
+    settings = Settings.from_json(sys.argv[1])
     channel = parent_channel()
-    read_in_background(channel, lambda _message: None, lambda: _remove(options.folder))
+    read_in_background(channel, lambda _message: None, lambda: _remove(Path(settings.folder)))
     without_torch()
-    decide = load_decide(options.decide)
-    listener = SessionServer(socket.socket(fileno=options.socket), options.key, options.folder, decide)
-    channel.send({"ready": True})
-    listener.run()
+    server = SessionServer(settings, channel)
+    if settings.user is not None:
+        become(settings.user)
+    channel.tell(json.dumps({"ready": True, "tvm_says": _what_tvm_says()}).encode())
+    server.run()
+
+
+def _what_tvm_says() -> str:
+    """TVM's own warning of exposing an RPC server: the paragraph of its documentation that says whom it trusts."""
+    import tvm.rpc
+
+    paragraphs = (" ".join(each.split()) for each in (tvm.rpc.__doc__ or "").split("\n\n"))
+    return next((each for each in paragraphs if "trusted" in each), "an RPC server runs whatever code it is sent")
 
 
 def _remove(folder: Path) -> None:
@@ -79,147 +111,217 @@ def _remove(folder: Path) -> None:
 
 
 class SessionServer:
-    """Accepts clients on a listening socket, one session at a time, until the process is killed."""
+    """Accepts clients on a listening socket, serves one session at a time, until the process is killed."""
 
-    def __init__(self, listening: socket.socket, key: str, folder: Path, decide: Decide | None) -> None:
-        import tvm.rpc.server as tvm_server
+    def __init__(self, settings: Settings, channel: Channel) -> None:
+        from devices.session_functions import SessionFunctions
 
-        _load_cuda_runtime()
-        for left in folder.glob("session-*"):  # of a process before this one that was killed
+        self._settings = settings
+        self._folder = Path(settings.folder)
+        self._channel = channel
+        for left in self._folder.glob("session-*"):  # of a process before this one that was killed
             shutil.rmtree(left, ignore_errors=True)
-        tvm_server.logger.setLevel(logging.WARNING)  # it notes every loaded kernel
-        self._tvm_server = tvm_server
-        self._listening = listening
-        self._key = key
-        self._folder = folder
-        self._last_exit = ""
+        self._functions = SessionFunctions(load_decide(settings.decide), settings.limits.upload_bytes)
+        self._listening = socket.socket(fileno=settings.listening)
+        self._listening.setblocking(False)
         self._silent: dict[socket.socket, float] = {}
-        _register(decide, lambda: self._last_exit)
+        self._waiting: deque[Client] = deque()
+        self._watching: set[socket.socket] = set()
+        self._session: _Session | None = None
+        self._ends: OrderedDict[str, str] = OrderedDict()
+        self._signals, wakeup = socket.socketpair()
+        self._signals.setblocking(False)
+        wakeup.setblocking(False)
+        self._wakeup = wakeup
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+        self._registration: Registration | None = None
 
     def run(self) -> None:
+        port = int(self._listening.getsockname()[1])
+        if self._settings.tracker is not None:
+            self._registration = Registration(self._settings.tracker, port, self._log)
+        beat_at = 0.0
         while True:
-            connection = self._next_client()
-            with connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                try:
-                    timeout_secs = self._handshake(connection)
-                except (OSError, struct.error, UnicodeDecodeError, ValueError):
-                    continue  # not a TVM client, or one that does not know our key
-                self._serve(connection, timeout_secs)
+            now = time.monotonic()
+            if now >= beat_at:
+                self._channel.tell(b"{}")
+                beat_at = now + HEARTBEAT_SECS
+            self._give_up_silent(now)
+            self._end_stopped(now)
+            if self._session is None and self._waiting:
+                self._start_session(self._waiting.popleft())
+            soon = HEARTBEAT_SECS / 4 if self._session and self._session.stopped_at else HEARTBEAT_SECS
+            self._handle_events(min(soon, beat_at - now))
 
-    def _next_client(self) -> socket.socket:
-        """The first connection that says something; those that say nothing for a while are closed."""
-        while True:
-            oldest = min(self._silent.values(), default=math.inf)
-            wait_secs = None if oldest == math.inf else max(0.0, oldest + SILENCE_TIMEOUT_SECS - time.monotonic())
-            readable, _, _ = select.select([self._listening, *self._silent], [], [], wait_secs)
-            for connection in readable:
-                if connection is self._listening:
-                    accepted, _ = self._listening.accept()
-                    self._silent[accepted] = time.monotonic()
+    def _handle_events(self, wait_secs: float) -> None:
+        waiting = {client.connection: client for client in self._waiting}
+        watched = [self._listening, self._signals, *self._silent, *waiting, *self._watching]
+        readable, _, _ = select.select(watched, [], [], max(0.0, wait_secs))
+        for ready in readable:
+            if ready is self._listening:
+                self._accept()
+            elif ready is self._signals:
+                self._reap()
+            elif ready in self._silent:
+                del self._silent[ready]
+                self._listen_to(ready)
+            elif ready in self._watching:
+                self._answer_watcher(ready)
+            else:  # a client that waits has nothing to say: it hung up
+                self._waiting.remove(waiting[ready])
+                ready.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:
+            return  # it hung up before it was accepted
+        if len(self._silent) + len(self._waiting) + len(self._watching) >= _MAX_CONNECTIONS:
+            connection.close()
+            return
+        self._silent[connection] = time.monotonic()
+
+    def _listen_to(self, connection: socket.socket) -> None:
+        """Hear what a new client wants."""
+        try:
+            client = read_client(connection)
+            if client.watches:
+                client.accept(self._settings.key)
+                connection.setblocking(False)
+                self._watching.add(connection)
+            elif not (client.key in ("", self._settings.key) or self._is_match_key(client.key)):
+                client.refuse()
+            else:
+                self._reap()  # a session of this client may have ended by itself a moment ago
+                session = self._session
+                if session is not None and client.name and client.name == session.client.name:
+                    self._waiting.appendleft(client)  # the device stays with the one that has it
+                    self._end_session(session, "")
                 else:
-                    del self._silent[connection]
-                    return connection
-            for connection, since in list(self._silent.items()):
-                if time.monotonic() - since > SILENCE_TIMEOUT_SECS:
-                    del self._silent[connection]
-                    connection.close()
+                    self._waiting.append(client)
+        except HandshakeError:
+            connection.close()
 
-    def _handshake(self, connection: socket.socket) -> float | None:
-        """The session timeout that the client asks for, if any. Raises ValueError for a client that is not for us."""
-        base = self._tvm_server.base
-        connection.settimeout(HANDSHAKE_TIMEOUT_SECS)
-        if _INT.unpack(base.recvall(connection, _INT.size))[0] != base.RPC_MAGIC:
-            raise ValueError("not a TVM RPC client")
-        (length,) = _INT.unpack(base.recvall(connection, _INT.size))
-        if not 0 < length < 4096:
-            raise ValueError("not a TVM RPC client")
-        words = base.recvall(connection, length).decode().split()
-        if not words or words[0] != f"client:{self._key}":
-            connection.sendall(_INT.pack(base.RPC_CODE_MISMATCH))
-            raise ValueError("the client asks for another key")
-        answer = f"server:{self._key}".encode()
-        connection.sendall(_INT.pack(base.RPC_CODE_SUCCESS) + _INT.pack(len(answer)) + answer)
-        connection.settimeout(None)
-        timeouts = [word.removeprefix("-timeout=") for word in words[1:] if word.startswith("-timeout=")]
-        return float(timeouts[-1]) if timeouts else None
+    def _is_match_key(self, key: str) -> bool:
+        return self._registration is not None and self._registration.accepts(key)
 
-    def _serve(self, connection: socket.socket, timeout_secs: float | None) -> None:
-        """Fork the session's process, wait until it ends and note how."""
+    def _answer_watcher(self, connection: socket.socket) -> None:
+        try:
+            received = connection.recv(64)
+            if received:
+                connection.send(received)
+                return
+        except OSError:
+            pass
+        self._watching.discard(connection)
+        connection.close()
+
+    def _give_up_silent(self, now: float) -> None:
+        for connection, since in list(self._silent.items()):
+            if now - since > SILENCE_TIMEOUT_SECS:
+                del self._silent[connection]
+                connection.close()
+
+    def _start_session(self, client: Client) -> None:
+        """Fork the session's process."""
+        try:
+            client.accept(self._settings.key)
+        except HandshakeError:
+            client.connection.close()
+            return
+        if self._registration is not None:
+            self._registration.taken()
         folder = Path(tempfile.mkdtemp(prefix="session-", dir=self._folder))
         own_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 die_with_parent(own_pid)
-                for other in (self._listening, *self._silent):
-                    other.close()
-                self._session(connection, folder, timeout_secs)
+                self._serve(client, folder)
             except BaseException as error:
                 print(f"session: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 os._exit(1)
             os._exit(0)
-        connection.close()
-        _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-        self._last_exit = describe_exit(code) if code else ""
-        shutil.rmtree(folder, ignore_errors=True)
+        client.connection.close()
+        self._session = _Session(pid, client, folder)
 
-    def _session(self, connection: socket.socket, folder: Path, timeout_secs: float | None) -> None:
+    def _serve(self, client: Client, folder: Path) -> None:
         """In the forked process: TVM's server loop over the connection, until the client closes it."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        others = [each.connection for each in self._waiting]
+        for other in (self._listening, self._signals, self._wakeup, *self._silent, *self._watching, *others):
+            other.close()
+        self._channel.close()
+        if self._registration is not None:
+            self._registration.close_inherited()
         os.chdir(folder)
-        _end_with_client(connection, timeout_secs)
-        work_folder = self._tvm_server.utils.tempdir(custom_path=str(folder / "files"))
-        self._tvm_server._server_env(None, work_folder)
-        self._tvm_server._ffi_api.ServerLoop(connection.fileno())
+        confine(self._settings.limits)
+        _end_with_client(client)
+        self._functions.serve(client.connection, folder / "files", self._ends.get(client.name, ""))
+
+    def _reap(self) -> None:
+        """Note how the session ended, or that it was stopped."""
+        try:
+            while self._signals.recv(256):
+                pass
+        except BlockingIOError:
+            pass
+        session = self._session
+        while session is not None:
+            pid, status = os.waitpid(session.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                session.stopped_at = time.monotonic()
+            elif os.WIFCONTINUED(status):
+                session.stopped_at = None
+            else:
+                break
+        if session is None:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        if session.ended_for is not None and code == -signal.SIGKILL:
+            end = session.ended_for
+        else:  # by itself, be it a moment before we meant to end it
+            end = describe_exit(code) if code else ""
+        self._ends[session.client.name] = end
+        self._ends.move_to_end(session.client.name)
+        while len(self._ends) > _MAX_ENDS:
+            self._ends.popitem(last=False)
+        shutil.rmtree(session.folder, ignore_errors=True)
+        self._session = None
+        if self._registration is not None:
+            self._registration.free(_RETURN_SECS if end else 0.0)
+
+    def _end_stopped(self, now: float) -> None:
+        session = self._session
+        if session is not None and session.stopped_at is not None and now - session.stopped_at > _STOPPED_SECS:
+            self._end_session(session, "it was stopped (SIGSTOP) and did not go on")
+
+    def _end_session(self, session: _Session, ended_for: str) -> None:
+        if session.ended_for is None:
+            session.ended_for = ended_for
+            os.kill(session.pid, signal.SIGKILL)
+
+    def _log(self, line: str) -> None:
+        self._channel.tell(json.dumps({"log": line}).encode())
 
 
-def _end_with_client(connection: socket.socket, timeout_secs: float | None) -> None:
+def _end_with_client(client: Client) -> None:
     """End this process once the client is gone or its session has expired, even while a kernel hangs."""
 
     def watch() -> None:
         poller = select.poll()
-        poller.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
-        poller.poll(None if timeout_secs is None else timeout_secs * 1000)
+        poller.register(client.connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+        wait_secs = math.inf if client.timeout_secs is None else client.timeout_secs
+        poller.poll(None if math.isinf(wait_secs) else wait_secs * 1000)
         # The server loop sees an orderly end too, and cleans up: give it a moment.
         threading.Event().wait(1.0)
         os._exit(0)
 
     threading.Thread(target=watch, name="client", daemon=True).start()
-
-
-def _load_cuda_runtime() -> None:
-    """TVM with its runtime library alone leaves CUDA's part out; without a driver on this machine it does not load."""
-    from tvm.base import _LOADED_LIBS
-    from tvm_ffi.libinfo import load_lib_ctypes
-
-    folder = Path(_LOADED_LIBS["tvm_runtime"]._name).resolve().parent
-    with contextlib.suppress(OSError, RuntimeError):
-        load_lib_ctypes("tvm", "tvm_runtime_cuda", "RTLD_LOCAL", extra_lib_paths=[folder])
-
-
-def _register(decide: Decide | None, last_exit: Callable[[], str]) -> None:
-    """Make our functions known to TVM; the sessions' processes, forked later, serve them."""
-    import tvm
-
-    def run(module: Any, entry: str, request: str, *tensors: Any) -> str:
-        rule, incumbent_secs, kind = decode_request(request)
-        run_batch = batch_timer(module, entry, tvm.device(kind, 0), tensors)
-
-        def guarded(runs: int) -> float:
-            with killed_after(rule.timeout_secs * _TIMEOUT_SLACK):
-                return run_batch(runs)
-
-        return encode_evaluation(evaluate(guarded, rule, incumbent_secs, decide))
-
-    functions = {
-        "evaluate": run,
-        "describe": lambda: json.dumps(describe()),
-        "native_target": native_target,
-        "last_exit": last_exit,
-    }
-    for name, function in functions.items():
-        tvm.register_global_func(f"fleet_tune.{name}", function, override=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,31 @@
-"""``python -m fleet_tune`` is the same as ``fleet-tune``."""
+"""``python -m fleet_tune`` is the same as ``fleet-tune``: this is where both begin.
 
-from fleet_tune.cli import run
+``fleet-tune device serve`` branches off before the rest of the command line is imported: a board lacks what that needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+_SERVE = ["device", "serve"]
+_EXTRA = "pip install 'fleet-tune[tune]'"
+
+
+def run() -> NoReturn:
+    """The console script."""
+    if sys.argv[1:3] == _SERVE:
+        from fleet_tune import cli_serve
+
+        sys.exit(cli_serve.main(sys.argv[3:]))
+    try:
+        from fleet_tune import cli
+    except ModuleNotFoundError as error:
+        print(f"error: this command needs {error.name}, which is not installed", file=sys.stderr)
+        print(f"next: {_EXTRA}; a device needs only 'fleet-tune device serve'", file=sys.stderr)
+        sys.exit(2)
+    cli.run()
+
 
 if __name__ == "__main__":
     run()

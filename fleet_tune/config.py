@@ -8,6 +8,7 @@
     target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
+    count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3
 
     [build]
     workers = 2                             # builder processes; default: from the number of cores
@@ -29,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from fleet_tune.errors import FleetFileError, UserError
 from fleet_tune.toml_lines import line_of, line_of_error
@@ -76,13 +77,15 @@ class _Frozen(BaseModel):
 
 
 class DeviceConfig(_Frozen):
-    """One device. ``threads`` and ``device_class`` are None where the device itself shall say."""
+    """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``count``: of devices
+    that a tracker hands out under one key; :func:`load_fleet` makes as many of it."""
 
     name: _Name
     connect: str = "local"
     target: str | dict[str, Any] = "native"
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     device_class: _Name | None = None
+    count: Annotated[int, Field(ge=1, le=256)] = 1
 
     @field_validator("connect")
     @classmethod
@@ -98,6 +101,14 @@ class DeviceConfig(_Frozen):
         if not target or (isinstance(target, str) and not target.strip()):
             raise ValueError('give "native", the name of a TVM target, or a table')
         return target
+
+    @field_validator("count")
+    @classmethod
+    def _one_address_is_one_device(cls, count: int, info: ValidationInfo) -> int:
+        connect = info.data.get("connect")
+        if count > 1 and connect is not None and not isinstance(parse_connection(connect), TrackerConnection):
+            raise ValueError("only a tracker has several devices")
+        return count
 
     @property
     def connection(self) -> Connection:
@@ -131,15 +142,17 @@ class FleetConfig(_Frozen):
         if self.source is None:
             return "the default fleet"
         index = [config.name for config in self.devices].index(device)
-        return self.source.where(("device", index, key))
+        return self.source.where(("device", self.source.tables[index], key))
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSource:
-    """A fleet file as read: its path for messages, and its text to find lines in."""
+    """A fleet file as read: its path for messages, and its text to find lines in. ``tables``: which of its
+    [[device]] tables each device of the fleet comes from."""
 
     path: Path
     text: str = field(repr=False)
+    tables: tuple[int, ...] = ()
 
     def where(self, path: Sequence[str | int]) -> str:
         """File and line of the value at ``path`` (see :func:`fleet_tune.toml_lines.line_of`)."""
@@ -175,18 +188,30 @@ def load_fleet(path: Path) -> FleetConfig:
     source = FleetSource(path, text)
     file = _validated(tables, source)
     names: dict[str, int] = {}
-    for index, device in enumerate(file.device):
-        if device.name in names:
-            first = source.where(("device", names[device.name], "name"))
-            raise FleetFileError(
-                f"{source.where(('device', index, 'name'))}: name = {device.name!r} is used already ({first})",
-                "give every device its own name",
-            )
-        names[device.name] = index
-    if not file.device:
+    devices: list[DeviceConfig] = []
+    for index, table in enumerate(file.device):
+        for device in _counted(table):
+            if device.name in names:
+                first = source.where(("device", names[device.name], "name"))
+                raise FleetFileError(
+                    f"{source.where(('device', index, 'name'))}: name = {device.name!r} is used already ({first})",
+                    "give every device its own name",
+                )
+            names[device.name] = index
+            devices.append(_relative_to(path.absolute().parent, device))
+    if not devices:
         raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
-    devices = tuple(_relative_to(path.absolute().parent, device) for device in file.device)
-    return FleetConfig(devices=devices, build=file.build, source=source)
+    source = FleetSource(path, text, tuple(names.values()))
+    return FleetConfig(devices=tuple(devices), build=file.build, source=source)
+
+
+def _counted(table: DeviceConfig) -> list[DeviceConfig]:
+    """The devices that a table stands for: itself, or ``count`` of them with numbers behind their names."""
+    if table.count == 1:
+        return [table]
+    return [
+        table.model_copy(update={"name": f"{table.name}-{number}", "count": 1}) for number in range(1, table.count + 1)
+    ]
 
 
 def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
@@ -246,6 +271,7 @@ _EXPECTED = {
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
     "threads": "a whole number from 1 to 4096",
     "device_class": _NAME_FORM,
+    "count": 'a whole number from 1 to 256; above 1 only with connect = "tracker://host:port/key"',
     "workers": "a whole number from 1 to 1024",
     "timeout_secs": "a number of seconds above 0, at most 3600",
 }

@@ -25,7 +25,9 @@ def make_artifact(native_target: str) -> MakeArtifact:
 
     ``what`` names its behaviour: "ok" (``B = 2 A + 1``), "wrong", "nan", "partial" (half of the output is unwritten),
     "packed" (as ok, on an argument that is packed in reverse), "crash" (segmentation fault), "abort", "hang" (after
-    making a folder "started" where it runs), "unlinked" (calls a function that is nowhere), "roots" (square roots).
+    making a folder "started" where it runs), "unlinked" (calls a function that is nowhere), "roots" (square roots),
+    "allocate" (memory without end), "outside" (writes far out of bounds), "overwrite" (right, and zeroes its input, out
+    of bounds of what it may write), "halt" (stops its own process).
     """
     from devices.linking import link
     from devices.targets import parse_target
@@ -74,6 +76,11 @@ def _functions(what: str, n: int) -> dict[str, object]:
         started = tvm.tirx.call_extern("int32", "mkdir", "started", 0o700)
         return a[i] + tvm.tirx.call_extern("int32", "sleep", started + 3600).astype("float32")
 
+    def allocate(i: object) -> object:
+        size = tvm.tirx.const(1 << 26, "int64")
+        block = tvm.tirx.call_extern("int64", "malloc", size)
+        return a[i] + tvm.tirx.call_extern("int64", "memset", block, 1, size).astype("float32")
+
     rules: dict[str, Callable[[object], object]] = {
         "ok": lambda i: a[i] * 2.0 + 1.0,
         "wrong": lambda i: a[i] * 2.0,
@@ -83,28 +90,48 @@ def _functions(what: str, n: int) -> dict[str, object]:
         "abort": call("raise", 6),
         "hang": hang,
         "unlinked": call("no_such_function_anywhere"),
+        "allocate": allocate,
+        "halt": call("raise", 19),
         "roots": lambda i: te.sqrt(a[i]),
     }
-    if what == "partial":
-        return {"main": _half(n)}
+    if what in ("partial", "outside", "overwrite"):
+        return {"main": _written(what, n)}
     functions = {"main": function("main", rules[what])}
     if what == "packed":
         functions["pack_0"] = function("pack_0", lambda i: a[n - 1 - i], "P")
     return functions
 
 
-def _half(n: int) -> object:
+def _written(what: str, n: int) -> object:
+    """Kernels that write what they should not, or not all that they should."""
     from tvm.script import tirx as T
 
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((n,), "float32"), B: T.Buffer((n,), "float32")) -> None:
+    def half(A: T.Buffer((n,), "float32"), B: T.Buffer((n,), "float32")) -> None:
         T.func_attr({"global_symbol": "main"})
         for i in range(n // 2):
             with T.sblock("B"):
                 v = T.axis.spatial(n // 2, i)
                 B[v] = A[v] * T.float32(2) + T.float32(1)
 
-    return main
+    @T.prim_func(s_tir=True)
+    def outside(A: T.Buffer((n,), "float32"), B: T.Buffer((n,), "float32")) -> None:
+        T.func_attr({"global_symbol": "main"})
+        for i in range(n):
+            with T.sblock("B"):
+                v = T.axis.spatial(n, i)
+                B[v + 1073741824] = A[v] * T.float32(2) + T.float32(1)
+
+    @T.prim_func(s_tir=True)
+    def overwrite(A: T.Buffer((n,), "float32"), B: T.Buffer((n,), "float32")) -> None:
+        T.func_attr({"global_symbol": "main"})
+        for i in range(n):
+            with T.sblock("B"):
+                v = T.axis.spatial(n, i)
+                B[v] = A[v] * T.float32(2) + T.float32(1)
+                A[v] = T.float32(0)
+
+    return {"partial": half, "outside": outside, "overwrite": overwrite}[what]
 
 
 @pytest.fixture(scope="module")

@@ -126,9 +126,9 @@ def test_a_session_killed_during_a_run_costs_one_candidate(
 
 def kill_when_hanging(server: DeviceServer, victim: psutil.Process) -> None:
     """Kill the process once the kernel that hangs says that it has started."""
-    assert server._folder is not None
+    assert server.folder.is_dir()
     deadline = time.monotonic() + 20
-    while not list(server._folder.glob("session-*/started")) and time.monotonic() < deadline:
+    while not list(server.folder.glob("session-*/started")) and time.monotonic() < deadline:
         threading.Event().wait(0.01)
     victim.kill()
 
@@ -204,8 +204,8 @@ def test_tensors_are_kept_within_the_limit(
 
 def test_uploaded_files_are_removed(device: RpcDevice, make_artifact: MakeArtifact, server: DeviceServer) -> None:
     assert measure(device, make_artifact("ok")).verified
-    assert server._folder is not None
-    assert [path for path in server._folder.rglob("*") if path.is_file()] == []
+    assert server.folder.is_dir()
+    assert [path for path in server.folder.rglob("*") if path.is_file()] == []
 
 
 def test_wrong_use_is_an_error(device: RpcDevice, make_artifact: MakeArtifact) -> None:

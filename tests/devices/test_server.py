@@ -82,10 +82,12 @@ def test_strangers_are_turned_away(server: DeviceServer) -> None:
 
 
 def test_a_session_that_expires_is_ended(server: DeviceServer) -> None:
-    session = RpcSession("127.0.0.1", server.port, timeout_secs=20, lifetime_secs=0.3)
+    from tvm import rpc
+
+    session = rpc.connect("127.0.0.1", server.port, session_timeout=0.3)
     wait_until(lambda: not psutil.Process(server.child_pid).children(), "the session's process is gone")
-    assert not session.alive()
-    session.close()
+    with pytest.raises(Exception, match=r"RPC|socket|closed|recv"):
+        session.get_function("runtime.NumThreads")
 
 
 def test_a_deadline_cuts_a_call_that_blocks(server: DeviceServer) -> None:
@@ -121,7 +123,7 @@ def test_stop_leaves_nothing_behind() -> None:
     server = DeviceServer(threads=1)
     server.start()
     session = RpcSession("127.0.0.1", server.port, timeout_secs=20)
-    port, folder = server.port, server._folder
+    port, folder = server.port, server.folder
     processes = [psutil.Process(server.child_pid), *psutil.Process(server.child_pid).children()]
     assert folder is not None
     server.stop()
@@ -156,7 +158,7 @@ import sys
 from devices.server import DeviceServer
 server = DeviceServer(threads=1)
 server.start()
-print(server.port, server._folder, flush=True)
+print(server.port, server.folder, flush=True)
 sys.stdin.readline()
 """
     with spawn(code) as owner:

@@ -59,6 +59,16 @@ timeout_secs = 30
 """
 
 
+def test_a_count_makes_devices_of_one_key(tmp_path: Path) -> None:
+    text = FULL.replace("= 8", "= 8\ncount = 3") + '[[device]]\nname = "last"\n'
+    fleet = _load(tmp_path, text)
+    assert [device.name for device in fleet.devices] == ["laptop", "jetson-1-1", "jetson-1-2", "jetson-1-3", "last"]
+    assert {device.connect for device in fleet.devices[1:4]} == {"tracker://10.0.0.1:9190/orin"}
+    assert {device.count for device in fleet.devices} == {1}
+    assert fleet.where("jetson-1-3", "threads").endswith("line 10")
+    assert fleet.where("last", "name").endswith("line 20")
+
+
 def test_a_fleet_file_is_read(tmp_path: Path) -> None:
     fleet = _load(tmp_path, FULL)
     assert fleet.devices == (
@@ -106,6 +116,13 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
         (
             FULL.replace("jetson-1", "laptop"),
             "FILE, line 7: name = 'laptop' is used already (FILE, line 3)",
+            "own name",
+        ),
+        (FULL.replace("= 2\n", "= 2\ncount = 2\n"), "FILE, line 5: count = 2 is not valid", "only with connect ="),
+        (FULL.replace("= 8", "= 8\ncount = 0"), "FILE, line 11: count = 0 is not valid", "a whole number from 1"),
+        (
+            FULL.replace("= 8", "= 8\ncount = 2").replace('"laptop"', '"jetson-1-2"'),
+            "FILE, line 7: name = 'jetson-1-2' is used already (FILE, line 3)",
             "own name",
         ),
         ('[device]\nname = "a"', 'FILE, line 1: device = {"name": "a"} is not valid', "double brackets"),

@@ -1,0 +1,189 @@
+"""TVM's RPC tracker, spoken to with a deadline on every wait.
+
+TVM's own client waits for ever: for a tracker that is away (60 s and again), for one that says nothing, and for a free
+device. The protocol is small: a magic number, then messages of ``[int32 length][JSON]``, each answered by one.
+
+- ``UPDATE_INFO``: who we are, ``{"key": "server:KEY", "addr": [host, port]}``; the summary lists those who said so.
+- ``PUT``: we are free, and whoever names this *match key* shall be served. A match key is used once.
+- ``REQUEST``: give me a free server; answered as soon as there is one.
+- ``GET_PENDING_MATCHKEYS``: those of our match keys that were not handed out yet.
+
+No TVM is loaded here: a board's server registers with this, and a device actor asks with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+MAGIC = 0x2F271
+_SUCCESS, _PUT, _REQUEST, _UPDATE_INFO, _SUMMARY, _PENDING = 0, 3, 4, 5, 6, 7
+_INT = struct.Struct("<i")
+# The summary of a fleet of thousands; what is longer is no tracker's answer.
+_MAX_ANSWER = 4 << 20
+_PRIORITY = 1  # TVM's default
+
+
+class TrackerError(Exception):
+    """The tracker could not be reached, did not answer in time, or said what no tracker says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A server that a tracker handed out; ``match_key`` opens one session with it."""
+
+    host: str
+    port: int
+    match_key: str
+
+
+class TrackerConnection:
+    """An open connection to the tracker at ``host:port``; ``timeout_secs`` bounds connecting and every answer.
+
+    Raises TrackerError, here and in every method; the connection is of no use afterwards.
+    """
+
+    def __init__(self, host: str, port: int, timeout_secs: float) -> None:
+        self._name = f"the tracker at {host}:{port}"
+        self._timeout_secs = timeout_secs
+        deadline = time.monotonic() + timeout_secs
+        try:
+            self._socket = socket.create_connection((host, port), timeout=timeout_secs)
+        except TimeoutError as error:
+            raise TrackerError(f"{self._name} cannot be reached within {timeout_secs:g} s") from error
+        except OSError as error:
+            raise TrackerError(f"{self._name} cannot be reached: {error.strerror or error}") from error
+        try:
+            self._send(_INT.pack(MAGIC), deadline)
+            if self._read(_INT.size, deadline) != _INT.pack(MAGIC):
+                raise TrackerError(f"{self._name} is no TVM RPC tracker")
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> TrackerConnection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def announce(self, key: str, host: str | None, port: int) -> None:
+        """Be listed as a server of ``key``; ``host`` None: where the tracker sees this connection come from."""
+        self._told(self.ask([_UPDATE_INFO, {"key": f"server:{key}", "addr": [host, port]}]), _SUCCESS)
+
+    def put(self, key: str, host: str | None, port: int, match_key: str) -> None:
+        """Offer a session under ``match_key``."""
+        self._told(self.ask([_PUT, key, [port, match_key], host]), _SUCCESS)
+
+    def pending(self) -> list[str]:
+        """Match keys of this connection that nobody was given yet."""
+        answer = self.ask([_PENDING])
+        if not isinstance(answer, list):
+            raise TrackerError(f"{self._name} answered {answer!r}")
+        return [str(key) for key in answer]
+
+    def request(self, key: str, user: str, timeout_secs: float) -> ServerAddress:
+        """The next free server of ``key``. Closing the connection takes the request back."""
+        try:
+            answer = self.ask([_REQUEST, key, user, _PRIORITY], timeout_secs)
+            code, (host, port, match_key) = answer
+            self._told(code, _SUCCESS)
+            return ServerAddress(str(host), int(port), str(match_key))
+        except (TypeError, ValueError) as error:
+            raise TrackerError(f"{self._name} answered a request with {answer!r}") from error
+
+    def count(self, key: str) -> tuple[int, int]:
+        """Servers that are listed under ``key``, and how many of them are free."""
+        try:
+            code, summary = self.ask([_SUMMARY])
+            self._told(code, _SUCCESS)
+            listed = sum(1 for server in summary["server_info"] if server["key"] == f"server:{key}")
+            return listed, int(summary["queue_info"].get(key, {}).get("free", 0))
+        except (KeyError, TypeError, ValueError) as error:
+            raise TrackerError(f"{self._name} sent no summary") from error
+
+    def ask(self, message: Sequence[Any], timeout_secs: float | None = None) -> Any:
+        """One message and its answer."""
+        wait_secs = self._timeout_secs if timeout_secs is None else timeout_secs
+        deadline = time.monotonic() + wait_secs
+        body = json.dumps(message).encode()
+        self._send(_INT.pack(len(body)) + body, deadline)
+        (length,) = _INT.unpack(self._read(_INT.size, deadline))
+        if not 0 < length <= _MAX_ANSWER:
+            raise TrackerError(f"{self._name} sent a message of {length} bytes")
+        try:
+            return json.loads(self._read(length, deadline))
+        except ValueError as error:
+            raise TrackerError(f"{self._name} sent what is not JSON") from error
+
+    def _told(self, code: Any, expected: int) -> None:
+        if code != expected:
+            raise TrackerError(f"{self._name} refused: {code!r}")
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        try:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            try:
+                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+                chunk = self._socket.recv(size - len(found))
+            except OSError as error:
+                raise self._lost(error) from error
+            if not chunk:
+                raise TrackerError(f"{self._name} closed the connection")
+            found += chunk
+        return bytes(found)
+
+    def _lost(self, error: OSError) -> TrackerError:
+        if isinstance(error, TimeoutError):
+            return TrackerError(f"{self._name} did not answer in time")
+        return TrackerError(f"{self._name}: {error.strerror or error}")
+
+
+def request_server(host: str, port: int, key: str, timeout_secs: float) -> ServerAddress:
+    """A free server of ``key`` from the tracker at ``host:port``, waited for until the deadline and then given up.
+
+    Raises TrackerError, which says whether the tracker is away, has no such server, or all of them are busy.
+    """
+    deadline = time.monotonic() + timeout_secs
+    # The tracker answers everything but a request at once.
+    answer_secs = min(5.0, timeout_secs)
+    with TrackerConnection(host, port, answer_secs) as connection:
+        try:
+            return connection.request(key, "fleet-tune", max(0.001, deadline - time.monotonic()))
+        except TrackerError as error:
+            if time.monotonic() < deadline:
+                raise
+            late = error
+    why = str(late)
+    with contextlib.suppress(TrackerError), TrackerConnection(host, port, answer_secs) as connection:
+        listed, free = connection.count(key)
+        why = (
+            f"of {listed} server(s) registered under {key!r} none became free"
+            if listed
+            else (f"no server is registered under {key!r}")
+        )
+        if listed and free:
+            why = f"{free} of {listed} server(s) under {key!r} are free now"
+    raise TrackerError(f"the tracker at {host}:{port} gave no server within {timeout_secs:g} s: {why}") from late
