@@ -208,7 +208,7 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
     weights: Counter[str] = Counter()
     workloads: dict[str, str] = {}
     for name, count in calls_of.items():
-        function = _workload_function(module[name])
+        function = normal_form(module[name])
         if not _can_be_scheduled(function):
             continue
         digest = workload_hash(function)
@@ -231,7 +231,7 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
     return tuple(tasks), workloads
 
 
-def _workload_function(function: Any) -> Any:
+def normal_form(function: Any) -> Any:
     """Normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
     return function.without_attr("op_pattern").with_attr("global_symbol", "main")
 

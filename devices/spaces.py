@@ -108,6 +108,18 @@ class DesignSpace:
             )
         return tuple(described)
 
+    def recognise(self, trace: Trace) -> Candidate | None:
+        """The candidate that a trace is, whoever wrote it; None where it follows none of the sketches or decides what
+        they leave no choice for. Only the instructions count, not the names of variables."""
+        plain = trace.simplified(remove_postproc=True)
+        text = open_text(plain)
+        for sketch, known in zip(self._open, self._descriptions, strict=True):
+            if sketch.trace_text == text:
+                decided = [plain.decisions.get(inst) for inst in plain.insts if inst.kind.name in SAMPLING]
+                vector = _vector(sketch, known.locations, decided)
+                return None if vector is None else Candidate(self._task.id, sketch.index, sketch.id, vector)
+        return None
+
     def schedule(self, candidate: Candidate) -> Scheduled:
         """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it."""
         schedule = self.apply(candidate)
@@ -229,6 +241,30 @@ def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector:
             raise ScheduleError(f"choice {vector[at]} of {decision}")
         values.append(int(vector[at]) if places is None else places[vector[at]])
     return values
+
+
+def _vector(
+    sketch: Sketch, locations: Sequence[tuple[int, ...] | None], values: Sequence[Any]
+) -> tuple[int, ...] | None:
+    """The decision vector of TVM's decisions, None where they are outside of the sketch's: :func:`_values` undone."""
+    vector: list[int] = []
+    for decision, places, value in zip(sketch.decisions, locations, values, strict=True):
+        if value is None:
+            return None
+        if isinstance(decision, Tile):
+            factors = [int(factor) for factor in value]
+            if len(factors) != decision.parts or prod(factors) != decision.extent or min(factors) < 1:
+                return None
+            if factors[-1] > decision.innermost_limit:
+                return None
+            vector += factors
+            continue
+        options = decision.values if isinstance(decision, Choice) else decision.locations
+        known = tuple(range(len(options))) if places is None else places
+        if int(value) not in known:
+            return None
+        vector.append(known.index(int(value)))
+    return tuple(vector)
 
 
 def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
