@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import secrets
 import statistics
 import time
 from collections.abc import Callable
@@ -11,14 +13,23 @@ from typing import Any, TypeVar
 from devices import fingerprint as fingerprints
 from devices.arguments import Array, all_finite, disagreement
 from devices.artifact import Artifact, MeasureRequest
-from devices.evaluator import Evaluation, decode_evaluation, encode_request, evaluate, load_decide
+from devices.evaluator import (
+    Evaluation,
+    batch_timer,
+    confirmed,
+    decode_evaluation,
+    encode_request,
+    evaluate,
+    load_decide,
+)
 from devices.failures import last_line
 from devices.rpc_session import RpcSession, SessionLostError, SessionTimeoutError
 from devices.targets import NATIVE, TargetError, default_device_class_name, device_kind, resolve_target
+from devices.tracker import TrackerError, request_server
 from devices.workbench import Workbench
 from fleet_tune.config import DeviceConfig
 from fleet_tune.domain import DeviceClass, Fingerprint, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError, UserError
 
 T = TypeVar("T")
 
@@ -28,13 +39,20 @@ PREPARE_TIMEOUT_SECS = 60.0
 REFERENCE_TIMEOUT_SECS = 150.0
 # A plain TVM server frees itself of a hanging kernel only when its session expires; renewed at half of this.
 PLAIN_SESSION_SECS = 300.0
+# How long a server that a tracker once gave us is waited for, before the tracker is asked again.
+HELD_SECS = 5.0
 # How a session's process ends by the fault of the kernel it ran. SIGKILL: out of memory.
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGKILL", "SIGTRAP", "SIGSYS")
+
+# Those that damage done to the process earlier can cause.
+_DAMAGE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT")
 
 
 class RpcDevice:
     """The device of ``config`` behind the server at ``host:port`` (see :class:`devices.device.Device`).
 
+    ``tracker_key``: ``host:port`` is a TVM RPC tracker's, which is asked for a server of this key. Such a server is
+    held as long as it works, and first sought where it was when its session is lost.
     ``decide``: ``"module:function"`` of the stopping rule, used against a plain TVM RPC server; our own server has its
     own. ``connect_timeout_secs``: how long an unreachable or busy server is waited for before the device counts as
     lost. ``cache_bytes``: tensors kept on the device between candidates.
@@ -51,11 +69,16 @@ class RpcDevice:
         key: str = "",
         connect_timeout_secs: float = 15.0,
         cache_bytes: int = 512 << 20,
+        tracker_key: str | None = None,
     ) -> None:
         self._config = config
         self._host = host
         self._port = port
         self._key = key
+        self._tracker_key = tracker_key
+        # Under which name our own servers know this client from one session to the next.
+        self._name = secrets.token_hex(8)
+        self._held: tuple[str, int] | None = None
         self._decide = load_decide(decide)
         self._connect_timeout_secs = connect_timeout_secs
         self._cache_bytes = cache_bytes
@@ -63,7 +86,6 @@ class RpcDevice:
         self._references: dict[str, Artifact] = {}
         self._expected: dict[str, _Expected] = {}
         self._bench: Workbench | None = None
-        self._plain = False
 
     @property
     def device_id(self) -> str:
@@ -84,6 +106,53 @@ class RpcDevice:
             self._disconnect()
             raise DeviceUnreachableError(self.device_id, str(error)) from error
 
+    def ping(self) -> float:
+        try:
+            session = self._fresh_on_loss(self._answering).session
+            started = time.monotonic()
+            if not session.alive():
+                raise SessionLostError("the session ended")
+            return time.monotonic() - started
+        except SessionLostError as error:
+            self._disconnect()
+            raise DeviceUnreachableError(self.device_id, str(error)) from error
+
+    def reference_secs(self) -> float:
+        try:
+            return self._fresh_on_loss(self._run_reference_kernel)
+        except SessionLostError as error:
+            self._disconnect()
+            raise DeviceUnreachableError(self.device_id, str(error)) from error
+        except UserError:
+            raise
+        except Exception as error:
+            raise ReferenceKernelError(self.device_id, last_line(error)) from error
+
+    def vitals(self) -> dict[str, float]:
+        bench = self._bench
+        if bench is None or not bench.session.ours:
+            return {}
+        try:
+            with bench.session.deadline(self._connect_timeout_secs):
+                found: dict[str, float] = json.loads(bench.session.function("fleet_tune.vitals")(bench.kind))
+        except SessionLostError:
+            self._disconnect()
+            return {}
+        except Exception:  # a server of an older version does not tell
+            return {}
+        return found
+
+    def _answering(self, bench: Workbench) -> Workbench:
+        """``bench``, if its session still answers."""
+        if not bench.session.alive():
+            raise SessionLostError("the session ended")
+        return bench
+
+    def _run_reference_kernel(self, bench: Workbench) -> float:
+        target = self._resolved_target(bench.session)
+        with bench.session.deadline(fingerprints.TIMEOUT_SECS):
+            return fingerprints.reference_secs(bench, target)
+
     def add_reference(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
             raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
@@ -97,7 +166,12 @@ class RpcDevice:
         if artifact.task_id not in self._references:
             raise ValueError(f"the reference of task {artifact.task_id} was not added")
         started = time.monotonic()
+        fresh = self._bench is None
         measurement = self._measure(request)
+        if not fresh and any(name in measurement.detail for name in _DAMAGE):
+            # An earlier candidate of the same session may have left it damaged: what counts is a session of its own.
+            self._disconnect()
+            measurement = self._measure(request)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
 
     def close(self) -> None:
@@ -127,25 +201,30 @@ class RpcDevice:
             return bench, module, bench.arguments(artifact, module, self._positive(artifact.task_id))
 
     def _evaluate(self, bench: Workbench, module: Any, arguments: list[Any], request: MeasureRequest) -> Evaluation:
-        rule = request.rule
-        if bench.session.ours:
+        def beside_the_kernel(rule: StopRule, incumbent_secs: float) -> Evaluation:
             # The server ends a batch that takes too long, and begins none when time is up: this is for a dead network.
             with bench.session.deadline(2.2 * rule.timeout_secs + 10.0):
-                text = encode_request(rule, request.incumbent_secs, bench.kind)
+                text = encode_request(rule, incumbent_secs, bench.kind)
                 answer = bench.session.function("fleet_tune.evaluate")(module, "main", text, *arguments)
                 return decode_evaluation(answer)
 
-        def run_batch(runs: int) -> float:
-            with bench.session.deadline(rule.timeout_secs + 1.0):
-                # TVM's evaluator begins every batch with a run that it does not count.
-                return float(module.time_evaluator("main", bench.device, number=runs)(*arguments).mean)
+        def from_here(rule: StopRule, incumbent_secs: float) -> Evaluation:
+            run_batch = batch_timer(module, "main", bench.device, arguments, rule.flush_bytes)
 
-        return evaluate(run_batch, rule, request.incumbent_secs, self._decide)
+            def guarded(runs: int) -> float:
+                with bench.session.deadline(rule.timeout_secs + 1.0):
+                    return run_batch(runs)
+
+            return evaluate(guarded, rule, incumbent_secs, self._decide)
+
+        return confirmed(beside_the_kernel if bench.session.ours else from_here, request)
 
     def _verify(self, bench: Workbench, module: Any, request: MeasureRequest, evaluation: Evaluation) -> Measurement:
         """The measurement of a candidate that would be the new incumbent, checked against the reference."""
         artifact = request.artifact
         try:
+            # On inputs as they were made: those on the device may have been written to, by a candidate out of bounds.
+            bench.forget(artifact.task_id)
             expected = self._expected_of(bench, artifact.task_id)
         except SessionLostError as error:
             # The reference is not the candidate's fault.
@@ -253,13 +332,23 @@ class RpcDevice:
 
     def _open(self, timeout_secs: float) -> RpcSession:
         """Our own server ends hanging kernels itself; a plain one is asked for a session that expires."""
-        if not self._plain:
-            session = RpcSession(self._host, self._port, self._key, timeout_secs)
-            if session.ours:
-                return session
-            session.close()
-            self._plain = True
-        return RpcSession(self._host, self._port, self._key, timeout_secs, PLAIN_SESSION_SECS)
+        if self._tracker_key is None:
+            return RpcSession(self._host, self._port, self._key, timeout_secs, PLAIN_SESSION_SECS, self._name)
+        deadline = time.monotonic() + timeout_secs
+        if self._held is not None:
+            try:
+                return RpcSession(*self._held, timeout_secs=min(HELD_SECS, timeout_secs), name=self._name)
+            except SessionLostError:
+                self._held = None
+        try:
+            server = request_server(self._host, self._port, self._tracker_key, max(0.1, deadline - time.monotonic()))
+        except TrackerError as error:
+            raise SessionLostError(str(error)) from error
+        remaining = max(1.0, deadline - time.monotonic())
+        session = RpcSession(server.host, server.port, server.match_key, remaining, PLAIN_SESSION_SECS, self._name)
+        if session.ours:  # a plain one serves whom the tracker sends, and nobody else
+            self._held = (server.host, server.port)
+        return session
 
     def _disconnect(self) -> None:
         bench, self._bench = self._bench, None

@@ -14,6 +14,7 @@ import tvm
 
 from devices.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
 from devices.artifact import Artifact, TensorSpec
+from devices.linking_there import is_archive
 from devices.rpc_session import RpcSession
 
 
@@ -34,8 +35,11 @@ class Workbench:
         self._names = itertools.count()
 
     def load(self, library: bytes) -> Any:
-        """The library as a module of the device's server."""
-        return self.session.load(library, f"kernel-{next(self._names)}.so")
+        """The library as a module of the device's server, linked there if it is an archive of objects."""
+        name = f"kernel-{next(self._names)}"
+        if is_archive(library):
+            return self.session.load_objects(library, name)
+        return self.session.load(library, f"{name}.so")
 
     def empty(self, spec: TensorSpec) -> Any:
         return tvm.runtime.empty(spec.shape, spec.dtype, self.device)
@@ -51,6 +55,12 @@ class Workbench:
             self._sizes[key] = size
         self._tensors.move_to_end(key)
         return list(self._tensors[key])
+
+    def forget(self, task_id: str) -> None:
+        """Make the task's tensors anew when they are needed next."""
+        for key in ((task_id, False), (task_id, True)):
+            if self._tensors.pop(key, None) is not None:
+                del self._sizes[key]
 
     def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
         """Tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own functions."""

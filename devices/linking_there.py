@@ -1,0 +1,84 @@
+"""Linking on the device itself, for a build host that has no linker for it. Loads no TVM: it runs on small boards.
+
+What arrives is a tar archive of position-independent object files; ``ld`` makes one shared object of them, or a C
+compiler where the device has no ``ld``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+# All symbols are bound at loading: a missing one is then an error, and does not end the process at its first call.
+LINK_OPTIONS = ("-shared", "-z", "noexecstack", "-z", "now")
+LINK_TIMEOUT_SECS = 60.0
+# What link_archive says where nothing can link.
+NO_LINKER = "no linker on the device"
+_MAX_OBJECTS = 64
+
+
+def is_archive(library: bytes) -> bool:
+    """Whether the bytes are an archive of objects, still to be linked, and not a shared object."""
+    return library[257:262] == b"ustar"
+
+
+def link_archive(archive: Path, output: Path) -> str:
+    """Link the objects in ``archive`` to the shared object ``output``; says what went wrong, nothing if all is well."""
+    linker = shutil.which("ld")
+    command = [linker, *LINK_OPTIONS] if linker else []
+    if not linker:
+        compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+        if compiler is None:
+            return NO_LINKER
+        command = [compiler, "-shared", "-nostdlib", "-Wl,-z,now"]
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-link-", dir=output.parent) as folder:
+        try:
+            objects = _unpack(archive, Path(folder))
+            done = subprocess.run(
+                [*command, "-o", str(output), *map(str, objects)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=LINK_TIMEOUT_SECS,
+            )
+        except (OSError, ValueError, tarfile.TarError, subprocess.TimeoutExpired) as error:
+            return f"cannot link: {error}"
+    return "" if done.returncode == 0 else f"{command[0]} failed: {done.stderr.strip()[-500:]}"
+
+
+@contextlib.contextmanager
+def linked(library: Path) -> Iterator[Path]:
+    """``library``, or what it is linked to if it is an archive of objects: a file that is there within the block.
+
+    Raises RuntimeError where it cannot be linked.
+    """
+    with library.open("rb") as file:
+        head = file.read(512)
+    if not is_archive(head):
+        yield library
+        return
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-link-") as folder:
+        output = Path(folder) / "linked.so"
+        problem = link_archive(library, output)
+        if problem:
+            raise RuntimeError(f"{problem}: install binutils (ld) or gcc" if problem == NO_LINKER else problem)
+        yield output
+
+
+def _unpack(archive: Path, folder: Path) -> list[Path]:
+    """The members of the archive as files of ours: their own names are not used. ValueError for anything but files."""
+    objects: list[Path] = []
+    with tarfile.open(archive, "r:") as tar:
+        for member in tar:
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is None or len(objects) >= _MAX_OBJECTS:
+                raise ValueError("not an archive of object files")
+            path = folder / f"{len(objects)}.o"
+            path.write_bytes(content.read())
+            objects.append(path)
+    return objects
