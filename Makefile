@@ -2,6 +2,7 @@
 #
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run all tests
+#   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
 #   make lint               ruff, mypy --strict and the layer rules
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
 #   make clean              remove .venv, caches and the demo's results
@@ -20,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test test-arm64 lint bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,6 +36,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+test-arm64: setup
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests/arm64
 
 lint: setup
 	$(BIN)/ruff check .

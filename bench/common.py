@@ -33,11 +33,12 @@ class BenchResult:
     """One benchmark's outcome.
 
     ``ours`` and ``peer`` are the same figure in ``unit``; ``ratio`` compares them so that above 1 is better for us.
-    ``peer`` and ``ratio`` are None where there is nothing to compare with. ``details`` is JSON-compatible.
+    ``peer`` and ``ratio`` are None where there is nothing to compare with, ``ours`` too where the machine lacks what
+    the benchmark is about; ``details`` then has the ``reason``. ``details`` is JSON-compatible.
     """
 
     bench: str
-    ours: float
+    ours: float | None
     peer: float | None
     ratio: float | None
     unit: str

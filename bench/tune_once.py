@@ -26,7 +26,7 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
     from fleet_tune.records import RecordReader
 
     with RecordReader(records) as reader:
-        stored = list(reader)
+        stored = [record for record in reader if record.revision == 0]
     if not stored:
         raise BenchError(f"{records} has no record")
     valid = [record for record in stored if record.measurement.outcome is Outcome.OK]
@@ -54,13 +54,14 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
 @click.option("--budget-secs", type=float, required=True)
 @click.option("--seed", type=int, default=0)
 @click.option("--method", default="fleet", show_default=True)
-def main(model: str, out: Path, budget_secs: float, seed: int, method: str) -> None:
+@click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file; else this machine's CPU.")
+def main(model: str, out: Path, budget_secs: float, seed: int, method: str, fleet: Path | None) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     start_unix_secs = time.time()
     import fleet_tune
 
-    result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, seed=seed, method=method)
+    result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, seed=seed, method=method, fleet=fleet)
     if not result.networks:
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")
     network = result.networks[0]

@@ -6,13 +6,17 @@ request names a task by its id; the task itself comes with the first request for
 
 from __future__ import annotations
 
+import argparse
+import json
 import queue
+import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from devices import cuda_compiler
 from devices.child import Channel, parent_channel, read_in_background, without_torch
 from devices.failures import last_line
 from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
@@ -20,9 +24,16 @@ from fleet_tune.errors import UserError
 
 # A task's design space holds a TVM schedule for each sketch: about a megabyte each.
 CACHED_TASKS = 64
+# The checks of arguments at every call are a fifth of the code that LLVM has to compile; ours fit.
+_PASS_OPTIONS = {"tirx.disable_assert": True}
+# How TVM, LLVM and Python say that an allocation failed.
+_MEMORY_WORDS = ("out of memory", "allocation failed", "bad_alloc", "memoryerror", "cannot allocate memory")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
+    limit_memory(parser.parse_args().memory_limit)
     channel = parent_channel()
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     read_in_background(channel, requests.put)
@@ -51,13 +62,15 @@ class Compiler:
     """Design spaces by task, and the way from a candidate to a library."""
 
     def __init__(self) -> None:
-        from devices import intrinsics, linking, spaces  # slow to import: the worker is ready when it has done so
+        # Slow to import: the worker is ready when it has done so.
+        from devices import intrinsics, linking, spaces
         from devices.targets import NATIVE, resolve_target
 
         self._load_intrinsics = intrinsics.load_intrinsics
         self._load_intrinsics(resolve_target(NATIVE))  # most likely needed, and better now than in the first build
         self._spaces = spaces
         self._link = linking.link
+        self._compiling_for = cuda_compiler.compiling_for
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._space_by_task: dict[str, spaces.DesignSpace] = {}
 
@@ -76,11 +89,11 @@ class Compiler:
             candidate = Candidate(task.id, sketch, sketch_id, tuple(decisions))
             scheduled = self._space(task).schedule(candidate)
         scheduled_at = time.perf_counter()
-        # The checks of arguments at every call are a fifth of the code that LLVM has to compile; ours fit.
-        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-            module = tvm.tirx.build(scheduled.module, target=parse_target(task.device_class.target))
+        target = task.device_class.target
+        with tvm.transform.PassContext(config=pass_options(target)), self._compiling_for(target):
+            module = tvm.tirx.build(scheduled.module, target=parse_target(target))
         compiled_at = time.perf_counter()
-        library = self._link(module, task.device_class.target)
+        library = self._link(module, target)
         return {
             "status": "ok",
             "library": library,
@@ -125,6 +138,22 @@ def encode_task(task: Task) -> dict[str, Any]:
 
 def decode_task(message: dict[str, Any]) -> Task:
     return Task(Workload(*message["workload"]), DeviceClass(*message["device_class"]), message["weight"])
+
+
+def pass_options(target: str) -> dict[str, Any]:
+    """What TVM's passes are told when a kernel for a canonical ``target`` is built."""
+    return {**_PASS_OPTIONS, **(cuda_compiler.PASS_OPTIONS if json.loads(target)["kind"] == "cuda" else {})}
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Let allocations of this process fail beyond ``limit_bytes`` of private memory (code and mapped files do not
+    count): a build that needs more fails, and does not take the host's memory."""
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def over_memory(text: str) -> bool:
+    """Whether an error's text, or a process' last words, say that memory was refused."""
+    return any(words in text.lower() for words in _MEMORY_WORDS)
 
 
 def resident_bytes() -> int:

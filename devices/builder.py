@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from devices import cuda_compiler
 from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult, TensorSpec
-from devices.build_worker import CACHED_TASKS, encode_task
+from devices.artifact_cache import ArtifactCache, artifact_key, folder_here
+from devices.build_worker import CACHED_TASKS, encode_task, over_memory, pass_options
 from devices.child import Child
 from fleet_tune.domain import Measurement, Outcome
 from fleet_tune.errors import FleetTuneError, UserError
+
+MAX_BUILD_BYTES = 8 << 30
 
 
 class BuilderStartError(FleetTuneError):
@@ -33,9 +42,11 @@ class BuildTimings:
 class BuildWorker:
     """One warm child process that builds one candidate at a time.
 
-    ``memory_limit_bytes``: the child is replaced after a build that leaves more resident memory than this.
-    ``start_timeout_secs``: how long a fresh child may take to be ready. ``module``: the module that the child runs
-    (tests give their own).
+    ``artifacts``: folder of artifacts that were built before (see :mod:`devices.artifact_cache`), None for none.
+    ``memory_limit_bytes``: memory that the child may take; a build that needs more fails. None for half of the host's,
+    at most 8 GiB. ``recycle_bytes``, ``recycle_builds``: the child is replaced after a build that leaves more resident
+    memory than this, and after so many builds. ``start_timeout_secs``: how long a fresh child may take to be ready.
+    ``module``: the module that the child runs (tests give their own).
 
     :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
     and again after a crash, a timeout or a recycling, without being waited for: the next build waits for it.
@@ -43,11 +54,18 @@ class BuildWorker:
 
     def __init__(
         self,
-        memory_limit_bytes: int = 2 << 30,
+        artifacts: Path | None = None,
+        memory_limit_bytes: int | None = None,
+        recycle_bytes: int = 2 << 30,
+        recycle_builds: int = 2000,
         start_timeout_secs: float = 120.0,
         module: str = "devices.build_worker",
     ) -> None:
-        self._memory_limit_bytes = memory_limit_bytes
+        self._cache = ArtifactCache(folder_here(artifacts)) if artifacts is not None else None
+        self._memory_limit_bytes = memory_limit_bytes or min(MAX_BUILD_BYTES, _host_memory_bytes() // 2)
+        self._recycle_bytes = recycle_bytes
+        self._recycle_builds = recycle_builds
+        self._builds = 0  # of the child that runs
         self._start_timeout_secs = start_timeout_secs
         self._module = module
         self._turn = threading.Lock()
@@ -78,7 +96,8 @@ class BuildWorker:
                 self._start()
 
     def build(self, request: BuildRequest) -> BuildResult:
-        """Build one candidate; blocks for at most its timeout, on top of the start of a fresh child.
+        """Build one candidate; blocks for at most its timeout, on top of the start of a fresh child. One that was built
+        before is taken from the cache, with the build time that it had then.
 
         Raises UserError where the build host lacks something (a linker for the target), BuilderStartError if no child
         can be started, RuntimeError after :meth:`close`. Every fault of the candidate is a BuildFailure.
@@ -86,7 +105,14 @@ class BuildWorker:
         with self._turn:
             if self._closed:
                 raise RuntimeError("the build worker is closed")
-            return self._build(self._ready_child(), request)
+            key = artifact_key(request, built_by(request.task.device_class.target)) if self._cache else ""
+            found = self._cache.find(key, request) if self._cache else None
+            if found is not None:
+                return found
+            result = self._build(self._ready_child(), request)
+            if self._cache is not None and isinstance(result, Artifact):
+                self._cache.store(key, result)
+            return result
 
     def close(self) -> None:
         """Kill the child, also in the middle of a build (whose caller gets a RuntimeError). May be called twice."""
@@ -106,8 +132,11 @@ class BuildWorker:
         except (EOFError, OSError):
             obituary = child.obituary()
             self._replace(child)
-            return _failure(request, Outcome.BUILD_ERROR, started, f"the build process ended: {obituary}")
-        if answer["resident_bytes"] > self._memory_limit_bytes:
+            return _failure(request, Outcome.BUILD_ERROR, started, self._ended(obituary))
+        self._builds += 1
+        starved = answer["status"] == "error" and over_memory(answer["detail"])
+        grown = answer["resident_bytes"] > self._recycle_bytes
+        if starved or grown or self._builds >= self._recycle_builds:
             self._replace(child)
         match answer["status"]:
             case "ok":
@@ -116,7 +145,13 @@ class BuildWorker:
             case "user_error":
                 raise UserError(answer["problem"], answer["next_step"])
             case _:
-                return _failure(request, Outcome.BUILD_ERROR, started, answer["detail"])
+                detail = self._ended(answer["detail"]) if starved else answer["detail"]
+                return _failure(request, Outcome.BUILD_ERROR, started, detail)
+
+    def _ended(self, reason: str) -> str:
+        if over_memory(reason):
+            return f"the build needed more than {self._memory_limit_bytes >> 20} MiB of memory ({reason})"
+        return f"the build process ended: {reason}"
 
     def _message(self, request: BuildRequest) -> dict[str, Any]:
         """The request as a msgpack map, with the task if the child does not have it (its cache evicts like ours)."""
@@ -136,8 +171,10 @@ class BuildWorker:
         with self._starting:
             if self._closed:
                 raise RuntimeError("the build worker was closed during a build")
-            self._child = Child(self._module, env={"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+            arguments = [f"--memory-limit={self._memory_limit_bytes}"]
+            self._child = Child(self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
         self._ready = False
+        self._builds = 0
         self._known_tasks.clear()
         return self._child
 
@@ -163,6 +200,19 @@ class BuildWorker:
                 raise BuilderStartError(f"the build process did not start: {reason}") from error
             self._ready = True
         return child
+
+
+@cache
+def built_by(target: str) -> str:
+    """What an artifact depends on beside its request: versions, options of code generation, the compiler of a GPU's
+    code."""
+    versions = {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
+    gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
+    return json.dumps([versions, pass_options(target), gpu], sort_keys=True)
+
+
+def _host_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _artifact(request: BuildRequest, answer: Mapping[str, Any]) -> Artifact:

@@ -21,6 +21,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import dlight
 
 from devices.artifact import TensorSpec
+from devices.cuda_compiler import PASS_OPTIONS, compiling_for
 from devices.targets import NATIVE, parse_target, resolve_target
 from fleet_tune.errors import UnsupportedModelError
 
@@ -75,7 +76,11 @@ def build(module: Any, target_text: str) -> Executable:
     module = relax.transform.LiftTransformParams()(_split_layout_rewrites(module))
     parameters = _transformed(_reachable(module, _TRANSFORM), constants)
     main = _reachable(module, "main")
-    return Executable(_compile(main, parse_target(target_text)).mod, parameters, main)
+    target = parse_target(target_text)
+    options = PASS_OPTIONS if target.kind.name == "cuda" else {}
+    with tvm.transform.PassContext(config=options), compiling_for(target_text):
+        compiled = _compile(main, target)
+    return Executable(compiled.mod, parameters, main)
 
 
 def calls(expression: Any) -> Iterator[Call]:

@@ -21,7 +21,9 @@ from safetensors.numpy import load as load_tensors
 from tvm import relax
 
 from devices.artifact import TensorSpec
+from devices.cuda_runtime import prepare_cuda
 from devices.executables import Array, Executable, flatten, tensor_specs
+from devices.linking_there import linked
 from devices.targets import device_kind, is_native
 from fleet_tune.errors import OutputFolderError, UserError
 
@@ -75,11 +77,14 @@ class CompiledNetwork:
         library, parameters = (_read_checked(folder, name, manifest) for name in ("network.so", "params.safetensors"))
         try:
             tensors = load_tensors(parameters.read_bytes())
+            kind = device_kind(target)
+            if kind == "cuda":
+                prepare_cuda()
             # From the file, not from its bytes: the loader maps it.
-            module = tvm.runtime.load_module(str(library))
+            with linked(library) as shared_object:
+                module = tvm.runtime.load_module(str(shared_object))
             arrays = [tensors[key] for key in manifest["parameters"]]
             inputs = [(i["name"], TensorSpec(tuple(i["shape"]), i["dtype"])) for i in manifest["inputs"]]
-            kind = device_kind(target)
         except (SafetensorError, KeyError, TypeError, RuntimeError, OSError) as error:
             built_with = manifest.get("versions", {}).get("tvm")
             raise OutputFolderError(

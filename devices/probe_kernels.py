@@ -12,6 +12,7 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
+from devices.cuda_compiler import compiling_for
 from devices.linking import link
 from devices.targets import parse_target
 
@@ -108,4 +109,5 @@ def _module(function: tvm.tirx.PrimFunc) -> tvm.IRModule:
 
 
 def _compile(schedule: Schedule, target: str) -> bytes:
-    return link(tvm.tirx.build(schedule.mod, target=parse_target(target)), target)
+    with compiling_for(target):
+        return link(tvm.tirx.build(schedule.mod, target=parse_target(target)), target)

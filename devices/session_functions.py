@@ -3,6 +3,7 @@
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.evaluator`);
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
+- ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.vitals`);
 - ``fleet_tune.last_exit()``: how this client's session before this one ended, empty if it ended in order;
 - ``fleet_tune.link(archive, library)``: links uploaded object files (:mod:`devices.linking_there`); says what is wrong.
 
@@ -30,6 +31,7 @@ from devices.evaluator import (
 from devices.linking_there import link_archive
 from devices.machine import describe, native_target
 from devices.priority import Priority, pin_beside_pool
+from devices.vitals import read_vitals
 
 # A batch may take a little longer than the rule's timeout before the kernel ends the process.
 _TIMEOUT_SLACK = 1.05
@@ -59,6 +61,7 @@ class SessionFunctions:
             "fleet_tune.evaluate": self._evaluate,
             "fleet_tune.describe": lambda: json.dumps(describe()),
             "fleet_tune.native_target": native_target,
+            "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(kind=kind)),
             "fleet_tune.last_exit": lambda: self._last_exit,
             "fleet_tune.link": self._link,
             "tvm.rpc.server.upload": self._upload,

@@ -78,12 +78,15 @@ class _Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
             raise RuntimeError("time is up")  # TVM turns any other error into a RuntimeError too
 
 
-def tune(workload: str, trials: int, limit_secs: float) -> dict[str, Any]:
+def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) -> dict[str, Any]:
     """Tunes ``workload`` for at most ``trials`` trials, ending after the batch in which ``limit_secs`` passed.
+
+    ``gpu``: attributes of a CUDA target as JSON text, for this machine's GPU; None for its CPU.
 
     Returns the valid trials a minute up to the end of the last batch, and each batch's figures.
     """
-    target = tvm.target.Target({"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": cores(), "opt-level": 2})
+    cpu = {"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": cores(), "opt-level": 2}
+    target = tvm.target.Target(json.loads(gpu), host=cpu) if gpu else tvm.target.Target(cpu)
     default_callbacks = ms.measure_callback.MeasureCallback.create("default")
     start = time.perf_counter()
     timeline = _Timeline(start, limit_secs)
@@ -134,10 +137,11 @@ def _stored_valid(folder: Path) -> int:
 @click.option("--workload", type=click.Choice(sorted(WORKLOADS)), required=True)
 @click.option("--trials", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--limit-secs", type=float, default=float("inf"), help="End after the batch in which this time passed.")
-def main(workload: str, trials: int, limit_secs: float) -> None:
+@click.option("--gpu", help="Attributes of a CUDA target as JSON text; else the CPU.")
+def main(workload: str, trials: int, limit_secs: float, gpu: str | None) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
-    click.echo(json.dumps(tune(workload, trials, limit_secs)))
+    click.echo(json.dumps(tune(workload, trials, limit_secs, gpu)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,8 +20,8 @@ from fleet_tune.errors import UserError
 
 # A child whose "compiler" does what the first decision says.
 STAND_IN = """
-import os, queue, signal, time
-from devices.build_worker import decode_task, serve
+import os, queue, signal, sys, time
+from devices.build_worker import decode_task, limit_memory, serve
 from devices.child import parent_channel, read_in_background
 from fleet_tune.errors import UserError
 
@@ -44,19 +43,28 @@ class Compiler:
             raise UserError("no linker", "install one")
         if what == 5:
             self.ballast.append(bytearray(os.urandom(64 << 20)))
+        if what == 6:
+            bytearray(512 << 20)
+        if what == 7:
+            try:
+                bytearray(512 << 20)
+            except MemoryError:
+                print("LLVM ERROR: out of memory", flush=True)
+                os.abort()
         return {
             "status": "ok", "library": task.workload.name.encode(), "args": [[[2, 3], "float32"]],
             "original_args": [[[6], "float32"]], "outputs": [0], "packed": [0], "trace": str(os.getpid()),
             "schedule_secs": 0.1, "compile_secs": 0.2, "link_secs": 0.3,
         }
 
+limit_memory(int(sys.argv[1].partition("=")[2]))
 channel = parent_channel()
 requests = queue.SimpleQueue()
 read_in_background(channel, requests.put)
 serve(channel, requests.get, Compiler())
 """
 
-OK, CRASH, HANG, ERROR, USER_ERROR, GROW = range(6)
+OK, CRASH, HANG, ERROR, USER_ERROR, GROW, HOARD, ABORT = range(8)
 
 
 def task(name: str = "matmul") -> Task:
@@ -148,7 +156,7 @@ def test_what_the_user_can_mend_is_raised(worker: BuildWorker) -> None:
 
 
 def test_a_child_that_grows_is_replaced(stand_in: str) -> None:
-    with BuildWorker(module=stand_in, memory_limit_bytes=80 << 20) as worker:
+    with BuildWorker(module=stand_in, recycle_bytes=80 << 20) as worker:
         small = worker.build(request(OK))
         grown = worker.build(request(GROW))
         after = worker.build(request(OK))
@@ -156,6 +164,44 @@ def test_a_child_that_grows_is_replaced(stand_in: str) -> None:
     assert isinstance(grown, Artifact)
     assert isinstance(after, Artifact)
     assert small.trace == grown.trace != after.trace
+
+
+def test_a_child_is_replaced_after_so_many_builds(stand_in: str) -> None:
+    with BuildWorker(module=stand_in, recycle_builds=2) as worker:
+        built = [worker.build(request(OK)) for _ in range(5)]
+    pids = [one.trace for one in built if isinstance(one, Artifact)]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("how", [HOARD, ABORT])
+def test_a_build_beyond_the_memory_limit_fails_alone(stand_in: str, how: int) -> None:
+    with BuildWorker(module=stand_in, memory_limit_bytes=400 << 20) as worker:
+        before = worker.build(request(OK))
+        failed = worker.build(request(how))
+        after = worker.build(request(OK))
+    assert isinstance(failed, BuildFailure)
+    assert failed.measurement.outcome is Outcome.BUILD_ERROR
+    assert "needed more than 400 MiB of memory" in failed.measurement.detail
+    assert isinstance(before, Artifact)
+    assert isinstance(after, Artifact)
+    assert before.trace != after.trace  # what is left of a process without memory is not trusted
+
+
+def test_what_was_built_before_is_not_built_again(stand_in: str, tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts"
+    with BuildWorker(module=stand_in, artifacts=folder) as worker:
+        first = worker.build(request(OK))
+        failed = worker.build(request(ERROR))
+    with BuildWorker(module=stand_in, artifacts=folder) as worker:
+        again = worker.build(request(OK))
+        assert worker.pid is None  # nothing had to be started
+        other = worker.build(request(OK, "conv"))
+        assert isinstance(worker.build(request(ERROR)), BuildFailure)
+    assert isinstance(first, Artifact)
+    assert isinstance(failed, BuildFailure)
+    assert again == first
+    assert isinstance(other, Artifact)
+    assert other.library == b"conv"
 
 
 def test_a_child_killed_between_builds_is_replaced(worker: BuildWorker) -> None:
@@ -279,14 +325,3 @@ def test_an_unknown_sketch_is_a_failure_of_the_candidate(real_worker: BuildWorke
     assert isinstance(failed, BuildFailure)
     assert failed.measurement.outcome is Outcome.BUILD_ERROR
     assert "no sketch" in failed.measurement.detail
-
-
-def test_no_linker_for_the_target_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from devices.linking import LinkerError, find_linker
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    find_linker.cache_clear()
-    target = json.dumps({"kind": "llvm", "mtriple": "riscv64-linux-gnu", "num-cores": 1})
-    with pytest.raises(LinkerError, match="riscv64-linux-gnu"):
-        find_linker(target)
-    find_linker.cache_clear()

@@ -1,0 +1,292 @@
+"""CUDA source to machine code for a GPU that is not here: NVRTC through its C interface, or nvcc.
+
+TVM 0.27 leaves the source in the library that it exports, and compiles it on the device when a kernel is first called:
+slow there, and found to be invalid only then. Here the build host compiles it, and the machine code travels as a
+comment in front of the source. A device with our callback (:func:`install_loader`) takes the code from there; any other
+TVM takes the source, as ever.
+
+Loads no TVM: our device server needs the half that reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fleet_tune.errors import UserError
+
+NVCC_TIMEOUT_SECS = 120.0
+# For TVM's passes. Without it they let a float32 buffer in shared memory take the place of a float16 one, and then
+# refuse it: no kernel on tensor cores that sums in another type than it multiplies would build.
+PASS_OPTIONS = {"tirx.merge_static_smem": True}
+_MARK = "// fleet-tune machine code "
+# What TVM's own callback gives both compilers, so that kernels are as fast and as precise as TVM's.
+_FAST_MATH = "--use_fast_math"
+# NVRTC has no <math.h>, whose constants TVM's source relies on.
+_PREAMBLE = """\
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+"""
+# What TVM's source includes of libcu++ when NVRTC compiles it. Reading the real headers takes 1.2 s for every kernel,
+# where the kernel takes 0.05 s; of them it uses these names alone.
+_HEADERS = {
+    "cuda/std/cstdint": """\
+#pragma once
+namespace cuda { namespace std {
+using int8_t = signed char; using int16_t = short; using int32_t = int; using int64_t = long long;
+using uint8_t = unsigned char; using uint16_t = unsigned short; using uint32_t = unsigned int;
+using uint64_t = unsigned long long;
+} }
+""",
+    "cuda/std/type_traits": """\
+#pragma once
+namespace cuda { namespace std {
+template <bool V> struct bool_constant { static constexpr bool value = V; };
+template <class A, class B> struct is_same : bool_constant<false> {};
+template <class A> struct is_same<A, A> : bool_constant<true> {};
+template <class A, class B> constexpr bool is_same_v = is_same<A, B>::value;
+template <class T, class... Others> struct is_one_of : bool_constant<(is_same_v<T, Others> || ...)> {};
+template <class T> struct is_floating_point : is_one_of<T, float, double> {};
+template <class T> struct is_integral : is_one_of<T, bool, char, signed char, unsigned char, short, unsigned short, int,
+    unsigned int, long, unsigned long, long long, unsigned long long> {};
+template <class T, bool = is_integral<T>::value || is_floating_point<T>::value>
+struct is_signed : bool_constant<(T(-1) < T(0))> {};
+template <class T> struct is_signed<T, false> : bool_constant<false> {};
+template <class T> struct is_unsigned : bool_constant<is_integral<T>::value && !is_signed<T>::value> {};
+template <bool C, class T = void> struct enable_if {};
+template <class T> struct enable_if<true, T> { using type = T; };
+template <bool C, class A, class B> struct conditional { using type = A; };
+template <class A, class B> struct conditional<false, A, B> { using type = B; };
+} }
+""",
+}
+_ROOTS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
+
+
+class CudaCompilerError(UserError):
+    """No compiler for CUDA source on this machine: install one."""
+
+
+class CudaSourceError(Exception):
+    """The compiler refuses the source; the text says why."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A CUDA compiler. ``library``: NVRTC's shared object, None where ``nvcc`` is the one. ``includes``: folders with
+    CUDA's headers."""
+
+    library: str | None
+    nvcc: str | None
+    includes: tuple[str, ...]
+
+    def compile(self, source: str, arch: str) -> bytes:
+        """Machine code (cubin) of ``source`` for ``arch`` (``"sm_87"``). Raises :class:`CudaSourceError`."""
+        if self.library is not None:
+            return _nvrtc(self.library, source, arch, self.includes)
+        assert self.nvcc is not None
+        return _nvcc(self.nvcc, source, arch)
+
+
+@cache
+def find_compiler() -> Compiler | None:
+    """NVRTC from its Python package, NVRTC or nvcc from a CUDA toolkit on this machine, in this order; None without."""
+    package = package_folders()
+    toolkits = [Path(root) for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), *_ROOTS) if root]
+    nvcc = shutil.which("nvcc") or next(
+        (str(root / "bin/nvcc") for root in toolkits if (root / "bin/nvcc").is_file()), None
+    )
+    for roots in (package, toolkits):
+        for root in roots:
+            for pattern in ("lib/libnvrtc.so.*", "lib64/libnvrtc.so.*"):
+                libraries = sorted(path for path in root.glob(pattern) if re.search(r"\.so\.\d+$", path.name))
+                includes = _header_folders(package if roots is package else [root])
+                if libraries and includes:
+                    return Compiler(str(libraries[-1]), None, includes)
+    return Compiler(None, nvcc, ()) if nvcc else None
+
+
+def require_compiler() -> Compiler:
+    """As :func:`find_compiler`; raises :class:`CudaCompilerError` where there is none."""
+    found = find_compiler()
+    if found is None:
+        raise CudaCompilerError(
+            "no CUDA compiler (NVRTC or nvcc) found on this machine",
+            "install the Python packages of the extra fleet-tune[cuda], or a CUDA toolkit",
+        )
+    return found
+
+
+@cache
+def describe() -> str:
+    """Which compiler this machine has, with its version: equal texts for equal machine code. Empty without one."""
+    found = find_compiler()
+    if found is None:
+        return ""
+    if found.library is not None:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        ctypes.CDLL(found.library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        return f"nvrtc {major.value}.{minor.value}"
+    assert found.nvcc is not None
+    done = subprocess.run([found.nvcc, "--version"], capture_output=True, text=True, timeout=60)
+    return f"nvcc {done.stdout.strip().splitlines()[-1]}" if done.stdout.strip() else "nvcc"
+
+
+@contextlib.contextmanager
+def compiling_for(target: str) -> Iterator[None]:
+    """Within the block, what TVM builds for the canonical CUDA ``target`` carries its machine code.
+
+    Without a compiler on this machine the source travels alone and the device compiles it, as in plain TVM.
+    """
+    arch = _arch(target)
+    compiler = find_compiler() if arch else None
+    if compiler is None:
+        yield
+        return
+    import tvm_ffi
+
+    def compiled(source: str, *_target: Any) -> str:
+        return with_code(source, arch, compiler.compile(source, arch))
+
+    tvm_ffi.register_global_func(_POSTPROC, compiled, override=True)
+    try:
+        yield
+    finally:
+        tvm_ffi.register_global_func(_POSTPROC, _unchanged, override=True)
+
+
+def with_code(source: str, arch: str, code: bytes) -> str:
+    """``source`` with its machine code for ``arch`` in a comment in front."""
+    return f"{_MARK}{arch} {base64.b64encode(code).decode()}\n{source}"
+
+
+def split_code(text: str) -> tuple[str, str, bytes]:
+    """Source, architecture and machine code of what :func:`with_code` made; empty ones where there is no code.
+
+    Raises ValueError for a damaged comment.
+    """
+    if not text.startswith(_MARK):
+        return text, "", b""
+    line, _, source = text.partition("\n")
+    arch, _, encoded = line.removeprefix(_MARK).partition(" ")
+    try:
+        return source, arch, base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise ValueError("the machine code of a CUDA kernel is damaged") from error
+
+
+def install_loader(device_arch: Callable[[], str]) -> None:
+    """On a device: have TVM take machine code that was built with a kernel, and compile the source where there is none.
+
+    ``device_arch``: the GPU's architecture (``"sm_87"``), asked for when a source has to be compiled.
+    """
+    import tvm_ffi
+
+    def load(text: str, *_target: Any) -> bytes:
+        source, _arch, code = split_code(text)
+        return code or require_compiler().compile(source, device_arch())
+
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", load, override=True)
+
+
+def _unchanged(source: str, *_target: Any) -> str:
+    return source
+
+
+def _arch(target: str) -> str:
+    """The GPU architecture of a canonical target, empty where it is not for CUDA."""
+    attributes = json.loads(target)
+    return str(attributes.get("arch", "")) if attributes["kind"] == "cuda" else ""
+
+
+def package_folders() -> list[Path]:
+    """Folders of NVIDIA's Python packages: ``nvidia/cu13`` with everything, or one for each of CUDA 12's parts."""
+    spec = importlib.util.find_spec("nvidia")
+    places = [Path(place) for place in dict.fromkeys(spec.submodule_search_locations or ())] if spec else []
+    found = [folder for place in places for folder in sorted(place.glob("cu[0-9]*"), reverse=True)]
+    parts = ("cuda_nvrtc", "cuda_runtime", "cuda_nvcc", "cuda_cccl")
+    found += [place / part for place in places for part in parts if (place / part).is_dir()]
+    return found
+
+
+def _header_folders(roots: Sequence[Path]) -> tuple[str, ...]:
+    """Where CUDA's headers are under ``roots``; none where one that TVM's source includes is missing."""
+    folders = [root / "include" / part for root in roots for part in ("", "cccl")]
+    found = tuple(str(folder) for folder in folders if folder.is_dir())
+    needed = ("cuda_fp16.h", "mma.h", "crt/mma.h")
+    return found if all(any((Path(folder) / name).is_file() for folder in found) for name in needed) else ()
+
+
+def _nvrtc(library: str, source: str, arch: str, includes: Sequence[str]) -> bytes:
+    nvrtc = ctypes.CDLL(library)
+    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+    program = ctypes.c_void_p()
+    text = (_PREAMBLE + source).encode()
+
+    def checked(code: int, doing: str) -> None:
+        if code:
+            raise CudaSourceError(f"NVRTC cannot {doing}: {nvrtc.nvrtcGetErrorString(code).decode()}")
+
+    names, contents = (_strings(each) for each in (_HEADERS.keys(), _HEADERS.values()))
+    created = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", len(_HEADERS), contents, names)
+    checked(created, "take the source")
+    try:
+        options = [f"--gpu-architecture={arch}", "--device-int128", _FAST_MATH]
+        options += [f"--include-path={folder}" for folder in includes]
+        if nvrtc.nvrtcCompileProgram(program, len(options), _strings(options)):
+            size = ctypes.c_size_t()
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            raise CudaSourceError(f"NVRTC for {arch}: {_first_error(log.value.decode(errors='replace'))}")
+        size = ctypes.c_size_t()
+        checked(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)), "make machine code")
+        code = ctypes.create_string_buffer(size.value)
+        checked(nvrtc.nvrtcGetCUBIN(program, code), "make machine code")
+        return code.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _strings(values: Iterable[str]) -> Any:
+    """An array of C strings."""
+    encoded = [value.encode() for value in values]
+    return (ctypes.c_char_p * len(encoded))(*encoded)
+
+
+def _nvcc(nvcc: str, source: str, arch: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-nvcc-") as folder:
+        path, output = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
+        path.write_text(source)
+        command = [nvcc, "--cubin", "-O3", f"-arch={arch}", _FAST_MATH, "-o", str(output), str(path)]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=NVCC_TIMEOUT_SECS
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CudaSourceError(f"nvcc took more than {NVCC_TIMEOUT_SECS:g} s") from error
+        if done.returncode != 0:
+            raise CudaSourceError(f"nvcc for {arch}: {_first_error(done.stderr + done.stdout)}")
+        return output.read_bytes()
+
+
+def _first_error(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no reason given")[:500]
+
+
+_POSTPROC = "tvm_callback_cuda_postproc"

@@ -1,0 +1,292 @@
+"""An aarch64 device server under qemu's user emulation, reached over a real TVM RPC tracker, cross-compiled for here.
+
+Not part of ``make test``: ``make test-arm64`` prepares the board (tests/arm64/board.sh) and runs this. Nothing is
+skipped: what is missing fails and says what to install.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from devices import linking
+from devices.linking import foreign_linkers, link
+from devices.linking_there import is_archive
+from devices.rpc_device import RpcDevice
+from devices.rpc_session import RpcSession
+from devices.targets import parse_target, resolve_target
+from devices.workbench import Workbench
+from fleet_tune.config import DeviceConfig
+from fleet_tune.domain import Outcome
+from fleet_tune.records import RecordReader
+
+ROOT = Path(__file__).parents[2]
+MODEL = "tests/arm64/small_network.py:small"
+KEY = "board"
+ORIN = {"kind": "llvm", "mcpu": "cortex-a78ae", "mtriple": "aarch64-linux-gnu"}
+AARCH64 = 183  # e_machine of an ELF file
+BOARD_START_SECS = 180.0
+RUN_SECS = 400.0
+TRIALS = 32
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Process:
+    """A process of the test's own whose lines of output are waited for; ended with the test, however that ends."""
+
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        self.lines: list[str] = []
+        self._news: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.running = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=die_with_parent,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.running.stdout is not None
+        for line in self.running.stdout:
+            self.lines.append(line.rstrip())
+            self._news.put(line)
+        self._news.put(None)
+
+    def line_with(self, text: str, deadline_secs: float) -> str:
+        deadline = time.monotonic() + deadline_secs
+        while (remaining := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                line = self._news.get(timeout=remaining)
+                if line is None:
+                    break
+                if text in line:
+                    return line
+        raise AssertionError(f"no line with {text!r}: {self.lines[-20:]}")
+
+    def end(self) -> None:
+        self.running.terminate()
+        try:
+            self.running.wait(20)
+        except subprocess.TimeoutExpired:
+            self.running.kill()
+            self.running.wait(20)
+
+
+@dataclass(frozen=True)
+class Board:
+    """The emulated board: ``python`` runs its Python, ``port`` is its device server's, ``tracker`` the tracker's."""
+
+    python: str
+    port: int
+    tracker: int
+
+
+@pytest.fixture(scope="module")
+def tracker() -> Iterator[int]:
+    """A real TVM RPC tracker; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    options = ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
+    process = Process([sys.executable, "-m", "tvm.exec.rpc_tracker", *options])
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            assert process.running.poll() is None, process.lines
+            assert time.monotonic() < deadline, process.lines
+            threading.Event().wait(0.1)
+        yield port
+    finally:
+        process.end()
+
+
+@pytest.fixture(scope="module")
+def board(tracker: int) -> Iterator[Board]:
+    """``fleet-tune device serve`` on the board, with its own Python and wheels, registered at the tracker."""
+    made = subprocess.run(
+        ["tests/arm64/board.sh", "prepare"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={**os.environ, "PYTHON": sys.executable},
+    )
+    assert made.returncode == 0, made.stderr
+    python = str(Path(made.stdout.strip().splitlines()[-1]) / "bin" / "python3")
+    serve = ["-m", "fleet_tune", "device", "serve", "--port", "0", "--threads", "2"]
+    registered = ["--tracker", f"127.0.0.1:{tracker}", "--key", KEY]
+    process = Process([python, *serve, *registered], {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
+    try:
+        ready = process.line_with("ready on", BOARD_START_SECS)
+        port = int(ready.partition("127.0.0.1:")[2].split()[0])
+        yield Board(python, port, tracker)
+    finally:
+        process.end()
+
+
+@pytest.fixture
+def session(board: Board) -> Iterator[RpcSession]:
+    opened = RpcSession("127.0.0.1", board.port, timeout_secs=60)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def kernel(target: str) -> tvm.runtime.Module:
+    a = te.placeholder((64,), name="A")
+    b = te.compute((64,), lambda i: te.exp(a[i]) + 1.0, name="B")
+    function = te.create_prim_func([a, b]).with_attr("global_symbol", "main")
+    return tvm.tirx.build(tvm.IRModule({"main": function}), target=parse_target(target))
+
+
+def runs_there(session: RpcSession, library: bytes) -> None:
+    """The kernel's results on the board are numpy's."""
+    with session.deadline(120):
+        bench = Workbench(session, "cpu", 1 << 20)
+        inputs = np.linspace(-3, 3, 64, dtype=np.float32)
+        a, b = tvm.runtime.tensor(inputs, bench.device), tvm.runtime.tensor(np.zeros(64, np.float32), bench.device)
+        bench.load(library)["main"](a, b)
+        np.testing.assert_allclose(b.numpy(), np.exp(inputs) + 1.0, rtol=1e-5)
+
+
+def test_the_board_is_aarch64(board: Board) -> None:
+    code = "import platform, subprocess, sys; print(platform.machine(), sys.version_info[:2])"
+    said = subprocess.run([board.python, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert said.stdout.split()[0] == "aarch64"
+    assert platform.machine() == "x86_64"
+
+
+def test_every_linker_of_this_host_makes_kernels_that_run_there(
+    session: RpcSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linkers = foreign_linkers("aarch64-linux-gnu")
+    assert linkers, "no linker for aarch64 on this machine: apt-get install gcc-aarch64-linux-gnu"
+    target = resolve_target(ORIN, threads=2)
+    for linker in linkers:
+        monkeypatch.setattr(linking, "find_linker", lambda _target, found=linker: found)
+        library = link(kernel(target), target)
+        assert int.from_bytes(library[18:20], "little") == AARCH64, linker
+        runs_there(session, library)
+
+
+def test_the_board_links_what_this_host_cannot(session: RpcSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linking, "find_linker", lambda _target: None)
+    target = resolve_target(ORIN, threads=2)
+    archive = link(kernel(target), target)
+    assert is_archive(archive)
+    runs_there(session, archive)
+
+
+def test_its_fingerprint_is_that_of_a_neon_cpu(board: Board) -> None:
+    config = DeviceConfig(name="board", connect=f"127.0.0.1:{board.port}", target=ORIN, threads=2)
+    with contextlib.closing(RpcDevice(config, "127.0.0.1", board.port)) as device:
+        found = device.fingerprint()
+    assert found.device_class.name == "cortex-a78ae-2"
+    assert (found.abstraction.kind, found.abstraction.cores) == ("cpu", 2)
+    assert (found.abstraction.lanes, found.abstraction.registers) == (4, 32)
+    assert found.tvm_version == tvm.__version__
+    assert found.reference_secs > 0
+
+
+def test_both_kinds_of_device_are_tuned_in_one_run(board: Board, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(
+        '[[device]]\nname = "here"\nthreads = 1\n'
+        f'[[device]]\nname = "{KEY}"\nthreads = 2\nconnect = "tracker://127.0.0.1:{board.tracker}/{KEY}"\n'
+        f'target = {{ kind = "llvm", mcpu = "{ORIN["mcpu"]}", mtriple = "{ORIN["mtriple"]}" }}\n'
+    )
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "fleet_tune", "tune", MODEL, "--fleet", str(fleet), "--trials", str(TRIALS)]
+    done = subprocess.run(
+        [*command, "--out", str(out), "--json"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECS,
+        preexec_fn=die_with_parent,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    with RecordReader(out / "records.db") as reader:
+        records = list(reader)
+    for name in ("here", KEY):
+        mine = [record for record in records if record.device_id == name]
+        good = [record for record in mine if record.measurement.outcome is Outcome.OK]
+        assert good, f"no good measurement on {name}: {[record.measurement for record in mine]}"
+        assert any(record.measurement.verified for record in good), f"no checked result on {name}"
+        wrong = [record for record in mine if record.measurement.outcome is Outcome.WRONG_OUTPUT]
+        assert not wrong, f"wrong results on {name}: {wrong}"
+
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    folders = {Path(network["folder"]).name: network for network in result["networks"]}
+    assert "cortex-a78ae-2" in folders
+    assert len(folders) == 2
+    (here,) = [network for name, network in folders.items() if name != "cortex-a78ae-2"]
+    assert here["max_rel_error"] < 1e-4
+    theirs = out / "cortex-a78ae-2"
+    assert int.from_bytes((theirs / "network.so").read_bytes()[18:20], "little") == AARCH64
+    difference = network_error_there(board, theirs, tmp_path)
+    assert difference < 1e-4
+
+    # A candidate's kernel is kept: the same command again builds nothing anew, and ends where it was.
+    kept = {path: path.stat().st_mtime_ns for path in (out / "artifacts").glob("??/*.artifact")}
+    assert len(kept) >= len({record.candidate.id for record in records})
+
+
+def network_error_there(board: Board, folder: Path, tmp_path: Path) -> float:
+    """The compiled network's largest relative error against PyTorch's, run on the board from a copy of its folder."""
+    import torch
+
+    from tests.arm64.small_network import small
+
+    network, (example,) = small()
+    with torch.no_grad():
+        expected = network(example).numpy()
+    shutil.copytree(folder, tmp_path / "copied")
+    np.save(tmp_path / "input.npy", example.numpy())
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np\n"
+        "from pathlib import Path\n"
+        "from devices.loaded import CompiledNetwork\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "network = CompiledNetwork.read(folder / 'copied')\n"
+        "np.save(folder / 'output.npy', network(np.load(folder / 'input.npy')))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run([board.python, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = np.load(tmp_path / "output.npy")
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
