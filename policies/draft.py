@@ -88,7 +88,7 @@ def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness:
         analytic = np.full(len(matrix), np.nan)
         allowed = np.ones(len(matrix), dtype=bool)
         unrolled = np.ones(len(matrix))
-    scores = np.nan_to_num(analytic, nan=0.0) if fitness is None else fitness(features, analytic)
+    scores = np.nan_to_num(analytic, nan=0.0) if fitness is None else fitness(matrix, features, analytic)
     return Drafted(matrix, features, analytic, np.where(allowed, scores, np.inf), unrolled)
 
 

@@ -1,8 +1,9 @@
 """What a draft ranks candidates by, and the quick way to it.
 
-A fitness maps a sketch's symbolic features and the analyzer's log seconds to predicted log seconds. That of the
-calibrated analyzer needs neither all features nor their deviations: :class:`CalibratedFitness` works on the analyzer's
-core terms, chunk by chunk, and scores a candidate in about a microsecond.
+A fitness maps a sketch's decisions, its symbolic features and the analyzer's log seconds to predicted log seconds, each
+as far as it needs them. That of the calibrated analyzer needs neither all features nor their deviations:
+:class:`CalibratedFitness` works on the analyzer's core terms, chunk by chunk, and scores a candidate in about a
+microsecond.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from policies.sampling import Matrix, log_coordinates
 LEAST_TERM = 2.0**-40
 """Terms are at least this before their logarithm is taken, as in the features."""
 
-Fitness = Callable[[Features, Floats], Floats]
-"""From features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN where undescribed) to predicted log seconds."""
+Fitness = Callable[[Matrix, Features, Floats], Floats]
+"""From decisions ``(n, d)``, symbolic features ``(n, f)`` and the analyzer's log seconds ``(n,)`` (NaN where
+undescribed) to predicted log seconds."""
 
 
 def calibration_columns(layout: JointLayout, sketches: tuple[Sketch, ...], kind: str) -> tuple[int, ...]:
@@ -55,8 +57,9 @@ class CalibratedFitness:
     sketch: int
     prior_secs: float
 
-    def __call__(self, features: Features, analytic_log_secs: Floats) -> Floats:
+    def __call__(self, matrix: Matrix, features: Features, analytic_log_secs: Floats) -> Floats:
         """As any fitness, from features that are known already."""
+        del matrix
         base = np.where(np.isnan(analytic_log_secs), np.log(self.prior_secs), analytic_log_secs)
         columns = self.calibration.columns
         return base + self.calibration.mean(self.layout.place(self.sketch, features)[:, columns].T)
@@ -64,7 +67,7 @@ class CalibratedFitness:
     def log_secs(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
         """The same from decisions, ``(n,)``, plus infinity where a candidate is not worth building."""
         if not sketch.statements:
-            return self(symbolic_features(sketch, matrix, device), np.full(len(matrix), np.nan))
+            return self(matrix, symbolic_features(sketch, matrix, device), np.full(len(matrix), np.nan))
         names = [self.layout.names[column] for column in self.calibration.columns]
         row_of = {name: row for row, name in enumerate(names)}
         wanted = [(row_of[name], name) for name in core_names(device.kind) if name in row_of]

@@ -21,6 +21,7 @@ from policies.pools import Space
 from policies.prediction import Predictor
 from policies.presets import Preset
 from policies.quantities import Floats
+from policies.sampling import Matrix
 from policies.task_records import TaskRecords
 
 SEEDS = 16
@@ -76,6 +77,25 @@ class GeneticGenerator:
         )
 
 
+class LatentGenerator:
+    """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def offer(self, sketch: int, sketches: int, count: int) -> Drafted:
+        """See :class:`Generator`."""
+        del count  # the draft's size is the preset's
+        search = self._search
+        return search.spaces[sketch].draft(
+            search.rng,
+            search.preset.draft.shared_by(sketches),
+            None,
+            search.records.best_rows(sketch, SEEDS),
+            search.records.known(sketch),
+        )
+
+
 class AnnealingGenerator:
     """Simulated annealing (AutoTVM); nothing is offered until there is a first model.
 
@@ -95,8 +115,8 @@ class AnnealingGenerator:
             return space.nothing()
         best_secs = search.records.best_secs
 
-        def energy(features: NDArray[np.float32], analytic: Floats) -> Floats:
-            mean, deviation = search.predictor.predict(sketch, features, analytic)
+        def energy(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
+            mean, deviation = search.predictor.predict(sketch, matrix, features, analytic)
             if search.preset.acquisition == "mean":
                 return mean
             return -ACQUISITIONS[search.preset.acquisition](mean, deviation, best_secs)
@@ -122,6 +142,8 @@ def make_generator(search: Search) -> Generator:
     """The generator that the preset names."""
     if search.preset.generator == "annealing":
         return AnnealingGenerator(search)
+    if search.preset.generator == "latent":
+        return LatentGenerator(search)
     if search.preset.generator == "random":
         return RandomGenerator(search)
     return GeneticGenerator(search)

@@ -5,8 +5,8 @@ often each has drawn each record.
 
 - A record's *left-out prediction* is the mean of the ``n_i`` members whose resample lacks it. Its error holds the
   model's error and ``s_i^2 / n_i`` of the few members' own (``s_i^2``: their variance, divided by ``M - 1``), so
-  ``noise^2`` is the mean of ``(y_i - left_out_i)^2 - s_i^2 / n_i``, weighted by the record's throughput over its
-  task's best: slow candidates are predicted worse, and of no interest.
+  ``noise^2`` is the mean of ``(y_i - left_out_i)^2 - s_i^2 / n_i``; trees weigh it by the record's throughput over
+  its task's best: slow candidates are predicted worse, and of no interest.
 - The deviation of a prediction is ``sqrt(s(x)^2 + noise^2)``.
 - Of a rank objective, scores become log seconds by a monotone fit (:mod:`policies.monotone`) on the left-out scores,
   pooled over the tasks: the order is right, and the level is that of all tasks together.

@@ -140,11 +140,14 @@ class OpenSpace:
         self,
         rng: np.random.Generator,
         settings: DraftSettings,
-        fitness: Fitness,
+        fitness: Fitness | None,
         seeds: Matrix | None,
         excluded: Set[bytes],
     ) -> Drafted:
-        """:func:`policies.draft.draft`, less the candidates of the ``excluded`` keys."""
+        """:func:`policies.draft.draft`, less the candidates of the ``excluded`` keys.
+
+        Without a fitness the analyzer's.
+        """
         drafted = draft(self.sketch, self._device, rng, settings, fitness, seeds)
         unseen = [at for at, key in enumerate(row_keys(drafted.matrix)) if key not in excluded]
         return drafted.take(np.array(unseen, dtype=np.intp))
@@ -188,10 +191,13 @@ class PoolSpace:
         """No candidate."""
         return self._pool.evaluated(self._device).take(np.empty(0, dtype=np.intp))
 
-    def _scored(self, fitness: Fitness) -> Drafted:
-        """All rows with their fitness; infinite where the analyzer rules them out, as in the open."""
+    def _scored(self, fitness: Fitness | None) -> Drafted:
+        """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
+        as in the open."""
         known = self._pool.evaluated(self._device)
-        scores = fitness(known.features, known.analytic_log_secs)
+        if fitness is None:
+            return known
+        scores = fitness(known.matrix, known.features, known.analytic_log_secs)
         return Drafted(
             known.matrix,
             known.features,
@@ -212,7 +218,7 @@ class PoolSpace:
         self,
         rng: np.random.Generator,
         settings: DraftSettings,
-        fitness: Fitness,
+        fitness: Fitness | None,
         seeds: Matrix | None,
         excluded: Set[bytes],
     ) -> Drafted:

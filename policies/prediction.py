@@ -23,6 +23,7 @@ from policies.fitness import CalibratedFitness, Fitness, calibration_columns
 from policies.quantities import Floats
 from policies.sampling import Matrix
 from policies.trial_time import BuildTime, fit_build_time, trial_secs
+from policies.views import table
 
 CALIBRATION_LIMIT = 256
 """Most recent records that the calibration uses: its cost is cubic in them."""
@@ -35,10 +36,20 @@ class Predictor:
 
     ``analyzer``: whether the calibrated analyzer has a say. With it, a prediction is the analyzer's until there is a
     model, and the two together from then on; without, the model's alone, and there is none before the first model.
+    ``views``: of the features, those that the model reads; the symbolic one is always made.
     """
 
-    def __init__(self, sketches: Sequence[Sketch], flop: float, device: DeviceAbstraction, *, analyzer: bool) -> None:
+    def __init__(
+        self,
+        sketches: Sequence[Sketch],
+        flop: float,
+        device: DeviceAbstraction,
+        *,
+        analyzer: bool,
+        views: Sequence[str] = (SYMBOLIC,),
+    ) -> None:
         self._sketches = tuple(sketches)
+        self._views = tuple(views)
         self._device = device
         self._analyzer = analyzer
         self.layout: JointLayout = joint_layout(self._sketches, device)
@@ -50,6 +61,11 @@ class Predictor:
         self._calibration: Calibration | None = None
         self._build_secs: Floats = np.empty(0)
         self._build_time: BuildTime | None = None
+
+    @property
+    def model(self) -> CostModel | None:
+        """The model in use."""
+        return self._model
 
     @property
     def has_model(self) -> bool:
@@ -66,7 +82,7 @@ class Predictor:
         for at, matrix in enumerate(fresh):
             if len(matrix):
                 known = evaluate(self._sketches[at], matrix, self._device)
-                self._features.append(self.layout.table(at, known.features))
+                self._features.append(self._table(at, matrix, known.features))
                 self._analytic.append(self._base(known.analytic_log_secs))
 
     def set_costs(self, costs: Floats, build_secs: Floats) -> None:
@@ -81,28 +97,37 @@ class Predictor:
     def features(self) -> FeatureTable:
         """Joint features of all measured candidates."""
         if not self._features:
-            return FeatureTable({SYMBOLIC: np.empty((0, len(self.layout.names)), dtype=np.float32)})
+            none = np.empty((0, self._sketches[0].width), dtype=np.int64)
+            empty = np.empty((0, len(self.layout.positions[0])), dtype=np.float32)
+            return self._table(0, none, empty)
         if len(self._features) > 1:
             self._features = [FeatureTable.concatenate(self._features)]
         return self._features[0]
 
     # -- predictions ----------------------------------------------------------------------------------------------
 
-    def predict(self, sketch: int, features: NDArray[np.float32], analytic: Floats) -> tuple[Floats, Floats]:
+    def _table(self, sketch: int, matrix: Matrix, features: NDArray[np.float32]) -> FeatureTable:
+        """Candidates of a sketch as the model reads them."""
+        return table(self.layout.place(sketch, features), self._sketches[sketch], matrix, self._device, self._views)
+
+    def predict(
+        self, sketch: int, matrix: Matrix, features: NDArray[np.float32], analytic: Floats
+    ) -> tuple[Floats, Floats]:
         """Mean and deviation of candidates of one sketch by what is known now.
 
-        ``features`` (n, f): the sketch's symbolic features; ``analytic`` (n,): the analyzer's log seconds, NaN where
-        the sketch is not described. With neither a model nor the analyzer's say, the calibrated analyzer stands in, so
-        that a proposal can still say what it expects.
+        ``matrix`` (n, d): their decisions; ``features`` (n, f): the sketch's symbolic features; ``analytic`` (n,): the
+        analyzer's log seconds, NaN where the sketch is not described. With neither a model nor the analyzer's say, the
+        calibrated analyzer stands in, so that a proposal can still say what it expects.
         """
         if len(features) == 0:
             return np.empty(0), np.empty(0)
-        joint = self.layout.table(sketch, features)
-        if self._model is not None and not self._analyzer:
+        joint = self._table(sketch, matrix, features) if self._model is not None else None
+        if self._model is not None and joint is not None and not self._analyzer:
             return self._clean(*self._model.predict(joint))
-        correction, spread = self._calibrated().correct(joint.view(SYMBOLIC))
+        symbolic = self.layout.place(sketch, features) if joint is None else joint.view(SYMBOLIC)
+        correction, spread = self._calibrated().correct(symbolic)
         calibrated = self._base(analytic) + correction
-        if self._model is None:
+        if self._model is None or joint is None:
             return self._clean(calibrated, spread)
         # Two independent opinions: their mean, and a deviation that says how far apart they are.
         mean, deviation = self._clean(*self._model.predict(joint))
@@ -112,7 +137,7 @@ class Predictor:
 
     def drafted(self, sketch: int, drafted: Drafted) -> tuple[Floats, Floats]:
         """:meth:`predict` for drafted candidates."""
-        return self.predict(sketch, drafted.features, drafted.analytic_log_secs)
+        return self.predict(sketch, drafted.matrix, drafted.features, drafted.analytic_log_secs)
 
     def trial_secs(self, sketch: int, drafted: Drafted, mean: Floats, best_secs: float) -> Floats:
         """Seconds that building and measuring each candidate is expected to take, ``(n,)``.
@@ -131,8 +156,8 @@ class Predictor:
         if self._model is None:
             return CalibratedFitness(self._calibrated(), self.layout, sketch, self.prior_secs)
 
-        def mean(features: NDArray[np.float32], analytic: Floats) -> Floats:
-            return self.predict(sketch, features, analytic)[0]
+        def mean(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
+            return self.predict(sketch, matrix, features, analytic)[0]
 
         return mean
 

@@ -8,8 +8,8 @@ switched by itself with ``dataclasses.replace``: the sketch bandit (``sketch_pol
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
 
 from fleet_tune.errors import UserError
 from policies.acquisition import AcquisitionName
@@ -17,9 +17,11 @@ from policies.annealing import AnnealingSettings
 from policies.bandits import EXPLORATION, TaskBandit, TaskPolicy
 from policies.cost_model import CostModel
 from policies.draft import DraftSettings
-from policies.models import ModelName, make_model
+from policies.moa import MOMENTUM, MomentumModel, Weighted
+from policies.models import MODEL_NAMES, ModelName, kind_of, learns_on, make_model, views_of
+from policies.views import PER_STORE
 
-GeneratorName = Literal["draft", "genetic", "annealing", "random"]
+GeneratorName = Literal["draft", "latent", "genetic", "annealing", "random"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,11 @@ class Preset:
     """A search method.
 
     ``generator``: where candidates come from: a genetic search on the calibrated analyzer and the model together
-    (``draft``), on the model alone (``genetic``), simulated annealing on the model (``annealing``), both random until
-    there is one, or uniform draws (``random``). ``model``: the cost model, None where the method has none;
-    ``from_analyzer``: whether it starts from the analyzer's prediction. ``acquisition``: ``ei`` and ``pi`` (expected
+    (``draft``), on the analyzer alone for the model to verify (``latent``), on the model alone (``genetic``), simulated
+    annealing on the model (``annealing``), the last two random until there is one, or uniform draws (``random``).
+    ``model``: the cost model, None where the method has none; ``from_analyzer``: whether it starts from the analyzer's
+    prediction; ``momentum``: of its adaptation (:mod:`policies.moa`), None: it is fine-tuned; ``offline``: it is never
+    trained on what this run measures, so that it has to be pre-trained. ``acquisition``: ``ei`` and ``pi`` (expected
     improvement and its probability), ``ucb`` (confidence bound) or ``mean`` (the prediction itself); ``per_second``:
     divided by the seconds that the trial is expected to take.
 
@@ -54,6 +58,8 @@ class Preset:
     batch: int
     model: ModelName | None = "boosted"
     from_analyzer: bool = False
+    momentum: float | None = None
+    offline: bool = False
     per_second: bool = False
     turn: Literal["trial", "round"] = "trial"
     exploration: float = EXPLORATION
@@ -72,11 +78,30 @@ class Preset:
         """Whether a cost model is trained."""
         return self.model is not None
 
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The views of candidates that the model reads; none without a model."""
+        return () if self.model is None else views_of(self.model)
+
+    @property
+    def kind(self) -> str:
+        """What a saved model of this method calls itself; empty without a model."""
+        return "" if self.model is None else kind_of(self.model)
+
+    @property
+    def learns_on(self) -> bool:
+        """Whether the model is updated from where it stands, instead of made anew from all records."""
+        return self.model is not None and learns_on(self.model)
+
     def make_model(self, seed: int, offset_column: int | None) -> CostModel:
         """An untrained cost model; ``offset_column`` from the training set."""
         if self.model is None:
             raise ValueError(f"the method '{self.name}' has no cost model")
-        return make_model(self.model, seed, offset_column if self.from_analyzer else None)
+        made = make_model(self.model, seed, offset_column if self.from_analyzer else None)
+        if self.momentum is None:
+            return made
+        assert isinstance(made, Weighted)
+        return MomentumModel(made, False, self.momentum)
 
     def make_task_bandit(self, seed: int = 0) -> TaskBandit:
         """The allocation of trials to tasks that belongs to this method."""
@@ -172,6 +197,24 @@ BANSOR = Preset(
 )
 """Ansor, with the sketch of a round chosen by equations 3 and 4, its task by equations 5 and 6; C = 0.3 (section V)."""
 
+PRUNER = Preset(
+    name="pruner",
+    source="Pruner: latent schedule explorer on the analyzer, verified by PaCM, epsilon 0.1",
+    generator="latent",
+    model="pacm",
+    acquisition="mean",
+    sketch_policy="joint",
+    turn="round",
+    task_policy="gradient",
+    batch=10,
+    epsilon=0.1,
+    draft=DraftSettings(size=512, population=1536, generations=3),
+)
+"""Pruner, Algorithm 1, section 4 and its code: a genetic search on the symbol-based analyzer (population 1,536, two
+steps, mutation 0.85) drafts 512 candidates, PaCM verifies them, rounds of ten measurements of which a tenth is random,
+Ansor's gradient over the tasks. The draft is new each round (its code renews it every second one), and is not bred
+further on the cost model. The analyzer is ours, without its calibration."""
+
 RANDOM = Preset(
     name="random",
     source="uniform candidates, sketches and tasks in turn: the baseline of every paper",
@@ -185,17 +228,49 @@ RANDOM = Preset(
 )
 """Every candidate is drawn uniformly from a uniformly drawn sketch."""
 
-_PRESETS = {preset.name: preset for preset in (FLEET, AUTOTVM, ADATUNE, ANSOR, BANSOR, RANDOM)}
+MOA_PRUNER = replace(
+    PRUNER,
+    name="moa-pruner",
+    source="MoA-Pruner: Pruner with momentum online adaptation of a pre-trained PaCM, momentum 0.99",
+    momentum=MOMENTUM,
+)
+"""Pruner with section 4.3. Its first siamese model is a pre-trained PaCM (``--transfer-from``); without one it is what
+the first training makes."""
+
+_PRESETS = {preset.name: preset for preset in (FLEET, AUTOTVM, ADATUNE, ANSOR, BANSOR, PRUNER, MOA_PRUNER, RANDOM)}
 PRESET_NAMES = tuple(_PRESETS)
-PLANNED = ("pruner", "moa-pruner")
+OFFLINE = "offline"
+SEARCH_MODELS: tuple[ModelName, ...] = tuple(name for name in MODEL_NAMES if PER_STORE not in views_of(name))
+"""The cost models that a search can use: their features follow from decisions alone."""
 
 
 def preset(name: str) -> Preset:
-    """The method of this name; UserError for one that is unknown or not available yet."""
-    found = _PRESETS.get(name)
-    if found is not None:
-        return found
+    """The method of this name; UserError for one that is unknown.
+
+    A name may go on with a model that takes the place of the method's own, and with ``offline``: ``autotvm:tree-gru``,
+    ``pruner:offline``, ``autotvm:mlp:offline``. Its preset has the whole name.
+    """
+    method, *changes = name.split(":")
+    found = _PRESETS.get(method)
     choose = f"choose one of: {', '.join(PRESET_NAMES)}"
-    if name in PLANNED:
-        raise UserError(f"the method '{name}' is planned and not available in this version", choose)
-    raise UserError(f"there is no method '{name}'", choose)
+    if found is None:
+        raise UserError(f"there is no method '{method}'", choose)
+    offline = OFFLINE in changes
+    models = [change for change in changes if change != OFFLINE]
+    if changes and found.model is None:
+        raise UserError(f"the method '{method}' has no cost model to replace or to keep offline", choose)
+    for model in models:
+        if model not in SEARCH_MODELS:
+            raise UserError(
+                f"there is no cost model '{model}' for a search", f"choose one of: {', '.join(SEARCH_MODELS)}"
+            )
+    if len(models) > 1:
+        raise UserError(f"'{name}' names {len(models)} cost models", "name one")
+    if models:
+        found = replace(found, model=cast(ModelName, models[0]))
+    return replace(found, name=name, offline=offline) if changes else found
+
+
+def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:
+    """The name by which :func:`preset` finds a method with another model, or one that is not trained online."""
+    return ":".join([method, *([model] if model else []), *([OFFLINE] if offline else [])])

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +19,18 @@ from numpy.typing import NDArray
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.acquisition import ContextualEpsilon, Exploration, FixedEpsilon
+from policies.adaptation import Trainer, TrainingSet
 from policies.bandits import allocate
 from policies.batch import Offered, best_gain, choose
-from policies.cost_model import CostModel, Groups, targets
+from policies.cost_model import CostModel, targets
 from policies.draft import innermost_tiles
-from policies.features import FeatureTable
 from policies.generators import Search, make_generator
 from policies.pools import OpenSpace, Pool, PoolSpace, Space
 from policies.prediction import Predictor
 from policies.presets import Preset
 from policies.quantities import Floats
 from policies.task_records import Observation, Placed, Proposal, TaskRecords
+from policies.transfer import GlobalLocalModel
 
 __all__ = ["Observation", "Pool", "Proposal", "TaskSearch", "TrainingSet"]
 
@@ -41,26 +41,12 @@ HOPELESS_TRIALS = 3
 """Failures alone after which a sketch is no longer valued by the analyzer."""
 
 
-@dataclass(frozen=True)
-class TrainingSet:
-    """What the learner trains on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
-    ``(n,)``, names of the symbolic columns.
-
-    ``offset_column``: the analyzer's log seconds, None where not every sketch of the task is described.
-    """
-
-    features: FeatureTable
-    log_secs: Floats
-    groups: Groups
-    names: tuple[str, ...]
-    offset_column: int | None
-
-
 class TaskSearch:
     """Search of one task over its sketches; see the module's docstring.
 
     ``flop``: float operations of one run of the kernel. ``pools``: what may be proposed of each sketch, one pool for
-    each in their order; None: the whole of each. Not thread-safe: one owner calls it.
+    each in their order; None: the whole of each. ``prior``: a model trained on other records, from which the search and
+    its models start (:mod:`policies.adaptation`). Not thread-safe: one owner calls it.
     """
 
     def __init__(
@@ -71,6 +57,7 @@ class TaskSearch:
         preset: Preset,
         rng: np.random.Generator,
         pools: Sequence[Pool] | None = None,
+        prior: CostModel | None = None,
     ) -> None:
         if not sketches:
             raise ValueError("a task needs at least one sketch")
@@ -87,8 +74,12 @@ class TaskSearch:
             else [PoolSpace(pool, device) for pool in pools]
         )
         self._records = TaskRecords(sketches)
-        self._predictor = Predictor(sketches, flop, device, analyzer=preset.generator == "draft")
+        views = (*preset.views, *(prior.views if prior is not None and preset.learned_model else ()))
+        self._predictor = Predictor(sketches, flop, device, analyzer=preset.generator == "draft", views=views)
         self._generator = make_generator(Search(self._spaces, self._records, self._predictor, preset, rng))
+        self._trainer = Trainer(preset, prior if preset.learned_model else None)
+        self._first = self._trainer.first
+        self._predictor.use_model(self._first)
         self._predicted_gain = math.inf
         self._expected: Floats | None = None
 
@@ -130,7 +121,10 @@ class TaskSearch:
         ValueError for a candidate that is not of this task.
         """
         self._predictor.add(self._records.add(observations))
-        self._predictor.set_costs(self._records.ordered_costs, self._records.ordered_build_secs)
+        costs = self._records.ordered_costs
+        self._predictor.set_costs(costs, self._records.ordered_build_secs)
+        if self._predictor.model is self._first and isinstance(self._first, GlobalLocalModel):
+            self._first.level(self._predictor.features, targets(costs))
 
     def release(self, candidates: Iterable[Placed]) -> None:
         """Forget pending candidates that will never be measured; they may be proposed again."""
@@ -143,16 +137,14 @@ class TaskSearch:
         return TrainingSet(self._predictor.features, targets(costs), groups, layout.names, layout.offset_column)
 
     def train(self, seed: int) -> CostModel | None:
-        """A new model trained on everything observed, as the method wants it; None where it has none, or no success.
+        """The method's model after everything observed; None where it has none, or there is no success.
 
-        The search itself does not change: hand the model to :meth:`use_model`, here or in another process.
+        See :class:`policies.adaptation.Trainer`. The search itself does not change: hand the model to
+        :meth:`use_model`, here or in another process.
         """
-        if not self._preset.learned_model or not math.isfinite(self.best_secs):
+        if not self._preset.learned_model or not (self._preset.offline or math.isfinite(self.best_secs)):
             return None
-        known = self.training_set()
-        model = self._preset.make_model(seed, known.offset_column)
-        model.fit(known.features, known.log_secs, known.groups)
-        return model
+        return self._trainer.train({"": self.training_set()}, seed)
 
     def use_model(self, model: CostModel | None) -> None:
         """Verify with this trained model from now on; None goes back to what was used before the first one."""

@@ -18,13 +18,15 @@ from policies.sampling import Matrix, is_valid, row_keys
 @dataclass(frozen=True)
 class Observation:
     """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
-    candidate. ``trial_secs``: what the trial took to build and measure, ``build_secs``: to build, 0 where unknown."""
+    candidate. ``trial_secs``: what the trial took to build and measure, ``build_secs``: to build, 0 where unknown.
+    ``revised``: the cost takes the place of what was known of the candidate, whichever is lower."""
 
     sketch: int
     decisions: tuple[int, ...]
     cost_secs: float
     trial_secs: float = 0.0
     build_secs: float = 0.0
+    revised: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class TaskRecords:
     def add(self, observations: Iterable[Observation]) -> list[Matrix]:
         """Take in outcomes; the candidates of each sketch that were not measured before, in their order.
 
-        A candidate measured before only changes if it is now faster (a failure was mended).
+        A candidate measured before only changes if it is now faster (a failure was mended), or its cost was revised.
         """
         fresh: list[list[tuple[int, ...]]] = [[] for _ in self.sketches]
         built: list[list[float]] = [[] for _ in self.sketches]
@@ -100,7 +102,7 @@ class TaskRecords:
                 fresh[outcome.sketch].append(outcome.decisions)
                 built[outcome.sketch].append(outcome.build_secs)
                 costs[key] = cost
-            costs[key] = min(costs[key], cost)
+            costs[key] = cost if outcome.revised else min(costs[key], cost)
         matrices = [as_matrix(rows, sketch.width) for rows, sketch in zip(fresh, self.sketches, strict=True)]
         for at, matrix in enumerate(matrices):
             self.order.extend((at, key) for key in row_keys(matrix))

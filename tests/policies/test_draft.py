@@ -57,7 +57,7 @@ def test_small_space_is_enumerated(cpu: DeviceAbstraction) -> None:
 
 
 def test_fitness_replaces_the_analyzer(tiled: Sketch, cpu: DeviceAbstraction) -> None:
-    found = draft(tiled, cpu, np.random.default_rng(0), SMALL, lambda _, analytic: -analytic)
+    found = draft(tiled, cpu, np.random.default_rng(0), SMALL, lambda _, __, analytic: -analytic)
     assert (np.diff(found.log_secs) >= 0).all()
     assert found.log_secs == pytest.approx(-found.analytic_log_secs)
 

@@ -79,7 +79,7 @@ def test_scores_without_a_fitness_are_the_analyzers(tiled: Sketch, undescribed: 
 
 
 def test_a_fitness_that_is_no_number_is_never_drafted(tiled: Sketch, cpu: DeviceAbstraction) -> None:
-    def odd(_: np.ndarray, analytic: np.ndarray) -> np.ndarray:
+    def odd(_: np.ndarray, __: np.ndarray, analytic: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(analytic)) % 3 == 0, np.nan, analytic)
 
     found = draft(tiled, cpu, np.random.default_rng(0), DraftSettings(size=32, population=128, generations=2), odd)

@@ -15,7 +15,7 @@ from policies.network_models import MlpModel, PacmModel, TreeGruModel
 from policies.torch_modules import DataflowBranch, Mlp, Pacm, StatementBranch, TreeGru
 from policies.views import VIEW_SHAPES
 
-FAST = NetworkSettings(members=2, epochs=3, update_epochs=2, list_size=32, least_steps=6)
+FAST = NetworkSettings(members=2, epochs=3, update_epochs=2, list_size=32, least_steps=6, least_update_steps=6)
 MODELS: tuple[type[NetworkModel], ...] = (PacmModel, MlpModel, TreeGruModel)
 
 
@@ -190,7 +190,7 @@ def test_forged_weights_are_refused() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for wrong in ({"members": 0}, {"epochs": 0}, {"list_size": 1}, {"least_steps": 0}):
+    for wrong in ({"members": 0}, {"epochs": 0}, {"list_size": 1}, {"least_steps": 0}, {"least_update_steps": 0}):
         with pytest.raises(ValueError, match="members, epochs and lists"):
             NetworkSettings(**wrong)  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from policies.sampling import row_keys, sample, unique_rows
 RNG = np.random.default_rng
 
 
-def analyzer_alone(_: np.ndarray, analytic: Floats) -> Floats:
+def analyzer_alone(_: np.ndarray, __: np.ndarray, analytic: Floats) -> Floats:
     return analytic
 
 
@@ -99,20 +99,20 @@ def test_neighbours_differ_in_few_decisions(pool: Pool) -> None:
 def test_tiny_pools(rows: int, tiled: Sketch, cpu: DeviceAbstraction) -> None:
     space = PoolSpace(Pool(tiled, sample(tiled, 50, RNG(1))[unique_rows(sample(tiled, 50, RNG(1)))][:rows]), cpu)
     settings = AnnealingSettings(chains=4, steps=10)
-    found = space.anneal(Chains(), RNG(0), settings, lambda _, analytic: np.zeros(len(analytic)), 5, frozenset())
+    found = space.anneal(Chains(), RNG(0), settings, lambda _, __, analytic: np.zeros(len(analytic)), 5, frozenset())
     assert len(found.matrix) <= rows
     assert len(space.draft(RNG(0), DraftSettings(), analyzer_alone, None, frozenset()).matrix) <= rows
     assert len(space.draw(5, RNG(0), frozenset()).matrix) == rows
 
 
 def test_a_fitness_that_is_no_number_ranks_last(space: PoolSpace) -> None:
-    def odd(_: np.ndarray, analytic: Floats) -> Floats:
+    def odd(_: np.ndarray, __: np.ndarray, analytic: Floats) -> Floats:
         return np.where(np.arange(len(analytic)) % 2 == 0, np.nan, analytic)
 
     drafted = space.draft(RNG(0), DraftSettings(), odd, None, frozenset())
     assert np.isfinite(drafted.log_secs).all()
     nothing = space.anneal(
-        Chains(), RNG(0), AnnealingSettings(), lambda _, analytic: np.full(len(analytic), np.nan), 5, frozenset()
+        Chains(), RNG(0), AnnealingSettings(), lambda _, __, analytic: np.full(len(analytic), np.nan), 5, frozenset()
     )
     assert len(nothing.matrix) == 0
 
@@ -138,6 +138,6 @@ def test_an_open_space_that_is_small(cpu: DeviceAbstraction) -> None:
     sketch = Sketch(0, "r", "t", (Tile(8, 2, 8), Choice("unroll", (0, 16, 64))), (), "undescribed")
     space = OpenSpace(sketch, cpu)
     found = space.anneal(
-        Chains(), RNG(0), AnnealingSettings(chains=16), lambda _, analytic: np.zeros(len(analytic)), 50, frozenset()
+        Chains(), RNG(0), AnnealingSettings(chains=16), lambda _, __, analytic: np.zeros(len(analytic)), 50, frozenset()
     )
     assert len(unique_rows(found.matrix)) == len(found.matrix) == 12

@@ -11,13 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.errors import UserError
 from fleet_tune.sketch import Sketch
 from policies.analyzer import analyse
 from policies.annealing import AnnealingSettings
 from policies.draft import DraftSettings
 from policies.features import FeatureTable
+from policies.models import load_model
+from policies.network_models import MlpModel
 from policies.pools import Pool
-from policies.presets import PRESET_NAMES, Preset, preset
+from policies.presets import PRESET_NAMES, Preset, preset, spec
 from policies.quantities import Floats
 from policies.sampling import log_coordinates, sample, unique_rows
 from policies.search import Observation, Proposal, TaskSearch
@@ -243,3 +246,73 @@ def test_hyperparameters_are_the_papers() -> None:
     assert (ansor.sketch_policy, ansor.task_policy) == ("uniform", "gradient")
     assert (bansor.sketch_policy, bansor.task_policy) == ("ucb", "ucb")
     assert replace(ansor, name="bansor", source=bansor.source, sketch_policy="ucb", task_policy="ucb") == bansor
+
+
+def test_pruner_is_as_published() -> None:
+    pruner = preset("pruner")
+    assert (pruner.generator, pruner.model, pruner.batch, pruner.epsilon) == ("latent", "pacm", 10, 0.1)
+    assert (pruner.draft.size, pruner.draft.population, pruner.draft.mutation) == (512, 1536, 0.85)
+    assert pruner.learns_on
+    assert set(pruner.views) == {"statements", "dataflow", "invariant"}
+
+
+def test_any_methods_model_can_be_replaced() -> None:
+    changed = preset("autotvm:tree-gru")
+    assert changed == replace(preset("autotvm"), name="autotvm:tree-gru", model="tree-gru")
+    assert preset(spec("autotvm", "tree-gru")) == changed
+    assert preset(spec("pruner", offline=True)) == replace(preset("pruner"), name="pruner:offline", offline=True)
+    both = preset(spec("ansor", "mlp", offline=True))
+    assert (both.name, both.model, both.offline) == ("ansor:mlp:offline", "mlp", True)
+    assert spec("fleet") == "fleet"
+    for wrong, problem in (
+        ("autotvm:oracle", "no cost model 'oracle'"),
+        ("autotvm:mlp-per-store", "no cost model 'mlp-per-store'"),
+        ("autotvm:mlp:pacm", "names 2 cost models"),
+        ("random:mlp", "has no cost model"),
+        ("random:offline", "has no cost model"),
+        ("best:mlp", "no method 'best'"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            preset(wrong)
+
+
+@pytest.mark.parametrize("method", ["autotvm:tree-gru", "ansor:mlp", "fleet:boosted-invariant", "adatune:boosted"])
+def test_a_replaced_model_searches(
+    method: str, sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
+) -> None:
+    for each in (None, pools):
+        search = TaskSearch(sketches, FLOP, cpu, small(method), np.random.default_rng(0), each)
+        assert len(set(keys(play(search, sketches, cpu)))) == 48
+        assert set(search.training_set().features.views) == {"symbolic", *preset(method).views}
+
+
+def test_a_network_is_trained_on_and_an_offline_one_never(
+    sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
+) -> None:
+    search = TaskSearch(sketches, FLOP, cpu, small("pruner:mlp"), np.random.default_rng(0), pools)
+    assert search.train(0) is None  # no success yet
+    search.observe(measured(sketches, cpu, search.propose(16)))
+    first = weights_of(search)
+    search.observe(measured(sketches, cpu, search.propose(16)))
+    second = weights_of(search)
+    assert 0 < distance(first, second) < 0.2  # from where it stood, not from fresh random weights
+
+    pretrained = search.train(0)
+    assert pretrained is not None
+    pretrained = load_model(pretrained.save())
+    offline = TaskSearch(
+        sketches, FLOP, cpu, small("pruner:mlp:offline"), np.random.default_rng(0), pools, prior=pretrained
+    )
+    before = weights_of(offline)
+    offline.observe(measured(sketches, cpu, offline.propose(16)))
+    assert distance(before, weights_of(offline)) == 0.0
+
+
+def weights_of(search: TaskSearch) -> dict[str, np.ndarray]:
+    model = search.train(0)
+    assert isinstance(model, MlpModel)
+    return model.weights()
+
+
+def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    return max(float(np.abs(values - other[name]).max()) for name, values in one.items())

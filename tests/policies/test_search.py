@@ -13,7 +13,7 @@ from fleet_tune.errors import UserError
 from fleet_tune.sketch import Choice, Sketch, Tile
 from policies.analyzer import analyse
 from policies.annealing import AnnealingSettings
-from policies.presets import PLANNED, PRESET_NAMES, preset
+from policies.presets import PRESET_NAMES, preset
 from policies.sampling import is_valid, sample
 from policies.search import Observation, Proposal, TaskSearch
 
@@ -216,12 +216,9 @@ def test_bad_calls(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None
         TaskSearch((), FLOP, cpu, preset("fleet"), np.random.default_rng(0))
 
 
-def test_unknown_and_planned_methods() -> None:
-    with pytest.raises(UserError, match=r"no method 'best'.*fleet, autotvm, adatune, ansor, bansor, random"):
+def test_unknown_methods() -> None:
+    with pytest.raises(UserError, match=r"no method 'best'.*fleet, autotvm, adatune, ansor, bansor, pruner"):
         preset("best")
-    for name in PLANNED:
-        with pytest.raises(UserError, match=f"'{name}' is planned"):
-            preset(name)
     with pytest.raises(ValueError, match="no cost model"):
         preset("random").make_model(0, None)
 
