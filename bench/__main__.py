@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,22 @@ _SHORT: dict[str, list[str]] = {
     "draft": ["--seeds", "10", "--limit", "300"],
     "replay": ["--method", "all", "--seeds", "3", "--no-effects", "--network-seeds", "0"],
     "search-time": ["--rounds", "2", "--records", "64"],
+    "transfer": ["--seeds", "1", "--limit", "64"],
+    "moa": ["--seeds", "1"],
+    "rpc-overhead": ["--rounds", "10"],
+    "device-recovery": ["--rounds", "1"],
+    "cost-model": ["--seeds", "1", "--limit", "160"],
+    "measure-cost": ["--candidates", "16", "--rounds", "20"],
+    "gpu": ["--trials", "64"],
 }
 
 
 def _show(result: BenchResult, as_json: bool) -> None:
     if as_json:
         click.echo(result.to_json())
+        return
+    if result.ours is None:
+        click.echo(f"{result.bench}: skipped: {result.details['reason']}")
         return
     peer = "" if result.peer is None else f", peer {result.peer:.4g} {result.unit}, ratio {result.ratio:.2f}"
     click.echo(f"{result.bench}: ours {result.ours:.4g} {result.unit}{peer}")
@@ -180,6 +191,139 @@ def search_time_command(
 
     chosen = tasks or search_time.TASKS
     _show(search_time.run(dataset_path(dataset), chosen, records, rounds, method), as_json)
+
+
+@main.command("cost-model")
+@_dataset_option
+@click.option(
+    "--held-out", type=click.Path(path_type=Path), help="Dataset of other tasks; else the one in bench/data/held-out."
+)
+@click.option("--model", "models", multiple=True, help="A model of the comparison; else all.")
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--limit", type=click.IntRange(min=40), help="Use only the first candidates of each task.")
+@click.option("--peer/--no-peer", default=True, show_default=True, help="MetaSchedule's model too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures here.")
+@_jobs_option
+@_json_option
+def cost_model_command(
+    dataset: Path | None,
+    held_out: Path | None,
+    models: tuple[str, ...],
+    seeds: int,
+    limit: int | None,
+    peer: bool,
+    out: Path | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Top-1 and Top-5 of every cost model, in-domain and across tasks, beside MetaSchedule's."""
+    from bench import cost_model
+    from bench.measured import dataset_path, held_out_path
+
+    paths = dataset_path(dataset), held_out_path(held_out)
+    _show(cost_model.run(*paths, models, seeds, limit, jobs or cores(), peer=peer, out=out), as_json)
+
+
+@main.command("measure-cost")
+@_dataset_option
+@click.option("--task", "tasks", multiple=True, help="Part of a task's name; else two matmuls and two convolutions.")
+@click.option("--candidates", type=click.IntRange(min=8), default=60, show_default=True, help="Of each task.")
+@click.option(
+    "--rounds", type=click.IntRange(min=3), default=100, show_default=True, help="In which the best are judged."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Keep libraries and measured tasks here, and go on with them."
+)
+@click.option("--limit-secs", type=float, default=float("inf"), help="Begin no further task after this time.")
+@click.option("--build", is_flag=True, help="Only compile the candidates into --out.")
+@_json_option
+def measure_cost_command(
+    dataset: Path | None,
+    tasks: tuple[str, ...],
+    candidates: int,
+    rounds: int,
+    out: Path | None,
+    limit_secs: float,
+    build: bool,
+    as_json: bool,
+) -> None:
+    """Device seconds for each candidate and the regret, against 500 runs and MetaSchedule's evaluator settings."""
+    from bench import measure_cost
+    from bench.measured import dataset_path
+
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as temporary:
+        folder = out.absolute() if out is not None else Path(temporary)
+        chosen = tasks or measure_cost.TASKS
+        path = dataset_path(dataset)
+        result = measure_cost.run(path, chosen, candidates, rounds, folder, limit_secs, build=build)
+    if result is not None:
+        _show(result, as_json)
+
+
+@main.command("rpc-overhead")
+@click.option("--rounds", type=click.IntRange(min=1), default=40, show_default=True)
+@_json_option
+def rpc_overhead_command(rounds: int, as_json: bool) -> None:
+    """Seconds per measurement beyond the kernel's own run time, ours and RPCRunner's."""
+    from bench import rpc_overhead
+
+    _show(rpc_overhead.run(rounds), as_json)
+
+
+@main.command("device-recovery")
+@click.option("--fault", "faults", multiple=True, help="Name of a fault; else all.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@_json_option
+def device_recovery_command(faults: tuple[str, ...], rounds: int, as_json: bool) -> None:
+    """Seconds from each fault to the end of the next good measurement."""
+    from bench import device_recovery
+
+    _show(device_recovery.run(rounds, faults), as_json)
+
+
+@main.command("gpu")
+@click.option("--workload", "workloads", multiple=True, type=click.Choice(["matmul_relu", "conv2d_nhwc"]))
+@click.option("--trials", type=click.IntRange(min=1), default=256, show_default=True, help="MetaSchedule's trials.")
+@_json_option
+def gpu_command(workloads: tuple[str, ...], trials: int, as_json: bool) -> None:
+    """Run time of the kernels that are found on this machine's GPU, against MetaSchedule and PyTorch."""
+    from bench import gpu
+
+    _show(gpu.run(workloads or gpu.WORKLOADS, trials), as_json)
+
+
+@main.command("transfer")
+@_dataset_option
+@click.option("--method", "methods", multiple=True, default=["autotvm", "fleet"], show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--limit", type=click.IntRange(min=16), default=256, show_default=True, help="Trials of a run at most.")
+@_jobs_option
+@_json_option
+def transfer_command(
+    dataset: Path | None, methods: tuple[str, ...], seeds: int, limit: int, jobs: int | None, as_json: bool
+) -> None:
+    """Trials until within 5% of the best, with and without transfer from other workloads and another device class."""
+    from bench import transfer
+    from bench.measured import dataset_path
+
+    _show(transfer.run(dataset_path(dataset), methods, seeds, limit, jobs or cores()), as_json)
+
+
+@main.command("moa")
+@_dataset_option
+@click.option("--target", type=click.Path(path_type=Path), help="Dataset of the other class; else bench/data's.")
+@click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--share", type=click.IntRange(min=1), default=4, show_default=True, help="Records of a task an update.")
+@_jobs_option
+@_json_option
+def moa_command(
+    dataset: Path | None, target: Path | None, seeds: int, share: int, jobs: int | None, as_json: bool
+) -> None:
+    """Momentum adaptation to another device class, against fine-tuning and training from scratch."""
+    from bench import moa
+    from bench.measured import dataset_path
+
+    _show(moa.run(dataset_path(dataset), target or moa.DEFAULT_TARGET, seeds, share, jobs or cores()), as_json)
 
 
 @main.command("all")

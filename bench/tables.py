@@ -174,6 +174,137 @@ def search_time(result: Mapping[str, Any]) -> str:
     return _rows(header, rows)
 
 
+def measure_cost(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {"ours": "ours", "metaschedule": "MetaSchedule's settings", "fixed": "500 runs"}
+    rows = []
+    for name, task in details["tasks"].items():
+        secs = [f"{task['device_secs'][side] / task['candidates'] * 1e3:.1f}" for side in names]
+        regret = [f"{task['regret'][side]:.2%}" for side in names]
+        stopped = ", ".join(f"{count} {why}" for why, count in sorted(task["stopped"].items()))
+        rows.append((f"`{name}` ({task['candidates']})", *secs, *regret, f"{stopped}, {task['confirmed']} confirmed"))
+    overall = [f"{details['device_secs_per_candidate'][side] * 1e3:.1f}" for side in names]
+    mean = [f"{details['mean_regret'][side]:.2%}" for side in names]
+    rows.append((f"all ({details['candidates']})", *overall, *mean, f"ratio {result['ratio']:.1f}"))
+    header = (
+        "device ms a candidate",
+        *names.values(),
+        *(f"regret, {name}" for name in names.values()),
+        "how ours ended",
+    )
+    table = _rows(header, rows)
+    shortened = sum(task["shortened"] for task in details["tasks"].values())
+    error = max(task["judge_error"] for task in details["tasks"].values())
+    return (
+        f"{table}\n\nThe judge's costs have a standard error of at most {error:.2%}. Of {shortened} candidates as many "
+        "of the 500 runs were taken as fit into a second, and the time of the others is computed."
+    )
+
+
+def cost_model(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    parts = []
+    for key, title in (("in_domain", "in-domain"), ("across", "across tasks")):
+        counts = list(next(iter(details[key].values())))
+        shown = [f"{count} records" if count != "0" else "all records" for count in counts]
+        header = (f"{title}: Top-1 / Top-5 / correlation", *shown, "training, ms", "512 predicted, ms")
+        rows = [
+            (
+                f"`{model}`",
+                *(_ranking(figures[count]) for count in counts),
+                " / ".join(f"{figures[count]['train_secs'] * 1e3:.0f}" for count in counts),
+                f"{details['prediction_secs'][model] * 1e3:.0f}",
+            )
+            for model, figures in details[key].items()
+        ]
+        parts.append(_rows(header, rows))
+    return "\n\n".join(parts)
+
+
+def _ranking(figures: Mapping[str, float]) -> str:
+    return f"{figures['top_1']:.3f} / {figures['top_5']:.3f} / {figures['correlation']:.2f}"
+
+
+def rpc_overhead(result: Mapping[str, Any]) -> str:
+    names = {
+        "ours": "fleet-tune",
+        "ours, checked": "fleet-tune, with the check of a new best",
+        "peer": "MetaSchedule's RPCRunner",
+        "peer, linked": "RPCRunner, given a linked library",
+    }
+    rows = [
+        (
+            names[side],
+            _range(figures["overhead_secs"], scale=1e3, digits=1),
+            _range(figures["wall_secs"], scale=1e3, digits=1),
+        )
+        for side, figures in result["details"]["sides"].items()
+    ]
+    table = _rows(("ms a measurement", "beyond the evaluator", "in all"), rows)
+    return f"{table}\n\nRatio: {result['ratio']:.0f}."
+
+
+def device_recovery(result: Mapping[str, Any]) -> str:
+    rows = [
+        (fault, f"`{figures['outcome']}`", _range(figures["secs"], digits=1), f"{figures['asked_secs']:g}")
+        for fault, figures in result["details"]["faults"].items()
+    ]
+    return _rows(("fault", "the candidate's outcome", "s to the next good measurement", "asked"), rows)
+
+
+def gpu(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    if result["ours"] is None:
+        return f"Skipped: {details['reason']}."
+    rows = []
+    for name, sides in details["workloads"].items():
+        secs = [sides[side].get("best_secs") for side in ("ours", "metaschedule", "pytorch")]
+        rows.append((f"`{name}`", *("-" if each is None else f"{each * 1e3:.4f}" for each in secs)))
+    return _rows((f"ms on {details['gpu']['name']}", "ours", "MetaSchedule", "PyTorch"), rows)
+
+
+def transfer(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    parts = []
+    for case in details["cases"].values():
+        methods = list(case["methods"])
+        tasks = list(case["methods"][methods[0]]["tasks"])
+        rows: list[tuple[str, ...]] = [
+            (
+                f"`{task}`",
+                *(
+                    f"{case['methods'][method]['tasks'][task][side]['median']:.0f}"
+                    for method in methods
+                    for side in ("without", "with")
+                ),
+            )
+            for task in tasks
+        ]
+        both = (f"{case['methods'][method][side]:.1f}" for method in methods for side in ("without", "with"))
+        rows.append(("overall, geometric mean", *both))
+        ratios = (cell for method in methods for cell in ("", f"{case['methods'][method]['ratio']:.1f} times fewer"))
+        rows.append(("", *ratios))
+        header = (case["what"], *(f"`{method}` {side}" for method in methods for side in ("without", "with")))
+        parts.append(_rows(header, rows))
+    return "\n\n".join(parts)
+
+
+def moa(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {"moa": "momentum adaptation", "fine-tune": "fine-tuning", "scratch": "from scratch"}
+    numbers = list(details["arms"]["moa"])
+    before = details["before"]
+    parts = []
+    for figure, shown in (("top_1", "Top-1"), ("top_5", "Top-5"), ("rank", "rank correlation")):
+        rows = [
+            (name, *(_range(details["arms"][arm][number][figure], digits=3) for number in numbers))
+            for arm, name in names.items()
+        ]
+        records = [f"{int(number) * details['records_an_update']} records" for number in numbers]
+        parts.append(_rows((f"{shown}; pre-trained and never updated: {before[figure]:.3f}", *records), rows))
+    return "\n\n".join(parts)
+
+
 _TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "trial-rate": trial_rate,
     "network-latency": network_latency,
@@ -181,4 +312,11 @@ _TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "draft": draft,
     "replay": replay,
     "search-time": search_time,
+    "transfer": transfer,
+    "moa": moa,
+    "rpc-overhead": rpc_overhead,
+    "device-recovery": device_recovery,
+    "cost-model": cost_model,
+    "measure-cost": measure_cost,
+    "gpu": gpu,
 }
