@@ -34,8 +34,8 @@ from tests.devices.workloads import space, task
 
 ARCHES = ("sm_87", "sm_90")
 MAX_THREADS, MAX_SHARED = 1024, 49152
-BUILT = ("matmul-relu", "half-matmul", "conv3", "half-batched", "depthwise", "softmax", "transpose")
-CANDIDATES = 3
+BUILT = ("wide-matmul", "half-matmul", "conv3", "half-batched", "depthwise", "softmax", "transpose")
+CANDIDATES = 2
 ELF = b"\x7fELF"
 
 
