@@ -138,10 +138,11 @@ class DeviceActor:
                 records.append(
                     make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._device_id)
                 )
+            vitals = {} if lost else {**self._device.vitals(), "drift": self._drift.factor}
         if records:
             fetch(recorder.append.remote(records, epoch), _APPEND_DEADLINE_SECS, "store records")
             self._drift.stored(records)
-        return BatchReport(outcomes, lost)
+        return BatchReport(outcomes, lost, vitals)
 
     def shoot_out(
         self,
@@ -227,9 +228,9 @@ def told_with_its_place(fleet: FleetConfig, name: str, unreachable: bool = True)
 
 
 @contextlib.contextmanager
-def opened_device(config: DeviceConfig) -> Iterator[Device]:
+def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
     """The device of ``config``: a local one behind a server of its own, the one at its address, one that a tracker
-    hands out, or a dataset.
+    hands out, or a dataset. ``realtime``: a local one's kernels are timed at real-time priority where that is allowed.
 
     Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
     """
@@ -242,7 +243,7 @@ def opened_device(config: DeviceConfig) -> Iterator[Device]:
 
     with contextlib.ExitStack() as stack:
         if isinstance(connection, LocalConnection):
-            server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION))
+            server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION, realtime=realtime))
             host, port = server.host, server.port
         else:
             host, port = connection.host, connection.port

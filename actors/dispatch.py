@@ -34,7 +34,8 @@ RecordFailure = Callable[[Trial, Measurement], Awaitable[None]]
 
 class Dispatch:
     """Serves the devices of a run. ``patience_secs``: how long a run without a time budget waits when no device of a
-    class can work. ``record_failure``: stores a trial that no device measured."""
+    class can work. ``record_failure``: stores a trial that no device measured. ``check_every_secs``: how often a
+    device that works is asked for its reference kernel."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Dispatch:
         rule: StopRule,
         patience_secs: float,
         record_failure: RecordFailure,
+        check_every_secs: float = health.REFERENCE_EVERY_SECS,
     ) -> None:
         """``devices``: device id to (device class name, handle)."""
         self._board = board
@@ -52,8 +54,10 @@ class Dispatch:
         self._rule = rule
         self._patience_secs = patience_secs
         self._record_failure = record_failure
+        self._check_every_secs = check_every_secs
         self._checked_at: dict[str, float] = {}
         self._hopeless_since: dict[str, float] = {}
+        self.vitals: dict[str, Mapping[str, float]] = {}  # of each device's last batch
 
     async def serve(self, device_id: str) -> None:
         """Feed one device until the session is over.
@@ -120,7 +124,7 @@ class Dispatch:
         return detail
 
     def _check_is_due(self, device_id: str) -> bool:
-        return _now() - self._checked_at.get(device_id, -float("inf")) >= health.REFERENCE_EVERY_SECS
+        return _now() - self._checked_at.get(device_id, -float("inf")) >= self._check_every_secs
 
     def _give_up_if_hopeless(self, device_class: str, detail: str) -> None:
         why = self._fleet.hopeless(device_class)
@@ -231,6 +235,7 @@ class Dispatch:
 
     async def _account(self, device_id: str, epoch: int, batch: list[Trial], report: BatchReport) -> None:
         """What a report means for the device and for the candidates."""
+        self.vitals[device_id] = report.vitals
         lost = [trial for trial in batch if report.outcomes.get(trial.candidate.id) is Outcome.DEVICE_LOST]
         measured = len(report.outcomes) - len(lost)
         if measured:

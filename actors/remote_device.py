@@ -18,10 +18,12 @@ _BEAT_SECS = 15.0
 class BatchReport:
     """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
     one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
+    ``vitals``: what the device told of its hardware (see :mod:`devices.vitals`), and its ``drift``.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     detail: str = ""
+    vitals: Mapping[str, float] = field(default_factory=dict)
 
 
 class DeviceHandle(Protocol):

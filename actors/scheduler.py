@@ -29,6 +29,7 @@ from fleet_tune.device_state import DeviceEvent
 from fleet_tune.domain import Measurement, Outcome, Record, StopRule, Task
 from fleet_tune.fleet_orders import FleetOrders
 from fleet_tune.results import Progress, TaskProgress
+from policies import health
 from policies.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, is_finished
 from policies.presets import preset
 from policies.shootout import reserve_secs
@@ -50,7 +51,8 @@ class SchedulerPlan:
     cost that no schedule can beat. ``time_budget_secs``, ``trial_limit`` and ``task_limit`` (trials of every task):
     None without a limit; the limits count the trials of earlier runs in the same store too. ``device_patience_secs``:
     how long a run without a time budget waits for a device when all of a class are lost. ``orders``: the file with what
-    people want of the devices (:mod:`fleet_tune.fleet_orders`)."""
+    people want of the devices (:mod:`fleet_tune.fleet_orders`). ``check_every_secs``: how often a device that works is
+    asked for its reference kernel."""
 
     run_id: str
     method: str
@@ -65,6 +67,7 @@ class SchedulerPlan:
     task_limit: int | None = None
     device_patience_secs: float = _DEVICE_PATIENCE_SECS
     orders: Path | None = None
+    check_every_secs: float = health.REFERENCE_EVERY_SECS
 
 
 class Scheduler:
@@ -99,7 +102,13 @@ class Scheduler:
             if its_class in targets
         }
         self._dispatch = Dispatch(
-            self._board, self._fleet, self._handles, plan.rule, plan.device_patience_secs, self._record_unmeasured
+            self._board,
+            self._fleet,
+            self._handles,
+            plan.rule,
+            plan.device_patience_secs,
+            self._record_unmeasured,
+            plan.check_every_secs,
         )
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
@@ -133,6 +142,7 @@ class Scheduler:
             },
             devices=self._fleet.words,
             device_changes=self._fleet.changes,
+            vitals=dict(self._dispatch.vitals),
             tasks=tuple(self._task_progress(state) for state in self._tasks.values()),
         )
 

@@ -101,7 +101,11 @@ class Session:
         for device in self._fleet.devices:
             actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")
             self._devices[device.name] = actor.remote(
-                device.name, partial(opened_device, device), self._run_id, self._window if is_local(device) else None
+                device.name,
+                partial(opened_device, device, self._fleet.measure.realtime),
+                self._run_id,
+                self._window if is_local(device) else None,
+                self._fleet.measure.max_drift,
             )
         self._actors += [*self._builders, *self._devices.values()]
         out_of_use = await self._out_of_use()
@@ -185,6 +189,7 @@ class Session:
             seed=plan.seed,
             rule=plan.rule,
             task_limit=plan.task_limit,
+            check_every_secs=self._fleet.measure.check_every_secs,
             orders=await self._noted(store),
         )
         self._scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(

@@ -24,6 +24,10 @@ class Device(Protocol):
         kernel fails.
         """
 
+    def vitals(self) -> dict[str, float]:
+        """Temperature and clock as far as the device offers them (see :mod:`devices.vitals`); nothing where it does not
+        answer."""
+
     def add_reference(self, artifact: Artifact) -> None:
         """Keep the unscheduled program of a task (an artifact with no candidate) to check results against.
 

@@ -88,16 +88,20 @@ def _batch_size(rule: StopRule, run_secs: float) -> int:
     return min(runs, MAX_FLUSHED_RUNS) if rule.flush_bytes else runs
 
 
-def confirmed(measure: Callable[[StopRule, float], Evaluation], request: MeasureRequest) -> Evaluation:
+Measure = Callable[[StopRule, float], Evaluation]
+"""``measure(rule, incumbent_secs)`` evaluates one candidate."""
+
+
+def confirmed(measure: Measure, measure_again: Measure, request: MeasureRequest) -> Evaluation:
     """The evaluation of a request: by its rule, and where that is good enough, by the rule of its confirmation.
 
-    ``measure(rule, incumbent_secs)`` evaluates the candidate. What the second evaluation says stands alone: the first
-    was looked at because it was low, so it is low by luck more often than not.
+    ``measure_again`` evaluates it the second time. What that says stands alone: the first was looked at because it was
+    low, so it is low by luck more often than not.
     """
     first = measure(request.rule, request.incumbent_secs)
     if request.confirm is None or not statistics.median(first.run_secs) < request.confirm.below_secs:
         return first
-    second = measure(request.confirm.rule, math.inf)
+    second = measure_again(request.confirm.rule, math.inf)
     return Evaluation(second.run_secs, second.stopped, first.device_secs + second.device_secs)
 
 

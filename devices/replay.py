@@ -152,6 +152,9 @@ class ReplayDevice:
     def reference_secs(self) -> float:
         return self.fingerprint().reference_secs
 
+    def vitals(self) -> dict[str, float]:
+        return {}
+
     def add_reference(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
             raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
@@ -194,7 +197,7 @@ def _replayed(found: Recorded, request: MeasureRequest, decide: Decide | None) -
     def measure(rule: StopRule, incumbent_secs: float) -> Evaluation:
         return _evaluated(found.run_secs, rule, incumbent_secs, decide)
 
-    evaluation = confirmed(measure, request)
+    evaluation = confirmed(measure, measure, request)
     as_recorded = replace(MEASURED_BY, min_batches=1, max_batches=len(found.run_secs), timeout_secs=math.inf)
     spent_secs = _evaluated(found.run_secs, as_recorded, math.inf, None).device_secs
     measured = Measurement(

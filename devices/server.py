@@ -57,7 +57,8 @@ class DeviceServer:
     that stops a measurement; None to stop at the rule's maximum only.
     ``key``: what clients may name to be served, besides nothing (TVM's routing label, no secret). ``tracker``: where to
     register, with a key of its own. ``limits``: of a session; None for the defaults. ``user``: whom everything runs as
-    that clients reach; None for the user of this process. ``log``: gets a line for what an operator should know.
+    that clients reach; None for the user of this process. ``realtime``: time kernels at real-time priority
+    where that is allowed (:mod:`devices.priority`). ``log``: gets a line for what an operator should know.
 
     The server ends with the process that started it, also when that is killed.
 
@@ -75,6 +76,7 @@ class DeviceServer:
         tracker: Tracker | None = None,
         limits: Limits | None = None,
         user: str | None = None,
+        realtime: bool = True,
         log: Callable[[str], None] = _log.info,
     ) -> None:
         load_decide(decide)  # a wrong name is the caller's error, here and now
@@ -89,6 +91,7 @@ class DeviceServer:
         self._tracker = tracker
         self._limits = limits or default_limits()
         self._user = user
+        self._realtime = realtime
         self._log = log
         self._socket: socket.socket | None = None
         self._private: PrivateFolder | None = None
@@ -209,6 +212,7 @@ class DeviceServer:
             limits=self._limits,
             tracker=self._tracker,
             user=self._user,
+            realtime=self._realtime,
         )
         environment = {
             "TVM_NUM_THREADS": str(self.threads),
@@ -292,6 +296,7 @@ def serve(
     tracker: Tracker | None = None,
     limits: Limits | None = None,
     user: str | None = None,
+    realtime: bool = True,
     log: Callable[[str], None] = _log.info,
 ) -> None:
     """Serve this machine as a device until SIGTERM or SIGINT; ``announce`` gets one line when it is ready, ``log`` what
@@ -299,7 +304,9 @@ def serve(
 
     Raises ServerAddressError, ServerStartError, AccountError.
     """
-    server = DeviceServer(host, port, threads, decide, key, tracker=tracker, limits=limits, user=user, log=log)
+    server = DeviceServer(
+        host, port, threads, decide, key, tracker=tracker, limits=limits, user=user, realtime=realtime, log=log
+    )
 
     def ready(running: DeviceServer) -> None:
         if running.exposed:

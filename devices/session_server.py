@@ -30,6 +30,7 @@ from devices.child import Channel, describe_exit, die_with_parent, parent_channe
 from devices.evaluator import load_decide
 from devices.handshake import Client, HandshakeError, read_client
 from devices.limits import Limits, become, confine
+from devices.priority import refusal
 from devices.registration import Registration, Tracker
 
 # The parent hears of this process so often; without that it is replaced.
@@ -39,6 +40,8 @@ SILENCE_TIMEOUT_SECS = 30.0
 _STOPPED_SECS = 1.0
 # After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
 _RETURN_SECS = 2.0
+# Above that of kernels (see :mod:`devices.priority`), which may have all cores for seconds; this process works little.
+_PRIORITY = 2
 # Connections at a time, and clients whose sessions' ends are kept.
 _MAX_CONNECTIONS = 128
 _MAX_ENDS = 64
@@ -57,6 +60,7 @@ class Settings:
     limits: Limits
     tracker: Tracker | None
     user: str | None
+    realtime: bool
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -121,7 +125,9 @@ class SessionServer:
         self._channel = channel
         for left in self._folder.glob("session-*"):  # of a process before this one that was killed
             shutil.rmtree(left, ignore_errors=True)
-        self._functions = SessionFunctions(load_decide(settings.decide), settings.limits.upload_bytes)
+        self._functions = SessionFunctions(
+            load_decide(settings.decide), settings.limits.upload_bytes, settings.realtime
+        )
         self._listening = socket.socket(fileno=settings.listening)
         self._listening.setblocking(False)
         self._silent: dict[socket.socket, float] = {}
@@ -141,6 +147,9 @@ class SessionServer:
         port = int(self._listening.getsockname()[1])
         if self._settings.tracker is not None:
             self._registration = Registration(self._settings.tracker, port, self._log)
+        if self._settings.realtime and not refusal():
+            # Not inherited by sessions.
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
         beat_at = 0.0
         while True:
             now = time.monotonic()

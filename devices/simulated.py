@@ -263,6 +263,9 @@ class SimulatedDevice:
             reference_secs=_REFERENCE_SECS / self._speed,
         )
 
+    def vitals(self) -> dict[str, float]:
+        return {}
+
     def add_reference(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
             raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
@@ -321,7 +324,7 @@ class SimulatedDevice:
         def measured(by: StopRule, incumbent_secs: float) -> Evaluation:
             return evaluate(run_batch, by, incumbent_secs, self._decide, lambda: clock.now_secs)
 
-        evaluation = confirmed(measured, request)
+        evaluation = confirmed(measured, measured, request)
         if not statistics.median(evaluation.run_secs) < request.incumbent_secs:
             return Measurement(Outcome.OK, evaluation.run_secs, stopped=evaluation.stopped)
         clock.advance(true_secs * self._drift.at(clock.now_secs))

@@ -65,6 +65,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--user", metavar="NAME", help="run what clients reach as this user (needs root)")
     add("--max-upload", type=_size, metavar="SIZE", help="bytes of files that a session may have here (default: 256M)")
+    add(
+        "--no-realtime",
+        action="store_true",
+        help="do not time kernels at real-time priority (default: where this user may)",
+    )
     add("--memory", type=_size, metavar="SIZE", help="bytes that a session may allocate (default: 3/4 of the memory)")
     return made
 
@@ -100,6 +105,7 @@ def _serve(options: argparse.Namespace) -> None:
         tracker=None if options.tracker is None else _tracker(options),
         limits=_limits(options),
         user=options.user,
+        realtime=not options.no_realtime,
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )
 

@@ -14,6 +14,11 @@
     workers = 2                             # builder processes; default: from the number of cores
     timeout_secs = 60
 
+    [measure]
+    check_every_secs = 120                  # how often a device's reference kernel is run
+    max_drift = 1.2                         # a device whose reference kernel takes this factor longer is off
+    realtime = true                         # real-time priority for the kernels of local devices, where allowed
+
 A mistake raises :class:`FleetFileError` with file, line and key. Whether TVM knows a target is checked where TVM lives
 (``devices.targets``); :meth:`FleetConfig.where` gives the caller the place to name.
 """
@@ -123,11 +128,22 @@ class BuildConfig(_Frozen):
     timeout_secs: Annotated[float, Field(gt=0, le=3600)] = 60.0
 
 
+class MeasureConfig(_Frozen):
+    """How devices are watched while they measure. ``check_every_secs``: how often the reference kernel is run.
+    ``max_drift``: by what factor its time may differ from when the device joined, before what is measured is marked.
+    ``realtime``: time kernels of local devices at real-time priority, where that is allowed."""
+
+    check_every_secs: Annotated[float, Field(ge=1, le=86400)] = 120.0
+    max_drift: Annotated[float, Field(ge=1.01, le=10)] = 1.2
+    realtime: bool = True
+
+
 class FleetConfig(_Frozen):
     """All devices and how to build for them. ``source``: the file it was read from, None where there was none."""
 
     devices: Annotated[tuple[DeviceConfig, ...], Field(min_length=1)]
     build: BuildConfig = BuildConfig()
+    measure: MeasureConfig = MeasureConfig()
     source: FleetSource | None = None
 
     @property
@@ -202,7 +218,7 @@ def load_fleet(path: Path) -> FleetConfig:
     if not devices:
         raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
     source = FleetSource(path, text, tuple(names.values()))
-    return FleetConfig(devices=tuple(devices), build=file.build, source=source)
+    return FleetConfig(devices=tuple(devices), build=file.build, measure=file.measure, source=source)
 
 
 def _counted(table: DeviceConfig) -> list[DeviceConfig]:
@@ -259,13 +275,18 @@ class _FleetFile(_Frozen):
 
     device: Annotated[tuple[DeviceConfig, ...], Field(strict=False)] = ()
     build: BuildConfig = BuildConfig()
+    measure: MeasureConfig = MeasureConfig()
 
 
-_TABLES: dict[str, type[_Frozen]] = {"device": DeviceConfig, "build": BuildConfig}
+_TABLES: dict[str, type[_Frozen]] = {"device": DeviceConfig, "build": BuildConfig, "measure": MeasureConfig}
 _NAME_FORM = "letters, digits, dots, dashes and underscores (at most 64), the first a letter or digit"
 _EXPECTED = {
     "device": "[[device]] tables, with double brackets",
     "build": "one [build] table, with single brackets",
+    "measure": "one [measure] table, with single brackets",
+    "check_every_secs": "a number of seconds from 1 to 86400",
+    "max_drift": "a factor from 1.01 to 10",
+    "realtime": "true or false",
     "name": _NAME_FORM,
     "connect": _CONNECTIONS,
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
@@ -296,7 +317,7 @@ def _mistake(kind: str, location: tuple[str | int, ...], value: Any, source: Fle
         known = list(_TABLES[table].model_fields) if len(path) > 1 else list(_TABLES)
         close = difflib.get_close_matches(str(key), known, n=1)
         guess = f"did you mean {close[0]}? " if close else ""
-        place = f" in [{table}]" if table == "build" else f" in [[{table}]]"
+        place = f" in [[{table}]]" if table == "device" else f" in [{table}]"
         return FleetFileError(
             f"{where}: unknown key {key!r}{place if len(path) > 1 else ''}",
             f"{guess}{'keys' if len(path) > 1 else 'tables'} known here: {', '.join(known)}",

@@ -57,6 +57,26 @@ class Metrics:
             "fleet_tune_device_changes", "Changes of devices in this run, other than leases.", registry=counted
         )
         self._device_changes_seen = 0
+        self._vitals = {
+            "temperature_celsius": Gauge(
+                "fleet_tune_device_temperature_celsius",
+                "Temperature of a device; absent where it is not offered.",
+                ["device"],
+                registry=registry,
+            ),
+            "clock_hertz": Gauge(
+                "fleet_tune_device_clock_hertz",
+                "Clock of a device; absent where it is not offered.",
+                ["device"],
+                registry=registry,
+            ),
+            "drift": Gauge(
+                "fleet_tune_device_drift",
+                "Factor by which a device is off, 1 while it is right.",
+                ["device"],
+                registry=registry,
+            ),
+        }
         self._queues = Gauge("fleet_tune_queue_length", "Items that wait, by queue.", ["queue"], registry=registry)
         task_labels = ["task", "name", "device_class"]
         self._task_trials = Gauge(
@@ -102,6 +122,10 @@ class Metrics:
         _set_all(self._devices, states)
         self._device_changes.inc(progress.device_changes - self._device_changes_seen)
         self._device_changes_seen = progress.device_changes
+        for device, vitals in progress.vitals.items():
+            for name, value in vitals.items():
+                if name in self._vitals:
+                    self._vitals[name].labels(device).set(value)
         _set_all(self._queues, progress.queues)
         for task in progress.tasks:
             labels = (task.task_id, task.name, task.device_class)

@@ -37,7 +37,9 @@ class Progress:
 
     ``outcomes``: trials of this store by outcome (earlier runs included), ``trials``: their sum; ``new_trials``: those
     of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. ``device_changes``: how
-    many changes of devices this run has kept, other than leases. Limits are None where the user set none.
+    many changes of devices this run has kept, other than leases. ``vitals``: by device id what it last told of its
+    hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its ``drift``. Limits are None where
+    the user set none.
     """
 
     phase: str
@@ -52,6 +54,7 @@ class Progress:
     devices: Mapping[str, str]
     tasks: tuple[TaskProgress, ...]
     device_changes: int = 0
+    vitals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def network_secs(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from actors.builder import Builder, Worker
 from actors.calls import Shared, remote_actor
 from actors.cluster import connected
 from actors.device import device_actor
+from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
@@ -72,6 +73,7 @@ class Fleet:
     device_patience_secs: float = 120.0
     orders: Path | None = None
     noise: float = 0.02
+    learner: bool = False
     actors: dict[str, Any] = field(default_factory=dict)
     shared: Shared[tuple[SearchTask, ...]] | None = None
 
@@ -81,8 +83,13 @@ class Fleet:
         """Start everything; returns the scheduler's actor."""
         self.shared = Shared.put(self.tasks)
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
+        learner = None
+        if self.learner:
+            learner = remote_actor(Learner, restarts=-1, concurrency=16).remote(
+                self.shared, self.method, 0, Shared.put(recorder), None, str(self.store.parent / "models")
+            )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
-            self.shared, self.method, 0, Shared.put(recorder), None, None
+            self.shared, self.method, 0, Shared.put(recorder), None if learner is None else Shared.put(learner), None
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]
@@ -115,6 +122,8 @@ class Fleet:
             {name: (self.tasks[0].task.device_class.name, device) for name, device in devices.items()},
         )
         self.actors = {"recorder": recorder, "searcher": searcher, "scheduler": scheduler, **devices}
+        if learner is not None:
+            self.actors["learner"] = learner
         self.actors |= {f"builder-{at}": builder for at, builder in enumerate(builders)}
         return scheduler
 

@@ -21,7 +21,7 @@ from fleet_tune.records import RecordReader
 from fleet_tune.sketch import Sketch
 from policies.bandits import CONVERGENCE_TRIALS
 from policies.search import Proposal, TaskSearch
-from tests.actors.conftest import Fleet, search_task
+from tests.actors.conftest import Fleet, search_task, trials
 from tests.actors.test_scheduler import DEADLINE_SECS, run
 
 
@@ -43,7 +43,7 @@ async def test_a_converged_task_gets_no_more_trials(fleet: Callable[..., Fleet])
     [task] = progress.tasks
     assert task.finish_reason.startswith("converged")
     bests: list[float] = []
-    for record in RecordReader(made.store):
+    for record in trials(made.store):
         cost = record.measurement.cost_secs if record.measurement.verified else math.inf
         bests.append(min(cost, bests[-1] if bests else math.inf))
     assert CONVERGENCE_TRIALS < len(bests) < 2000

@@ -147,10 +147,10 @@ def test_only_what_would_be_the_new_incumbent_is_confirmed_and_the_second_result
 
     request = MeasureRequest(ARTIFACT, 1.0, RULE, Confirmation(1.0, PRECISE))
     if first < 1.0:
-        assert confirmed(measure, request) == Evaluation((1.2, 1.2), "maximum", 7.0)
+        assert confirmed(measure, measure, request) == Evaluation((1.2, 1.2), "maximum", 7.0)
         assert asked == [(RULE, 1.0), (PRECISE, math.inf)]
     else:
-        assert confirmed(measure, request) == Evaluation((first,), "converged", 2.0)
+        assert confirmed(measure, measure, request) == Evaluation((first,), "converged", 2.0)
         assert asked == [(RULE, 1.0)]
 
 

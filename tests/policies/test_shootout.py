@@ -22,17 +22,20 @@ def test_nothing_is_to_be_decided_between_none_or_one() -> None:
 
 
 def test_costs_that_cannot_be_told_apart_are_finalists_the_lowest_first() -> None:
-    assert finalists([standing("b", 1.009), standing("a", 1.0), standing("c", 1.011)]) == ("a", "b")
+    assert finalists([standing("b", 1.079), standing("a", 1.0), standing("c", 1.081)]) == ("a", "b")
 
 
 def test_the_margin_is_twice_the_standard_error_of_the_difference() -> None:
-    # Spread 4 % over 4 micro-batches: errors of 2 % each, 2 * sqrt(2) * 2 % = 5.66 %.
-    best = standing("best", 1.0, 0.04)
-    assert finalists([best, standing("in", 1.056, 0.04)]) == ("best", "in")
-    assert finalists([best, standing("out", 1.057, 0.04)]) == ()
-    # A single micro-batch says nothing of its spread: 5 % are assumed, and the margin ends at its limit.
-    assert finalists([best, standing("in", 1.0999, math.nan, 1)]) == ("best", "in")
-    assert finalists([best, standing("out", 1.1001, math.nan, 1)]) == ()
+    # Spread 8 % over 4 micro-batches: errors of 4 % each, 2 * sqrt(2) * 4 % = 11.31 %.
+    best = standing("best", 1.0, 0.08)
+    assert finalists([best, standing("in", 1.113, 0.08)]) == ("best", "in")
+    assert finalists([best, standing("out", 1.114, 0.08)]) == ()
+    # A single micro-batch says nothing of its spread: 5 % are assumed. 2 * sqrt(0.04^2 + 0.05^2) = 12.81 %.
+    assert finalists([best, standing("in", 1.128, math.nan, 1)]) == ("best", "in")
+    assert finalists([best, standing("out", 1.129, math.nan, 1)]) == ()
+    # The margin ends at its limit.
+    assert finalists([best, standing("in", 1.1499, 0.5, 1)]) == ("best", "in")
+    assert finalists([best, standing("out", 1.1501, 0.5, 1)]) == ()
 
 
 STANDINGS = st.lists(

@@ -1,0 +1,45 @@
+"""Measures the finalists of a task in turn, round by round, on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from devices.artifact import Artifact, MeasureRequest
+from fleet_tune.domain import Measurement, Outcome, StopRule
+
+STOPPED = "shoot-out"
+
+
+def measured_in_turn(
+    measure: Callable[[MeasureRequest], Measurement], artifacts: Sequence[Artifact], rule: StopRule, rounds: int
+) -> list[Measurement] | Measurement:
+    """One measurement for each artifact, with the micro-batches of all rounds; the first failure of an artifact is its
+    measurement, and it takes no further part. The device's loss ends it all: then that measurement alone.
+
+    The outputs are checked in the first round. The order turns around from round to round, so that a device that slows
+    down meanwhile favours nobody.
+    """
+    found: dict[int, Measurement] = {}
+    for at in range(rounds):
+        order = range(len(artifacts))
+        for index in order if at % 2 == 0 else reversed(order):
+            before = found.get(index)
+            if before is not None and before.outcome is not Outcome.OK:
+                continue
+            # Nothing to race against; in the first round a cost below infinity is checked, later none below 0.
+            measured = measure(MeasureRequest(artifacts[index], math.inf if before is None else 0.0, rule))
+            if measured.outcome is Outcome.DEVICE_LOST:
+                return measured
+            found[index] = measured if before is None else _joined(before, measured)
+    return [found[index] for index in range(len(artifacts))]
+
+
+def _joined(before: Measurement, now: Measurement) -> Measurement:
+    measure_secs = before.measure_secs + now.measure_secs
+    if now.outcome is not Outcome.OK:
+        return dataclasses.replace(now, measure_secs=measure_secs)
+    return dataclasses.replace(
+        before, run_secs=before.run_secs + now.run_secs, measure_secs=measure_secs, stopped=STOPPED
+    )

@@ -1,0 +1,45 @@
+"""Which records of a device that drifts are marked, and how."""
+
+from __future__ import annotations
+
+from actors.drift_watch import DriftWatch
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+
+GOOD = Measurement(Outcome.OK, (1.0,), verified=True)
+FAILED = Measurement(Outcome.RUN_ERROR, detail="crash")
+
+
+def record(number: int, measurement: Measurement = GOOD, revision: int = 0) -> Record:
+    candidate = Candidate("task", 0, "s", (number,))
+    return Record(f"run-{candidate.id}", "run", candidate, "trace", measurement, "device", 5.0, 7, revision)
+
+
+def test_nothing_is_marked_while_the_device_is_right() -> None:
+    watch = DriftWatch(1.2)
+    assert watch.stamped(GOOD) == GOOD
+    for secs in (1.0, 1.1, 0.9):
+        assert watch.checked(secs) == []
+        watch.stored([record(1)])
+    assert watch.stamped(GOOD) == GOOD
+
+
+def test_what_was_measured_since_the_device_was_last_right_is_marked_once() -> None:
+    watch = DriftWatch(1.2)
+    watch.checked(1.0)
+    watch.stored([record(1)])
+    assert watch.checked(1.1) == []
+    watch.stored([record(2), record(3, FAILED), record(4, revision=2)])
+    second, fourth = watch.checked(1.5)
+    assert (second.candidate, second.revision, second.seq) == (record(2).candidate, 1, 0)
+    assert second.uid == f"run-{record(2).candidate.id}-1"
+    assert (second.measurement.drift, second.measurement.verified, second.measurement.trusted) == (1.5, False, False)
+    assert (fourth.revision, fourth.trace, fourth.unix_secs) == (3, "trace", 5.0)
+    # From now on records are marked as they are made, and not once more.
+    stamped = watch.stamped(GOOD)
+    assert (stamped.drift, stamped.verified, stamped.run_secs) == (1.5, False, GOOD.run_secs)
+    assert watch.stamped(FAILED) == FAILED
+    watch.stored([record(5, stamped)])
+    assert watch.checked(1.7) == []
+    assert watch.factor == 1.7
+    assert watch.checked(1.0) == []
+    assert watch.stamped(GOOD) == GOOD

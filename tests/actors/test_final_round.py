@@ -1,0 +1,71 @@
+"""The shoot-outs at the end of a run: stored, not repeated by a run that resumes, and not held where nothing counts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+from actors.calls import ask
+from fleet_tune.domain import Record, StopRule
+from fleet_tune.records import RecordReader
+from fleet_tune.results import Progress
+from policies.shootout import MAX_FINALISTS, ROUND_BATCHES, ROUNDS
+from tests.actors.conftest import Fleet, trials
+
+DEADLINE_SECS = 120.0
+
+
+async def run(made: Fleet, trials_: int) -> Progress:
+    scheduler = made.start(trials=trials_)
+    await ask(scheduler.run.remote(), DEADLINE_SECS, "run")
+    return await ask(scheduler.progress.remote(), 60.0, "progress")
+
+
+def revisions(made: Fleet) -> list[Record]:
+    with RecordReader(made.store) as reader:
+        return [record for record in reader if record.revision]
+
+
+async def test_the_best_few_meet_at_the_end_and_only_once(fleet: Callable[..., Fleet]) -> None:
+    # Measured with 8 % of noise, many of 60 candidates may be the best.
+    first = fleet(run_id="one", noise=0.08)
+    progress = await run(first, 60)
+    first.stop()
+    met = revisions(first)
+    assert progress.trials == progress.new_trials == len(trials(first.store)) == 60
+    by_task = Counter(record.task_id for record in met)
+    assert by_task
+    assert all(2 <= count <= MAX_FINALISTS for count in by_task.values())
+    for record in met:
+        assert record.revision == 1
+        assert record.measurement.verified
+        assert record.measurement.stopped == "shoot-out"
+        assert len(record.measurement.run_secs) == ROUNDS * ROUND_BATCHES
+    with RecordReader(first.store) as reader:
+        for task in progress.tasks:
+            best = reader.best(task.task_id)
+            assert best is not None
+            assert best.measurement.cost_secs == task.best_secs
+    # Nothing is left to try, and what was decided stands.
+    second = fleet(run_id="two", noise=0.08)
+    assert (await run(second, 60)).new_trials == 0
+    second.stop()
+    later = [record for record in revisions(second) if record.run_id == "two"]
+    # A finalist that fell behind may have made room for another: only such a new meeting is held.
+    decided = {record.candidate.id for record in met}
+    assert not later or {record.candidate.id for record in later} - decided
+
+
+async def test_a_run_that_resumes_holds_the_shoot_out_that_the_last_one_did_not_come_to(
+    fleet: Callable[..., Fleet],
+) -> None:
+    # The first one collects, and holds none.
+    first = fleet(run_id="one", noise=0.08, rule=StopRule(race_factor=math.inf))
+    await run(first, 60)
+    first.stop()
+    assert revisions(first) == []
+    # Its artifacts are gone: the finalists and their references are built again.
+    second = fleet(run_id="two", noise=0.08)
+    assert (await run(second, 60)).new_trials == 0
+    assert revisions(second)
