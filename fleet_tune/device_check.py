@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.device import opened_device, told_with_its_place
@@ -19,7 +19,8 @@ from fleet_tune.records import RecordReader
 class DeviceCheck:
     """One device, asked just now. ``state``: ``good``, ``lost`` (does not answer), or ``failed`` (answers, and its
     reference kernel does not run); ``detail``: why. ``ping_secs``: a round trip; ``reference_secs``: a run of the
-    reference kernel. None stands for what was not found out."""
+    reference kernel. None stands for what was not found out. ``vitals``: temperature and clock, as far as the device
+    offers them (:meth:`devices.device.Device.vitals`)."""
 
     device_id: str
     connect: str
@@ -28,6 +29,7 @@ class DeviceCheck:
     ping_secs: float | None = None
     reference_secs: float | None = None
     fingerprint: Fingerprint | None = None
+    vitals: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,8 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = ()) -> Iterator[Dev
             with told_with_its_place(fleet, config.name, unreachable=False), opened_device(config) as device:
                 ping_secs = device.ping()
                 reference_secs = device.reference_secs()
-                yield DeviceCheck(
-                    config.name, config.connect, "good", "", ping_secs, reference_secs, device.fingerprint()
-                )
+                found, vitals = device.fingerprint(), device.vitals()
+                yield DeviceCheck(config.name, config.connect, "good", "", ping_secs, reference_secs, found, vitals)
         except DeviceUnreachableError as error:
             yield DeviceCheck(config.name, config.connect, "lost", error.detail, ping_secs)
         except ReferenceKernelError as error:

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from devices.vitals import CLOCK, TEMPERATURE
 from fleet_tune.device_check import DeviceCheck, FleetListing, ListedDevice
 from fleet_tune.device_state import DeviceEvent
 from fleet_tune.report import NONE, cut, format_secs
@@ -22,7 +23,9 @@ _GOOD = ("good", "active", "online")
 
 def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
     """One row for each device."""
-    table = _table("device", "connect", "state", "round trip", "reference", "GFLOP/s", "GB/s", "threads", "is")
+    table = _table(
+        "device", "connect", "state", "round trip", "reference", "GFLOP/s", "GB/s", "threads", "°C", "GHz", "is"
+    )
     for check in checks:
         found = check.fingerprint
         table.add_row(
@@ -34,6 +37,8 @@ def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
             NONE if found is None else f"{found.abstraction.peak_flops / 1e9:.0f}",
             NONE if found is None else f"{found.abstraction.bandwidth_bytes / 1e9:.1f}",
             NONE if found is None else str(found.threads),
+            f"{check.vitals[TEMPERATURE]:.0f}" if TEMPERATURE in check.vitals else NONE,
+            f"{check.vitals[CLOCK] / 1e9:.2f}" if CLOCK in check.vitals else NONE,
             check.detail
             if found is None
             else f"{found.cpu_model} ({found.device_class.name}, TVM {found.tvm_version})",

@@ -25,7 +25,8 @@ class _Jumping(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise AssertionError("nothing is left that could ever happen: everybody waits for everybody")
+            waiting = [str(task.get_stack()[-1:]) for task in asyncio.all_tasks(asyncio.get_running_loop())]
+            raise AssertionError(f"nothing is left that could ever happen; waiting: {waiting}")
         self.now_secs += timeout
         return super().select(0)
 
@@ -81,6 +82,8 @@ class VirtualDevice:
     ) -> BatchReport:
         self.measured_under.append(epoch)
         outcomes: dict[str, Outcome] = {}
+        found: dict[str, tuple[str, Measurement]] = {}
+        detail = ""
         for [reference], _ in references.values():
             self._device.add_reference(reference)
         for artifact in artifacts:
@@ -91,10 +94,13 @@ class VirtualDevice:
             measured = await self._timed(lambda request=request: self._device.measure(request))
             outcomes[artifact.candidate.id] = measured.outcome
             if measured.outcome is Outcome.DEVICE_LOST:
-                return BatchReport(outcomes, measured.detail)
-            assert artifact.candidate.id not in self._stored, "measured twice"
-            self._stored[artifact.candidate.id] = (self.name, measured)
-        return BatchReport(outcomes)
+                detail = measured.detail
+                break
+            found[artifact.candidate.id] = (self.name, measured)
+        # As the real one does: a batch is stored at its end.
+        assert not found.keys() & self._stored.keys(), "measured twice"
+        self._stored.update(found)
+        return BatchReport(outcomes, detail)
 
     async def beat(self) -> None:
         await self._hang(15.0)

@@ -59,7 +59,7 @@ def test_orders_are_kept_told_and_listed_with_their_reason(fleet: Path, capsys: 
         ("a", Admin.ACTIVE, "repaired"),
     ]
     main(["device", "list", str(fleet), "--json"])
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [(each["admin"], each["why"]) for each in listed["devices"]] == [
         ("active", "ordered: active (repaired)"),
         ("retired", "ordered: retired"),
