@@ -11,6 +11,7 @@ On top of TVM's functions a session has those of :mod:`devices.session_functions
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -148,8 +149,9 @@ class SessionServer:
         if self._settings.tracker is not None:
             self._registration = Registration(self._settings.tracker, port, self._log)
         if self._settings.realtime and not refusal():
-            # Not inherited by sessions.
-            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
+            with contextlib.suppress(OSError):  # an emulator may know the one and not the other
+                # Not inherited by sessions.
+                os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
         beat_at = 0.0
         while True:
             now = time.monotonic()
