@@ -126,8 +126,9 @@ def _smooth(left: Features, standard: Features) -> Features:
     """``exp(-|z_p - z_x|^2 / 2l)``, ``(m, n)``; ``left``: of :func:`_exponents`."""
     one = np.ones((1, standard.shape[1]), dtype=np.float32)
     squares = np.einsum("ij,ij->j", standard, standard)[None]
-    exponent = left @ np.concatenate([standard, one, squares])
-    return np.exp(exponent, out=exponent)
+    exponent: Features = left @ np.concatenate([standard, one, squares])
+    np.exp(exponent, out=exponent)
+    return exponent
 
 
 def uncalibrated() -> Calibration:
