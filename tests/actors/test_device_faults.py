@@ -35,7 +35,7 @@ from tests.devices.conftest import make_artifact, native_target
 
 __all__ = ["make_artifact", "native_target"]  # fixtures
 DEADLINE_SECS = 120.0
-TRIALS = 250
+TRIALS = 100
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=1.0)
 
 
