@@ -64,7 +64,7 @@ class Scorer:
 
     def __init__(self, data: TaskData) -> None:
         self._data = data
-        self._known = [
+        self.known = [
             Pool(sketch, matrix).evaluated(data.abstraction)
             for sketch, matrix in zip(data.sketches, data.decisions, strict=True)
         ]
@@ -75,7 +75,7 @@ class Scorer:
         Without a predictor they are the analyzer's own; a sketch that is not described counts as slowest then.
         """
         found = np.full(len(rows), np.inf)
-        for at, drafted in enumerate(self._known):
+        for at, drafted in enumerate(self.known):
             mine = np.flatnonzero(self._data.sketch_of[rows] == at)
             taken = drafted.take(self._data.row_of[rows[mine]])
             predicted = taken.analytic_log_secs if made is None else made.drafted(at, taken)[0]

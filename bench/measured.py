@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,9 +23,18 @@ def dataset_path(given: Path | None) -> Path:
     """``given``, or the one file of ``bench/data``. Raises :class:`BenchError` where there is none or more than one."""
     if given is not None:
         return given.absolute()
-    found = sorted(path for path in DATA.glob("*") if path.is_file() and not path.name.startswith(("README", ".")))
+    return _only_file(DATA, "--dataset")
+
+
+def held_out_path(given: Path | None) -> Path:
+    """``given``, or the one file of ``bench/data/held-out``: tasks that nothing was tuned on."""
+    return given.absolute() if given is not None else _only_file(DATA / "held-out", "--held-out")
+
+
+def _only_file(folder: Path, option: str) -> Path:
+    found = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith(("README", ".")))
     if len(found) != 1:
-        raise BenchError(f"{len(found)} datasets in {DATA}: name one with --dataset")
+        raise BenchError(f"{len(found)} datasets in {folder}: name one with {option}")
     return found[0]
 
 
@@ -89,6 +99,23 @@ def split(data: TaskData, seed: int, calibration: int, limit: int | None = None)
         raise BenchError(f"{data.task.workload.name}: {count} candidates are too few for {calibration} records")
     order = np.random.default_rng([seed, 64]).permutation(count)
     return np.sort(order[:calibration]), np.sort(order[calibration:])
+
+
+def first(data: TaskData, limit: int | None) -> TaskData:
+    """The data of the first ``limit`` candidates alone; all where it is None."""
+    if limit is None or limit >= len(data):
+        return data
+    kept = [int((data.rows(at) < limit).sum()) for at in range(len(data.sketches))]
+    return dataclasses.replace(
+        data,
+        sketch_of=data.sketch_of[:limit],
+        decisions=tuple(matrix[:count] for matrix, count in zip(data.decisions, kept, strict=True)),
+        run_secs=data.run_secs[:limit],
+        build_secs=data.build_secs[:limit],
+        measure_secs=data.measure_secs[:limit],
+        outcome=data.outcome[:limit],
+        details=data.details[:limit],
+    )
 
 
 def best_of_share(scores: NDArray[np.float64], cost_secs: NDArray[np.float64], share: int) -> float:

@@ -56,7 +56,7 @@ class NetworkSettings:
     update_epochs: int = 5
     list_size: int = 256
     least_steps: int = 150
-    least_update_steps: int = 60
+    least_update_steps: int = 30
     learning_rate: float = 7e-4
     weight_decay: float = 1e-6
     clip: float = 0.5

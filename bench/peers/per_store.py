@@ -67,7 +67,7 @@ def extract(dataset: Path, at: int, rows: tuple[int, ...]) -> Features:
 
 def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Features]:
     """The features of the first ``limit`` candidates of every task, from the temporary folder where they are known."""
-    content = hashlib.blake2b(path.read_bytes() + tvm.__version__.encode(), digest_size=8).hexdigest()
+    content = _candidates_hash(dataset)
     folder = Path(tempfile.gettempdir()) / "fleet-tune-bench"
     folder.mkdir(exist_ok=True)
     stored = folder / f"per-store-{content}-{limit}.npz"
@@ -90,6 +90,16 @@ def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Fe
         partial.replace(stored)
     with np.load(stored) as kept:
         return [np.split(kept[f"rows{at}"], np.cumsum(kept[f"count{at}"])[:-1]) for at in range(len(dataset))]
+
+
+def _candidates_hash(dataset: Dataset) -> str:
+    """Hash of the tasks and candidates of a dataset, whatever is known of them, and of TVM's version."""
+    hasher = hashlib.blake2b(tvm.__version__.encode(), digest_size=8)
+    for data in dataset:
+        hasher.update(data.task.id.encode() + data.sketch_of.tobytes())
+        for sketch, matrix in zip(data.sketches, data.decisions, strict=True):
+            hasher.update(sketch.id.encode() + matrix.tobytes())
+    return hasher.hexdigest()
 
 
 @derived_object

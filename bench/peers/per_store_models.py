@@ -1,0 +1,148 @@
+"""MetaSchedule's cost model in the same comparison as ours: one task in-domain, or trained on some tasks for others.
+
+``python -m bench.peers.per_store_models --dataset FILE --held-out FILE ...`` prints one JSON line. Its XGBModel is as
+in :mod:`bench.peers.per_store`: its own features, extracted once and kept among the temporary files, all else at its
+defaults but for one: it is used from the first sample on.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from bench.common import die_with_parent
+from bench.cost_model_figures import Ranked, parts
+from bench.measured import Rows, first, read
+from bench.peers.per_store import Features, _Known, all_features, extract, ranking
+from devices.spaces import parse_module
+from devices.targets import parse_target
+from fleet_tune.dataset import TaskData
+
+EXTRACTED = 64
+"""Candidates whose feature extraction is timed; prediction is timed for as many as ours."""
+PREDICTED = 512
+
+
+def in_domain(
+    path: Path, features: list[Features], at: int, counts: tuple[int, ...], seeds: tuple[int, ...], limit: int | None
+) -> dict[str, list[list[float]]]:
+    """What the rankings of one task's test found (:meth:`Ranked.listed`) and the seconds of the training, by number of
+    records and seed."""
+    data = first(read(path)[at], limit)
+    found: dict[str, list[list[float]]] = {str(count): [] for count in counts}
+    for seed in seeds:
+        learn, test = parts(data, seed)
+        for count in counts:
+            scores, secs = ranking(data, features[at], np.sort(learn[: count or None]), test, cores=1)
+            found[str(count)].append([*Ranked.of(scores, data.cost_secs[test]).listed(), secs])
+    return found
+
+
+class _Together:
+    """One XGBModel for several tasks."""
+
+    def __init__(self) -> None:
+        self._laid_out: Features = []
+        self.model = ms.cost_model.XGBModel(extractor=_Known(self._laid_out), num_warmup_samples=0, num_tuning_cores=1)
+
+    def learn(self, data: TaskData, features: Features, rows: Rows) -> None:
+        results = [
+            ms.runner.RunnerResult([float(cost)], None) if np.isfinite(cost) else ms.runner.RunnerResult(None, "failed")
+            for cost in data.cost_secs[rows]
+        ]
+        context, stand_in = _context(data)
+        self._laid_out[:] = [features[row] for row in rows]
+        self.model.update(context, [stand_in] * len(rows), results)
+
+    def scores(self, data: TaskData, features: Features) -> Any:
+        possible = np.array([len(each) > 0 for each in features])
+        context, stand_in = _context(data)
+        self._laid_out[:] = [each for each in features if len(each)]
+        found = np.full(len(features), np.inf)
+        found[possible] = -self.model.predict(context, [stand_in] * len(self._laid_out))
+        return found
+
+
+def _context(data: TaskData) -> tuple[Any, Any]:
+    module = parse_module(data.task.workload.module)
+    context = ms.TuneContext(module, target=parse_target(data.task.device_class.target), num_threads=1)
+    return context, ms.search_strategy.MeasureCandidate(Schedule(module), [])
+
+
+def across(
+    path: Path, held_out: Path, features: list[Features], theirs: list[Features], count: int, seed: int, limit: int
+) -> tuple[list[list[float]], float]:
+    """Trained on ``count`` random records of every task of one dataset (0: all), ranking all of another's."""
+    together = _Together()
+    began = time.perf_counter()
+    for data, known in zip(read(path), features, strict=True):
+        rows = np.random.default_rng([seed, 6]).permutation(min(limit, len(data)))[: count or None]
+        together.learn(data, known, rows)
+    secs = time.perf_counter() - began
+    found = [
+        Ranked.of(together.scores(data, known), data.cost_secs[: len(known)]).listed()
+        for data, known in zip(read(held_out), theirs, strict=True)
+    ]
+    return found, secs
+
+
+def prediction_secs(path: Path, features: list[Features]) -> float:
+    """CPU seconds for 512 candidates: those of its feature extraction and of its prediction, median over the tasks."""
+    taken = []
+    for at, data in enumerate(read(path)):
+        rows = np.arange(min(len(data), 64))
+        began = time.process_time()
+        extract(path, at, tuple(range(EXTRACTED)))
+        first = time.process_time() - began
+        began = time.process_time()
+        extract(path, at, tuple(range(EXTRACTED)))  # the second time without the set-up of the task
+        secs = min(first, time.process_time() - began) * PREDICTED / EXTRACTED
+        together = _Together()
+        together.learn(data, features[at], rows)
+        repeated = [features[at][row % len(features[at])] for row in range(PREDICTED)]
+        began = time.process_time()
+        together.scores(data, repeated)
+        taken.append(secs + time.process_time() - began)
+    return float(np.median(taken))
+
+
+@click.command()
+@click.option("--dataset", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--held-out", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--seeds", type=click.IntRange(min=1), required=True)
+@click.option("--count", "counts", type=int, multiple=True, required=True)
+@click.option("--limit", type=click.IntRange(min=1), required=True, help="Candidates of each task.")
+@click.option("--jobs", type=click.IntRange(min=1), required=True)
+def main(dataset: Path, held_out: Path, seeds: int, counts: tuple[int, ...], limit: int, jobs: int) -> None:
+    """Prints the figures as one line of JSON, the last line of output."""
+    die_with_parent()
+    tasks, others = read(dataset), read(held_out)
+    features = all_features(dataset, tasks, limit, jobs)
+    theirs = all_features(held_out, others, limit, jobs)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=die_with_parent) as pool:
+        seed_list = tuple(range(seeds))
+        own = [pool.submit(in_domain, dataset, features, at, counts, seed_list, limit) for at in range(len(tasks))]
+        between = {
+            count: [pool.submit(across, dataset, held_out, features, theirs, count, seed, limit) for seed in seed_list]
+            for count in counts
+        }
+        figures: dict[str, Any] = {
+            "in_domain": [waiting.result() for waiting in own],
+            "across": {str(count): [waiting.result() for waiting in each] for count, each in between.items()},
+        }
+    figures["prediction_secs"] = prediction_secs(dataset, features)
+    click.echo(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
