@@ -7,7 +7,8 @@
 #   tests/arm64/board.sh remove     remove it
 #
 # The board lies in ${XDG_CACHE_HOME:-~/.cache}/fleet-tune/arm64, named after all that it is made of: a changed version
-# makes another one, and the ones before are removed. FLEET_TUNE_DEBIAN_MIRROR names another mirror of Debian.
+# makes another one; one that was not used for two weeks is removed then. FLEET_TUNE_DEBIAN_MIRROR names another mirror
+# of Debian.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fleet-tune/arm64
@@ -106,11 +107,14 @@ prepare() {
     exec 9>"$cache/lock"
     flock -w 900 9 || fail "another process has been preparing the board for 15 minutes"
     if [[ ! -e $board/complete ]]; then
-        find "$cache" -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
+        # What an interruption left, and boards of other versions that nobody has used for two weeks.
+        rm -rf "$board"
+        find "$cache" -mindepth 1 -maxdepth 1 -type d -mtime +14 -exec rm -rf {} +
         # The scripts name the folder, so it is made in its place; the mark is written last.
         make_board "$board" >&2
         touch "$board/complete"
     fi
+    touch "$board"
     echo "$board"
 }
 
