@@ -95,7 +95,7 @@ class Run:
         # forked them.
         cluster = stack.enter_context(connected(options.address))
         self._listen()  # again: Ray has put handlers of its own in the place of ours
-        session = Session(cluster, options.fleet, self.run_id)
+        session = Session(cluster, options.fleet, self.run_id, options.out.absolute() / "artifacts")
         stack.push_async_callback(session.close)
         by_device, model = await self._unless_interrupted(
             asyncio.gather(session.start_hosts(), in_thread(_read_model, options.model))
