@@ -1,7 +1,9 @@
 """The learner actor: trains the cost models in the background and publishes each version once.
 
-Its data are the records, followed from the first one at every start. Searchers take new versions when they like; a
-slow or dead learner never stops them.
+One learner serves all tasks and device classes. Where the method's model reads features that all tasks share, there is
+one model for each device class, trained on the records of all its tasks; else one for each task. Its data are the
+records, followed from the first one at every start. Searchers take new versions when they like; a slow or dead learner
+never stops them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,21 +21,29 @@ import numpy as np
 import ray
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
-from actors.searcher import SearchTask, group_observations
+from actors.searcher import SearchTask, group_observations, loaded_priors
 from devices.quiet import QuietTimeoutError, QuietWindow
+from policies.adaptation import Trainer
+from policies.features import SYMBOLIC
+from policies.models import load_model
 from policies.presets import preset
 from policies.search import TaskSearch
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 5.0
 _RETRY_SECS = 1.0
-# A task is trained from this many records on, and again when its records have grown by this share.
+# A model is trained from this many records on, and again when its records have grown by this share.
 _FIRST_TRAINING = 16
 _GROWTH = 0.15
+MODEL_SUFFIX = ".model"
 
 
 class Learner:
-    """Async actor. ``follow`` waits for models newer than the caller's."""
+    """Async actor. ``follow`` waits for models newer than the caller's.
+
+    ``folder``: where the models of device classes are kept from run to run, None for nowhere. What a model that is
+    adapted on and on has become cannot be had from the records alone.
+    """
 
     def __init__(
         self,
@@ -40,44 +52,60 @@ class Learner:
         seed: int,
         recorder: Shared[Any],
         quiet_window: str | None,
+        folder: str | None = None,
     ) -> None:
         chosen = preset(method)
         entries = tasks.get()
+        priors = loaded_priors(entries)
         self._seed = seed
+        self._preset = chosen
         # A search is used here for what it knows of its records only: it turns them into a training set.
         self._searches = {
             entry.task.id: TaskSearch(
-                entry.sketches, entry.task.workload.flop, entry.abstraction, chosen, np.random.default_rng(seed)
+                entry.sketches,
+                entry.task.workload.flop,
+                entry.abstraction,
+                chosen,
+                np.random.default_rng(seed),
+                prior=priors[entry.prior],
             )
             for entry in entries
         }
         self._sketch_index = {
             entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in entries
         }
-        self._preset = chosen
         self._recorder = recorder.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._records = dict.fromkeys(self._searches, 0)
-        self._trained = dict.fromkeys(self._searches, 0)
-        self._published: dict[str, tuple[int, Any]] = {}  # task id -> (version, object reference of the weights)
+        self._members = _models_of(entries, chosen.views)  # key of a model -> its tasks
+        self._trainers = {
+            key: Trainer(chosen, priors[next(entry.prior for entry in entries if entry.task.id == members[0])])
+            for key, members in self._members.items()
+        }
+        self._trained = dict.fromkeys(self._members, 0)
+        self._published: dict[str, tuple[int, Any]] = {}  # key -> (version, object reference of the weights)
         self._changed = asyncio.Condition()
         self._worker: asyncio.Task[None] | None = None
+        # Models made anew from the records at every training need no file.
+        self._folder = Path(folder) if folder is not None and chosen.learns_on else None
+        self._resume()
 
     async def start(self) -> None:
         """Begin to follow the records and to train."""
-        if self._worker is None and self._preset.learned_model:
+        if self._worker is None and self._preset.learned_model and not self._preset.offline:
             self._worker = asyncio.create_task(self._train_from_records())
 
     async def follow(self, versions: Mapping[str, int], wait_secs: float) -> dict[str, tuple[int, list[Any]]]:
-        """Models newer than ``versions`` by task id: (version, [object reference of the weights]); waits up to
-        ``wait_secs`` for the first. The reference stands in a list, so that Ray does not fetch it on the way."""
+        """Models newer than ``versions``: (version, [object reference of the weights]) by the id of a task or the name
+        of a device class; waits up to ``wait_secs`` for the first. The reference stands in a list, so that Ray does not
+        fetch it on the way."""
         await self.start()
 
         def newer() -> dict[str, tuple[int, list[Any]]]:
             return {
-                task_id: (version, [weights])
-                for task_id, (version, weights) in self._published.items()
-                if version > versions.get(task_id, 0)
+                key: (version, [weights])
+                for key, (version, weights) in self._published.items()
+                if version > versions.get(key, 0)
             }
 
         async with self._changed:
@@ -104,23 +132,78 @@ class Learner:
                 await self._train_due()
 
     async def _train_due(self) -> None:
-        for task_id, count in self._records.items():
-            if count < _FIRST_TRAINING or count < self._trained[task_id] * (1 + _GROWTH) + 1:
+        for key, members in self._members.items():
+            count = sum(self._records[task_id] for task_id in members)
+            if count < _FIRST_TRAINING or count < self._trained[key] * (1 + _GROWTH) + 1:
                 continue
-            self._trained[task_id] = count
+            self._trained[key] = count
             try:
-                weights = await asyncio.to_thread(self._train, task_id)
+                weights = await asyncio.to_thread(self._train, key)
             except (ValueError, QuietTimeoutError):
-                _LOG.exception("no new model of %s", task_id)  # the search has the last one, or its own calibration
+                _LOG.exception("no new model of %s", key)  # the search has the last one, or its own calibration
+                continue
+            if weights is None:
                 continue
             async with self._changed:
                 # The number of records is the version: it only grows, also over a restart of this actor.
-                self._published[task_id] = (count, ray.put(weights))
+                self._published[key] = (count, ray.put(weights))
                 self._changed.notify_all()
 
-    def _train(self, task_id: str) -> bytes:
-        known = self._searches[task_id].training_set()
-        model = self._preset.make_model(self._seed, known.offset_column)
+    def _train(self, key: str) -> bytes | None:
+        """The saved model of ``key`` after all its records; None while none of them succeeded."""
+        known = {
+            task_id: self._searches[task_id].training_set()
+            for task_id in self._members[key]
+            if math.isfinite(self._searches[task_id].best_secs)
+        }
+        if not known:
+            return None
         with self._window.working() if self._window else contextlib.nullcontext():
-            model.fit(known.features, known.log_secs, known.groups)
-        return model.save()
+            model = self._trainers[key].train(known, self._seed)
+        if model is None:
+            return None
+        weights = model.save()
+        self._keep(key, weights)
+        return weights
+
+    def _resume(self) -> None:
+        """Go on from the models that an earlier process of this run left."""
+        for key, trainer in self._trainers.items():
+            path = self._path(key)
+            if path is None or not path.is_file():
+                continue
+            try:
+                model = load_model(path.read_bytes())
+                if trainer.takes(model):
+                    trainer.resume(model)
+            except (OSError, ValueError) as error:
+                _LOG.warning("%s is not used: %s", path, error)  # the model starts anew, as without the file
+
+    def _keep(self, key: str, weights: bytes) -> None:
+        path = self._path(key)
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(".tmp")
+            fresh.write_bytes(weights)
+            os.replace(fresh, path)
+        except OSError as error:
+            _LOG.warning("the model of %s is not kept: %s", key, error)
+
+    def _path(self, key: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{key}{MODEL_SUFFIX}"
+
+
+def _models_of(entries: tuple[SearchTask, ...], views: tuple[str, ...]) -> dict[str, list[str]]:
+    """The tasks of each model by its key: a device class where all its tasks share a model, else the task itself."""
+    classes: dict[str, list[SearchTask]] = {}
+    for entry in entries:
+        classes.setdefault(entry.task.device_class.name, []).append(entry)
+    members: dict[str, list[str]] = {}
+    for name, own in classes.items():
+        if SYMBOLIC not in views and len({entry.prior for entry in own}) == 1:
+            members[name] = [entry.task.id for entry in own]
+        else:
+            members |= {entry.task.id: [entry.task.id] for entry in own}
+    return members

@@ -19,6 +19,7 @@ from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Sh
 from devices.quiet import QuietWindow
 from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
 from fleet_tune.sketch import Sketch
+from policies.cost_model import CostModel
 from policies.models import load_model
 from policies.pools import Pool
 from policies.presets import preset
@@ -34,13 +35,15 @@ class SearchTask:
     """A task with its sketches and the abstraction of the devices of its class.
 
     ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
-    matrix (n, d) for each; None where anything can be measured.
+    matrix (n, d) for each; None where anything can be measured. ``prior``: a saved model that was trained on other
+    records, from which the search starts; empty for none.
     """
 
     task: Task
     sketches: tuple[Sketch, ...]
     abstraction: DeviceAbstraction
     recorded: tuple[NDArray[np.int64], ...] | None = None
+    prior: bytes = b""
 
     @property
     def pools(self) -> tuple[Pool, ...] | None:
@@ -80,6 +83,7 @@ class Searcher:
     ) -> None:
         chosen = preset(method)
         entries = tasks.get()
+        priors = loaded_priors(entries)
         self._tasks = {entry.task.id: entry for entry in entries}
         self._searches = {
             entry.task.id: TaskSearch(
@@ -90,6 +94,7 @@ class Searcher:
                 # One stream per task, whatever the order in which tasks are served.
                 np.random.default_rng([seed, *entry.task.id.encode()]),
                 entry.pools,
+                priors[entry.prior],
             )
             for entry in entries
         }
@@ -183,34 +188,41 @@ class Searcher:
             try:
                 fresh = await ask(self._learner.follow.remote(versions, _FOLLOW_SECS), 60.0, "follow the models")
                 models = {
-                    task_id: (version, load_model(await ask(weights, 30.0, "fetch a model")))
-                    for task_id, (version, [weights]) in fresh.items()
+                    key: (version, load_model(await ask(weights, 30.0, "fetch a model")))
+                    for key, (version, [weights]) in fresh.items()
                 }
             except (ActorLostError, ActorTimeoutError) as error:
                 _LOG.warning("%s", error)
                 await asyncio.sleep(_RETRY_SECS)
                 continue
-            for task_id, (version, model) in models.items():
-                versions[task_id] = version
-                if task_id in self._searches:
-                    async with self._lock:
-                        self._searches[task_id].use_model(model)
+            for key, (version, model) in models.items():
+                versions[key] = version
+                async with self._lock:
+                    for task_id, entry in self._tasks.items():
+                        if key in (task_id, entry.task.device_class.name):
+                            self._searches[task_id].use_model(model)
         await asyncio.Event().wait()  # without a learner there is nothing to follow
+
+
+def loaded_priors(entries: Sequence[SearchTask]) -> dict[bytes, CostModel | None]:
+    """The priors of all tasks by their bytes, each read once; None for no bytes."""
+    return {prior: load_model(prior) if prior else None for prior in {entry.prior for entry in entries}}
 
 
 def group_observations(
     records: Sequence[Record], sketch_index: Mapping[str, Mapping[str, int]]
 ) -> dict[str, list[Observation]]:
-    """Records as observations, by task. Left out: other tasks, sketches that no longer exist, and outcomes that say
-    nothing of the candidate."""
+    """Records as observations, by task, their costs divided by what their devices were off by. Left out: other tasks,
+    sketches that no longer exist, and outcomes that say nothing of the candidate."""
     grouped: dict[str, list[Observation]] = {}
     for record in records:
         index = sketch_index.get(record.task_id, {}).get(record.candidate.sketch_id)
-        if index is None or not record.measurement.outcome.blames_candidate:
-            continue
         measured = record.measurement
+        if index is None or not measured.outcome.blames_candidate:
+            continue
         trial_secs = measured.build_secs + measured.measure_secs
         decisions = record.candidate.decisions
-        observation = Observation(index, decisions, measured.cost_secs, trial_secs, measured.build_secs)
+        cost_secs, revised = measured.cost_secs / measured.drift, record.revision > 0
+        observation = Observation(index, decisions, cost_secs, trial_secs, measured.build_secs, revised)
         grouped.setdefault(record.task_id, []).append(observation)
     return grouped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,6 +44,8 @@ def tune(
     address: str | None = None,
     seed: int = 0,
     metrics_port: int | None = None,
+    transfer_from: Path | str | None = None,
+    pretrained: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
@@ -52,12 +55,20 @@ def tune(
     neither, ten minutes. ``fleet``: a fleet file, None for this machine's CPU. ``address``: an existing Ray cluster,
     None for an embedded one. ``on_progress`` is called about twice a second.
 
+    ``transfer_from``: what the search learns from before its first trial: a record database, a dataset, the folder of a
+    MetaSchedule database, or a model file. Without it our own method starts from the model that comes with fleet-tune
+    where that applies (x86 CPUs), unless ``pretrained`` is false.
+
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
     """
     from fleet_tune.run import Run
 
-    options = _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port)
+    options = dataclasses.replace(
+        _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port),
+        transfer_from=None if transfer_from is None else Path(transfer_from),
+        pretrained=pretrained,
+    )
 
     async def everything() -> TuneResult:
         async with Run(options, on_progress).opened() as run:
@@ -79,12 +90,18 @@ async def stream(
     address: str | None = None,
     seed: int = 0,
     metrics_port: int | None = None,
+    transfer_from: Path | str | None = None,
+    pretrained: bool = True,
 ) -> AsyncIterator[Record]:
     """Tune as :func:`tune` does and yield each new record as soon as it is durable. When the iteration ends by itself,
     the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
     from fleet_tune.run import Run
 
-    options = _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port)
+    options = dataclasses.replace(
+        _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port),
+        transfer_from=None if transfer_from is None else Path(transfer_from),
+        pretrained=pretrained,
+    )
     async with Run(options, None).opened() as run:
         async for record in run.records():
             yield record

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from fleet_tune.cli_dataset import dataset
+from fleet_tune.cli_device_admin import ADMIN_COMMANDS
+from fleet_tune.cli_model import model as model_group
 from fleet_tune.cli_options import MODEL_HELP, fleet_option, json_option, model_name
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 PROGRAM = "fleet-tune"
 _DEFAULT_OUT = Path("fleet-tune-out")
-# The rule that ends a measurement: runs beside the kernel, in the device server. Named, so that a board loads it alone.
-_STOP_DECISION = "policies.stopping:decide"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -74,6 +74,7 @@ def cli() -> None:
 
 
 cli.add_command(dataset)
+cli.add_command(model_group)
 
 
 def _report_options(command: _F) -> _F:
@@ -92,8 +93,17 @@ def _report_options(command: _F) -> _F:
     "--method",
     default="fleet",
     show_default=True,
-    help="Search method: fleet, autotvm, adatune, ansor, bansor or random.",
+    help="Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random.",
     metavar="NAME",
+)
+@click.option(
+    "--model",
+    "cost_model",
+    metavar="NAME",
+    help="Cost model in place of the method's: boosted, boosted-rank, boosted-invariant, forest, tree-gru, mlp, pacm.",
+)
+@click.option(
+    "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."
 )
 @click.option("--trials", type=click.IntRange(min=1), help="Trials to measure, those of earlier runs included.")
 @click.option("--time-budget", metavar="TIME", help="Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.")
@@ -105,6 +115,13 @@ def _report_options(command: _F) -> _F:
 @click.option(
     "--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True, help="Seed of the search."
 )
+@click.option(
+    "--transfer-from",
+    metavar="SOURCE",
+    type=click.Path(path_type=Path),
+    help="Learn from this before the first trial: a records.db, a dataset, a MetaSchedule database folder, a model.",
+)
+@click.option("--no-pretrained", is_flag=True, help="Start without the model that comes with fleet-tune.")
 @click.option("--dry-run", is_flag=True, help="Print tasks, weights, sketches and the plan; measure nothing.")
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this port of 127.0.0.1."
@@ -113,12 +130,16 @@ def _report_options(command: _F) -> _F:
 def tune(
     model: str,
     method: str,
+    cost_model: str | None,
+    offline_model: bool,
     trials: int | None,
     time_budget: str | None,
     fleet: Path | None,
     out: Path | None,
     address: str | None,
     seed: int,
+    transfer_from: Path | None,
+    no_pretrained: bool,
     dry_run: bool,
     metrics_port: int | None,
     as_json: bool,
@@ -130,6 +151,10 @@ def tune(
     # What is wrong with these is told before anything heavy is loaded.
     time_budget_secs = None if time_budget is None else parse_duration(time_budget)
     fleet_config = None if fleet is None else load_fleet(fleet)
+    if cost_model or offline_model:
+        from policies.presets import spec
+
+        method = spec(method, cost_model, offline=offline_model)
     if dry_run:
         from fleet_tune.report import make_console, render_plan, to_json_line
 
@@ -153,6 +178,8 @@ def tune(
             address=address,
             seed=seed,
             metrics_port=metrics_port,
+            transfer_from=transfer_from,
+            pretrained=not no_pretrained,
             on_progress=view.update,
         )
     return _report(result, as_json, svg)
@@ -178,22 +205,24 @@ def compile_command(model: str, records: Path, out: Path, fleet: Path | None, as
 
 @cli.group()
 def device() -> None:
-    """What runs on a device of the fleet."""
+    """The devices of a fleet: what runs on them, and what people want of them."""
 
 
-@device.command()
-@click.option("--host", "--bind", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0 takes a free port.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads a kernel runs on. Default: all usable cores.")
-def serve(host: str, port: int, threads: int | None) -> None:
-    """Serve this machine as a device until Ctrl-C or SIGTERM.
+for admin_command in ADMIN_COMMANDS:
+    device.add_command(admin_command)
 
-    Whoever reaches the port can run code here as this user: listen on other addresses than 127.0.0.1 only in a network
-    that you trust.
-    """
-    from devices import server
 
-    server.serve(host, port, threads, decide=_STOP_DECISION, announce=click.echo)
+@device.command(
+    short_help="Serve this machine as a device.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(arguments: tuple[str, ...]) -> int:
+    """Serve this machine as a device until Ctrl-C or SIGTERM."""
+    from fleet_tune import cli_serve
+
+    return cli_serve.main(arguments)
 
 
 @cli.command()

@@ -21,6 +21,8 @@ class Options:
     """The arguments of :func:`fleet_tune.api.tune`, resolved.
 
     ``per_task``: collect a dataset of that many trials of every task, each measured to its end, instead of tuning.
+    ``transfer_from``: what the search learns from before its first trial (:mod:`fleet_tune.transfer`), ``pretrained``:
+    whether the model that comes with fleet-tune is used where nothing is named.
     """
 
     model: Any
@@ -33,6 +35,8 @@ class Options:
     seed: int
     metrics_port: int | None
     per_task: int | None = None
+    transfer_from: Path | None = None
+    pretrained: bool = True
 
     @property
     def records(self) -> Path:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -33,6 +34,7 @@ from fleet_tune.options import Options, prepare_folder
 from fleet_tune.records import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Plan, TaskProgress, TuneResult
 from fleet_tune.sketch import Sketch
+from fleet_tune.transfer import start_warm
 from policies.presets import preset
 
 FINGERPRINTS = "fingerprints"
@@ -68,6 +70,7 @@ def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConf
     here = frozenset(
         by_device[device.name].device_class.name
         for device in fleet.devices
+        if device.name in by_device  # the others join later
         if device.connect == "local" or is_this_machine(by_device[device.name])
     )
     networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
@@ -78,6 +81,14 @@ def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConf
             sketches = DesignSpace(task).sketches
             tasks.append(SearchTask(task, sketches, prints[name].abstraction, _recorded(task, sketches, datasets)))
     return Prepared(model, prints, networks, here, tuple(tasks))
+
+
+def warmed(prepared: Prepared, options: Options) -> Prepared:
+    """The same with what the search starts from. Raises UserError where ``options.transfer_from`` cannot be used."""
+    tasks = start_warm(
+        prepared.tasks, preset(options.method), options.seed, options.transfer_from, pretrained=options.pretrained
+    )
+    return dataclasses.replace(prepared, tasks=tasks)
 
 
 def _recorded(

@@ -24,6 +24,7 @@ from fleet_tune.metrics import Metrics
 from fleet_tune.options import Options, prepare_folder
 from fleet_tune.records import RecordReader
 from fleet_tune.results import NetworkResult, Progress, TuneResult
+from fleet_tune.sources import check_source
 from policies.presets import preset
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Run:
         if not isinstance(options.model, tuple):
             locate(options.model)
         prepare_folder(options.out)
+        if options.transfer_from is not None:
+            check_source(options.transfer_from)
         if options.records.exists():
             RecordReader(options.records).close()
         async with contextlib.AsyncExitStack() as stack:
@@ -103,6 +106,8 @@ class Run:
         prepared: Prepared = await self._unless_interrupted(
             in_thread(preparation().prepare, model, by_device, options.fleet)
         )
+        if options.per_task is None:
+            prepared = await self._unless_interrupted(in_thread(preparation().warmed, prepared, options))
         self._prepared = prepared
         meta = preparation().bind_store(options.records, prepared)
         plan = SessionPlan(

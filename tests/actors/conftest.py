@@ -20,7 +20,7 @@ from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
 from devices.device import Device
-from devices.simulated import SIMULATED_CPU, Faults, SimulatedBuilder, SimulatedDevice
+from devices.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice
 from fleet_tune.domain import DeviceClass, Record, StopRule, Task, Workload
 from fleet_tune.records import RecordReader
 from fleet_tune.sketch import Sketch, Tile
@@ -49,8 +49,8 @@ def trials(store: Path) -> list[Record]:
 
 
 @contextlib.contextmanager
-def open_simulated(faults: Faults, seed: int, noise: float = 0.02) -> Iterator[Device]:
-    yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed, noise=noise)
+def open_simulated(faults: Faults, seed: int, noise: float = 0.02, drift: Drift | None = None) -> Iterator[Device]:
+    yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed, noise=noise, drift=drift)
 
 
 OpenDevice = Callable[[], contextlib.AbstractContextManager[Device]]
@@ -73,6 +73,8 @@ class Fleet:
     device_patience_secs: float = 120.0
     orders: Path | None = None
     noise: float = 0.02
+    drift: Drift | None = None
+    check_every_secs: float = 120.0
     learner: bool = False
     actors: dict[str, Any] = field(default_factory=dict)
     shared: Shared[tuple[SearchTask, ...]] | None = None
@@ -93,7 +95,9 @@ class Fleet:
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]
-        simulated = (partial(open_simulated, faults, at, self.noise) for at, faults in enumerate(self.device_faults))
+        simulated = (
+            partial(open_simulated, faults, at, self.noise, self.drift) for at, faults in enumerate(self.device_faults)
+        )
         open_devices = self.open_devices or tuple(simulated)
         devices = {
             f"device-{at}": device_actor().remote(f"device-{at}", open_device, self.run_id, None)
@@ -113,6 +117,7 @@ class Fleet:
             device_patience_secs=self.device_patience_secs,
             orders=self.orders,
             rule=self.rule,
+            check_every_secs=self.check_every_secs,
         )
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
             plan,
