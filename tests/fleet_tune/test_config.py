@@ -14,6 +14,7 @@ from fleet_tune.config import (
     DeviceConfig,
     FleetConfig,
     LocalConnection,
+    MeasureConfig,
     ReplayConnection,
     RpcConnection,
     TrackerConnection,
@@ -88,6 +89,12 @@ def test_a_fleet_file_is_read(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(fleet)) == fleet
 
 
+def test_how_devices_are_watched_is_read(tmp_path: Path) -> None:
+    assert _load(tmp_path, FULL).measure == MeasureConfig()
+    text = f"{FULL}[measure]\ncheck_every_secs = 30.0\nmax_drift = 1.5\nrealtime = false\n"
+    assert _load(tmp_path, text).measure == MeasureConfig(check_every_secs=30.0, max_drift=1.5, realtime=False)
+
+
 def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
     fleet = _load(tmp_path, FULL)
     file = tmp_path / "fleet.toml"
@@ -103,7 +110,7 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
         (FULL.replace("threads = 8", "thread = 8"), "FILE, line 10: unknown key 'thread' in [[device]]", "threads?"),
         (FULL.replace("workers", "worker"), "FILE, line 16: unknown key 'worker' in [build]", "did you mean workers?"),
         (f"{FULL}[bild]", "FILE, line 18: unknown key 'bild'", "did you mean build?"),
-        (f"x = 1\n{FULL}", "FILE, line 1: unknown key 'x'", "tables known here: device, build"),
+        (f"x = 1\n{FULL}", "FILE, line 1: unknown key 'x'", "tables known here: device, build, measure"),
         (FULL.replace("= 8", "= 0"), "FILE, line 10: threads = 0 is not valid", "a whole number from 1"),
         (FULL.replace("= 8", '= "8"'), 'FILE, line 10: threads = "8" is not valid', "a whole number from 1"),
         (FULL.replace("= 8", "= true"), "FILE, line 10: threads = true is not valid", "a whole number from 1"),
@@ -125,6 +132,8 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             "FILE, line 7: name = 'jetson-1-2' is used already (FILE, line 3)",
             "own name",
         ),
+        (f"{FULL}[measure]\nmax_drift = 1", "FILE, line 19: max_drift = 1 is not valid", "a factor from 1.01"),
+        (f"{FULL}[measure]\ndrift = 2", "FILE, line 19: unknown key 'drift' in [measure]", "max_drift"),
         ('[device]\nname = "a"', 'FILE, line 1: device = {"name": "a"} is not valid', "double brackets"),
         ("[[build]]", "FILE, line 1: build = [{}] is not valid", "single brackets"),
         ("device = [7]", "FILE, line 1: device = 7 is not valid", "double brackets"),

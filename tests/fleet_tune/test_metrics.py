@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,26 @@ def test_snapshots_become_gauges(metrics: Metrics) -> None:
     assert samples["fleet_tune_task_best_seconds", ("zen5", "conv", "conv@zen5")] == 2e-3
     assert samples["fleet_tune_network_best_seconds", ("zen5",)] == pytest.approx(2 * 2e-3 + 2 * 5e-4)
     assert samples["fleet_tune_info", (fleet_tune.__version__,)] == 1
+
+
+def test_what_devices_tell_of_their_hardware(metrics: Metrics) -> None:
+    _fill(metrics)
+    assert not [name for name, _ in _samples(metrics) if "celsius" in name or "hertz" in name]
+    told = {"hot": {"temperature_celsius": 81.5, "clock_hertz": 1.2e9, "drift": 1.4}, "shy": {"drift": 1.0}}
+    metrics.update(replace(_progress(devices={}, queues={}), vitals=told))
+    samples = _samples(metrics)
+    assert samples["fleet_tune_device_temperature_celsius", ("hot",)] == 81.5
+    assert samples["fleet_tune_device_clock_hertz", ("hot",)] == 1.2e9
+    assert samples["fleet_tune_device_drift", ("hot",)] == 1.4
+    assert samples["fleet_tune_device_drift", ("shy",)] == 1.0
+    assert ("fleet_tune_device_temperature_celsius", ("shy",)) not in samples
+
+
+def test_a_revision_is_no_trial(metrics: Metrics) -> None:
+    metrics.observe(replace(_record("a", Measurement(Outcome.OK, (1e-3,), build_secs=0.25)), revision=1))
+    samples = _samples(metrics)
+    assert samples["fleet_tune_trials_total", ("ok",)] == 0
+    assert samples["fleet_tune_build_seconds_count", ()] == 0
 
 
 def test_a_state_or_queue_that_is_gone_drops_to_zero(metrics: Metrics) -> None:
