@@ -32,7 +32,7 @@ from fleet_tune.sketch import Statement
 MAX_COMBINATIONS = 1 << 16
 """Combinations of places that are put together; a trace with more is left undescribed."""
 
-MAX_STEPS = 5000
+MAX_STEPS = 3000
 """Steps that are run on schedules, about a millisecond each; a trace that needs more is left undescribed."""
 
 CHECKED = 3
@@ -135,6 +135,10 @@ class Combinations:
                     onward[-1].append(known[rows])
             reached = [after for before in reached for after in onward[before]]
             level = following
+            # What stands here stands so in the end too, where the other blocks stay at the root: if it cannot be
+            # described, that is known before all places are tried.
+            for state in level:
+                self._described(state)
         for at in range(CHECKED):
             self._check(level[at * (len(level) - 1) // (CHECKED - 1)])
         found: dict[tuple[tuple[int, ...], int], int] = {}
