@@ -7,12 +7,11 @@
 #   tests/arm64/board.sh remove     remove it
 #
 # The board lies in ${XDG_CACHE_HOME:-~/.cache}/fleet-tune/arm64, named after all that it is made of: a changed version
-# makes another one; one that was not used for two weeks is removed then. FLEET_TUNE_DEBIAN_MIRROR names another mirror
-# of Debian.
+# makes another one; one that was not used for two weeks is removed then. Debian's packages come from where this machine
+# has its own from; FLEET_TUNE_DEBIAN_MIRROR names another mirror.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fleet-tune/arm64
-mirror=${FLEET_TUNE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 release=bookworm
 debian_packages=(python3 binutils)
@@ -39,6 +38,12 @@ board_apt() {
         -o "Dir::State=$work/state" -o "Dir::State::status=$work/status" -o "Dir::Cache=$work/cache" \
         -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null \
         -o Dir::Etc::preferencesparts=/dev/null -o Debug::NoLocking=1 "$@"
+}
+
+# The mirror that this machine's apt has the release's main archive from.
+own_mirror() {
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+        awk -v release="$release" '$2 == release && $3 == "main" { print $1; exit }'
 }
 
 emulator() {
@@ -101,6 +106,9 @@ prepare() {
     [[ -x $python ]] || fail "$python is missing" "run 'make setup' first, or name a Python with pip: PYTHON=..."
     command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "apt-get and dpkg-deb are needed (Debian)"
     [[ -r $keyring ]] || fail "$keyring is missing" "install it: apt-get install debian-archive-keyring"
+    mirror=${FLEET_TUNE_DEBIAN_MIRROR:-$(own_mirror)}
+    [[ -n $mirror ]] || fail "apt has no sources of Debian $release here" \
+        "name a mirror: FLEET_TUNE_DEBIAN_MIRROR=http://HOST/debian"
     mkdir -p "$cache"
     id=$({ cat "${BASH_SOURCE[0]}"; wheels; echo "$mirror"; } | sha256sum | cut -c1-12)
     board=$cache/$id
