@@ -85,12 +85,17 @@ def tracker(port: int) -> Iterator[Callable[[], None]]:
     """TVM's tracker on ``port``; the function that is given kills it and starts it again."""
 
     def start() -> subprocess.Popen[str]:
+        # Ends with the end of its standard input: it is started by threads too, which end before this process does.
         code = (
-            "from bench.common import die_with_parent; die_with_parent()\n"
+            "import os, sys\n"
             "from tvm.rpc.tracker import PopenTrackerServerState\n"
-            f"print(PopenTrackerServerState('127.0.0.1', {port}, {port + 1}, silent=True).port, flush=True)"
+            f"print(PopenTrackerServerState('127.0.0.1', {port}, {port + 1}, silent=True).port, flush=True)\n"
+            "sys.stdin.read()\n"
+            "os._exit(0)"
         )
-        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         if process.stdout.readline().strip() != str(port):
             raise BenchError("TVM's tracker did not start")
@@ -141,7 +146,7 @@ class _Client:
         """Seconds from ``since`` to the end of the next good measurement."""
         while self.measure("ok") is not Outcome.OK:
             if time.monotonic() - since > _GIVE_UP_SECS:
-                raise BenchError(f"no good measurement within {_GIVE_UP_SECS:g} s of the fault")
+                raise BenchError(f"no good measurement within {_GIVE_UP_SECS:g} s")
         return time.monotonic() - since
 
     def close(self) -> None:
