@@ -68,7 +68,7 @@ async def test_each_version_is_published_once_and_the_searcher_gets_it(fleet: Ca
     weights = await ask(again[task_id][1][0], 30.0, "weights")
     assert load_model(weights).views == ("symbolic",)
     newer = await ask(learner.follow.remote(dict.fromkeys(again, 10**9), 0.0), 30.0, "models")
-    assert newer == {}
+    assert not newer.keys() & again.keys()  # what the searcher has already does not come again
 
 
 @contextlib.contextmanager
