@@ -77,6 +77,8 @@ def test_the_options_reach_the_api(tuned: Recorded, tmp_path: Path) -> None:
                 "address": "ray://h:1",
                 "seed": 7,
                 "metrics_port": 9464,
+                "transfer_from": None,
+                "pretrained": True,
             },
         )
     ]
@@ -285,7 +287,7 @@ def test_a_process_ends_with_code_2_and_no_traceback(program: list[str], tmp_pat
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines() == [
         "error: fleet.toml, line 4: unknown key 'thread' in [[device]]",
-        "next: did you mean threads? keys known here: name, connect, target, threads, device_class",
+        "next: did you mean threads? keys known here: name, connect, target, threads, device_class, count",
     ]
     assert not (tmp_path / "fleet-tune-out").exists()
 
