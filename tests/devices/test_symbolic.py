@@ -7,12 +7,14 @@ from functools import cache
 from math import prod
 
 import numpy as np
+import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, topi
 from tvm.s_tir import Schedule
 
+from devices import places
 from devices.spaces import DesignSpace, parse_module
 from devices.symbolic import describe
 from devices.targets import resolve_target
@@ -215,6 +217,31 @@ def test_places_that_depend_on_each_other_are_variants() -> None:
     assert main.fusible == found["T_softmax_norm"].fusible == 1
     assert found["T_softmax_maxelem"].fixed_depth == 1
     assert found["T_softmax_expsum"].loops == main.loops
+
+
+@pytest.mark.parametrize(("limit", "reason"), [("MAX_COMBINATIONS", "combinations"), ("MAX_STEPS", "nests")])
+def test_too_many_places_are_said(limit: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, limit, 10)
+    data = te.placeholder((16, 64), name="data")
+    sketches = DesignSpace(_task(data, topi.nn.softmax(data))).sketches
+    sketch = next(s for s in sketches if s.rule == "loops")
+    assert not sketch.statements
+    assert not sketch.variants
+    assert not sketch.variant_of
+    assert reason in sketch.undescribed
+    assert "10" in sketch.undescribed
+
+
+def test_two_buffers_of_one_name_are_told_apart() -> None:
+    data = te.placeholder((16, 64), name="data")
+    sketch = next(s for s in DesignSpace(_task(data, topi.nn.log_softmax(data))).sketches if s.rule == "loops")
+    accesses = {access for statements in sketch.variants for s in statements for access in s.accesses}
+    dimensions: dict[str, set[int]] = {}
+    for access in accesses:
+        dimensions.setdefault(access.buffer, set()).add(len(access.shape))
+    assert {name.partition("#")[0] for name in dimensions} >= {"compute"}
+    assert len([name for name in dimensions if name.startswith("compute")]) == 2
+    assert all(len(found) == 1 for found in dimensions.values())
 
 
 def test_partial_sums_of_a_reduction() -> None:
