@@ -20,12 +20,15 @@ import numpy as np
 import tvm
 from safetensors.numpy import save
 
+from devices import cuda_compiler
+from devices.artifact_cache import source_digest
 from devices.executables import Array, Executable, build, kernel_calls
 from devices.linking import link
 from devices.loaded import CompiledNetwork, run_on_this_machine
 from devices.models import Model
 from devices.networks import Network
 from devices.spaces import ScheduleError, apply_trace, parse_module
+from devices.targets import device_kind
 from fleet_tune.domain import Task
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
 
@@ -41,16 +44,23 @@ def compile_network(
     """Compiles ``network`` with the trace of each task (``best``: task id to JSON text; tasks without one stay
     unscheduled) and writes the folder ``out``. Returns ``out``.
 
+    Where ``out`` holds the same network already, compiled from the same traces by the same versions, its library and
+    weights stay as they are.
+
     ``manifest_extra`` is added to the manifest (``threads``, ``device_fingerprint``, measured latencies, errors); its
     ``tasks``, a mapping from task id to fields such as ``best_secs`` and ``rule``, is merged into the tasks' entries.
 
     Raises :class:`RecordStoreError` where a trace does not fit its task, :class:`DiskFullError`,
     :class:`OutputFolderError` where ``out`` cannot be written.
     """
-    executable = build(scheduled_module(network, best), network.device_class.target)
-    library = _link(executable, network.device_class.target)
-    keys, unique = _deduplicated(executable.parameters)
-    parameters = save(unique)
+    made_of = _made_of(network, best)
+    kept = _kept(out, made_of)
+    written: dict[str, bytes] = {}
+    if kept is None:
+        executable = build(scheduled_module(network, best), network.device_class.target)
+        keys, unique = _deduplicated(executable.parameters)
+        written = {LIBRARY: _link(executable, network.device_class.target), PARAMETERS: save(unique)}
+        kept = {"parameters": keys, "files": {name: _digest(content) for name, content in written.items()}}
     extra = dict(manifest_extra or {})
     manifest = {
         "schema": SCHEMA,
@@ -61,14 +71,15 @@ def compile_network(
         "versions": {"fleet_tune": _own_version(), "tvm": tvm.__version__},
         "inputs": [{"name": n, "shape": list(s.shape), "dtype": s.dtype} for n, s in network.inputs],
         "outputs": [{"shape": list(s.shape), "dtype": s.dtype} for s in network.outputs],
-        "parameters": keys,
-        "files": {LIBRARY: _digest(library), PARAMETERS: _digest(parameters)},
+        "made_of": made_of,
+        "parameters": kept["parameters"],
+        "files": kept["files"],
         "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in network.tasks],
         **{key: value for key, value in extra.items() if key != "tasks"},
     }
     _make_folder(out)
-    _write(out / LIBRARY, library)
-    _write(out / PARAMETERS, parameters)
+    for name, content in written.items():
+        _write(out / name, content)
     _write(out / MANIFEST, _json(manifest))
     return out
 
@@ -161,6 +172,27 @@ def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, A
         unique[key] = contiguous.reshape(array.shape)
         keys.append(key)
     return keys, unique
+
+
+def _made_of(network: Network, best: Mapping[str, str | None]) -> str:
+    """Hash of all that the library and the weights depend on."""
+    target = network.device_class.target
+    gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
+    parts = [SCHEMA, network.model_fingerprint, target, tvm.__version__, source_digest(), gpu]
+    traces = [[task.workload.hash, best.get(task.id)] for task in network.tasks]
+    return _digest(json.dumps([*parts, traces], sort_keys=True).encode())
+
+
+def _kept(out: Path, made_of: str) -> dict[str, Any] | None:
+    """The manifest in ``out`` if it describes what ``made_of`` stands for and its files are whole, else None."""
+    try:
+        manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text())
+        if manifest.get("made_of") != made_of:
+            return None
+        whole = all(_digest((out / name).read_bytes()) == manifest["files"][name] for name in (LIBRARY, PARAMETERS))
+        return manifest if whole else None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
 
 
 def _link(executable: Executable, target: str) -> bytes:

@@ -153,6 +153,23 @@ def test_the_manifest(folder: Path, network: Network, model: Model, best: dict[s
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "network.so", "params.safetensors"]
 
 
+def test_the_same_network_is_not_compiled_again(
+    folder: Path, tmp_path: Path, network: Network, best: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(folder, tmp_path / "out"))
+    before = (out / "network.so").stat().st_mtime_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(compiled, "build", lambda *_: pytest.fail("built again"))
+        compile_network(network, best, out, {"note": "new"})
+    assert (out / "network.so").stat().st_mtime_ns == before
+    assert load(out).manifest["note"] == "new"
+    compile_network(network, dict.fromkeys(best), out)  # other schedules
+    assert (out / "network.so").read_bytes() != (folder / "network.so").read_bytes()
+    (out / "network.so").write_bytes(b"damaged")
+    compile_network(network, dict.fromkeys(best), out)
+    load(out)
+
+
 def test_measured_figures_are_added(folder: Path, tmp_path: Path) -> None:
     copied = copy(folder, tmp_path)
     update_manifest(copied, {"tuned_secs": 0.5})
