@@ -5,17 +5,20 @@ import math
 import pytest
 
 from devices.artifact import Artifact, BuildFailure, BuildRequest, MeasureRequest
+from devices.replay import Recording
 from devices.simulated import (
     Drift,
     Faults,
     Landscape,
     Link,
+    RecordedTimes,
     SimulatedBuilder,
     SimulatedDevice,
     VirtualClock,
 )
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
 from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError
+from tests.devices.test_device_contract import recorded, replayed_artifact
 
 CLASS = DeviceClass("simulated", "{}")
 TASK = Task(Workload("w", "w", 1e6, "{}"), CLASS)
@@ -147,3 +150,13 @@ def test_devices_of_a_fleet_share_a_clock() -> None:
     spent = sum(measure(device, candidate(2)).measure_secs for device in devices)
     assert clock.now_secs == pytest.approx(100.0 + spent)
     assert devices[0].elapsed_secs + devices[1].elapsed_secs == pytest.approx(spent)
+
+
+def test_run_times_may_come_from_a_dataset() -> None:
+    device = SimulatedDevice(CLASS, landscape=RecordedTimes(Recording(recorded())), noise=0.0, speed=0.5)
+    device.add_reference(replayed_artifact(reference=True))
+    measured = device.measure(MeasureRequest(replayed_artifact("ok"), math.inf))
+    assert measured.cost_secs == pytest.approx(2 * 1.05e-3)  # recorded: 1.0 and 1.1 ms, on a device of speed 1
+    for unknown in (replayed_artifact("crash"), replayed_artifact("ok", number=7)):
+        failed = device.measure(MeasureRequest(unknown, math.inf))
+        assert (failed.outcome, failed.detail) == (Outcome.RUN_ERROR, "no run time is known")
