@@ -1,4 +1,5 @@
-"""The shoot-outs at the end of a run: stored, not repeated by a run that resumes, and not held where nothing counts."""
+"""What is measured again: shoot-outs at the end of a run, stored and not repeated by a run that resumes; records of a
+device that drifts, marked and left out."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 
 from actors.calls import ask
+from devices.simulated import Drift
 from fleet_tune.domain import Record, StopRule
 from fleet_tune.records import RecordReader
 from fleet_tune.results import Progress
 from policies.shootout import MAX_FINALISTS, ROUND_BATCHES, ROUNDS
-from tests.actors.conftest import Fleet, trials
+from tests.actors.conftest import Fleet, search_task, trials
 
 DEADLINE_SECS = 120.0
 
@@ -69,3 +71,30 @@ async def test_a_run_that_resumes_holds_the_shoot_out_that_the_last_one_did_not_
     second = fleet(run_id="two", noise=0.08)
     assert (await run(second, 60)).new_trials == 0
     assert revisions(second)
+
+
+async def test_what_a_drifting_device_measured_is_marked_and_makes_no_incumbent(fleet: Callable[..., Fleet]) -> None:
+    # After some batches it slows down, and goes on slowing down, so that this does not become what is usual; its
+    # reference kernel runs before nearly every batch.
+    drift = Drift(9.0, settles_secs=5.0, begins_secs=0.6)
+    made = fleet(tasks=(search_task("large", extent=4096),), drift=drift, check_every_secs=0.01)
+    await run(made, 120)
+    with RecordReader(made.store) as reader:
+        records = list(reader)
+        marked = [record for record in records if not record.measurement.trusted]
+        assert marked
+        for record in marked:
+            assert record.measurement.drift > 1.2
+            assert not record.measurement.verified
+        for entry in made.tasks:
+            best = reader.best(entry.task.id)
+            assert best is not None
+            assert best.measurement.trusted
+    # What was stored before the check that found it is stored again, marked.
+    again = [record for record in marked if record.revision]
+    assert again
+    trials_by_id = {record.candidate.id: record for record in trials(made.store)}
+    for record in again:
+        if record.measurement.stopped != "shoot-out":
+            assert record.measurement.run_secs == trials_by_id[record.candidate.id].measurement.run_secs
+            assert trials_by_id[record.candidate.id].measurement.trusted
