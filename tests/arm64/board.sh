@@ -106,15 +106,15 @@ prepare() {
     [[ -x $python ]] || fail "$python is missing" "run 'make setup' first, or name a Python with pip: PYTHON=..."
     command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "apt-get and dpkg-deb are needed (Debian)"
     [[ -r $keyring ]] || fail "$keyring is missing" "install it: apt-get install debian-archive-keyring"
-    mirror=${FLEET_TUNE_DEBIAN_MIRROR:-$(own_mirror)}
-    [[ -n $mirror ]] || fail "apt has no sources of Debian $release here" \
-        "name a mirror: FLEET_TUNE_DEBIAN_MIRROR=http://HOST/debian"
     mkdir -p "$cache"
-    id=$({ cat "${BASH_SOURCE[0]}"; wheels; echo "$mirror"; } | sha256sum | cut -c1-12)
+    id=$({ cat "${BASH_SOURCE[0]}"; wheels; } | sha256sum | cut -c1-12)
     board=$cache/$id
     exec 9>"$cache/lock"
     flock -w 900 9 || fail "another process has been preparing the board for 15 minutes"
     if [[ ! -e $board/complete ]]; then
+        mirror=${FLEET_TUNE_DEBIAN_MIRROR:-$(own_mirror)}
+        [[ -n $mirror ]] || fail "apt knows no sources of Debian $release here" \
+            "run 'apt-get update', or name a mirror: FLEET_TUNE_DEBIAN_MIRROR=http://HOST/debian"
         # What an interruption left, and boards of other versions that nobody has used for two weeks.
         rm -rf "$board"
         find "$cache" -mindepth 1 -maxdepth 1 -type d -mtime +14 -exec rm -rf {} +
