@@ -271,6 +271,6 @@ def test_stopped_job_loses_no_acknowledged_record_and_a_new_one_resumes(head: He
         measured = [
             (record.task_id, record.candidate.id)
             for record in reader
-            if record.measurement.outcome is not Outcome.DEVICE_LOST
+            if record.measurement.outcome is not Outcome.DEVICE_LOST and not record.revision  # a shoot-out's
         ]
     assert len(measured) == len(set(measured)), "a candidate was measured twice"
