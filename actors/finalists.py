@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from devices.artifact import Artifact, MeasureRequest
 from fleet_tune.domain import Measurement, Outcome, StopRule
+from policies.shootout import in_turn
 
 STOPPED = "shoot-out"
 
@@ -18,18 +19,18 @@ def measured_in_turn(
     """One measurement for each artifact, with the micro-batches of all rounds; the first failure of an artifact is its
     measurement, and it takes no further part. The device's loss ends it all: then that measurement alone.
 
-    The outputs are checked in the first round. The order turns around from round to round, so that a device that slows
-    down meanwhile favours nobody.
+    The outputs are checked in the first round. Each round places the tensors anew, and turns the order around
+    (:func:`policies.shootout.in_turn`).
     """
     found: dict[int, Measurement] = {}
     for at in range(rounds):
-        order = range(len(artifacts))
-        for index in order if at % 2 == 0 else reversed(order):
+        for index in in_turn(range(len(artifacts)), at):
             before = found.get(index)
             if before is not None and before.outcome is not Outcome.OK:
                 continue
             # Nothing to race against; in the first round a cost below infinity is checked, later none below 0.
-            measured = measure(MeasureRequest(artifacts[index], math.inf if before is None else 0.0, rule))
+            best_secs = math.inf if before is None else 0.0
+            measured = measure(MeasureRequest(artifacts[index], best_secs, rule, placed_anew=True))
             if measured.outcome is Outcome.DEVICE_LOST:
                 return measured
             found[index] = measured if before is None else _joined(before, measured)

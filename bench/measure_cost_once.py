@@ -30,7 +30,7 @@ from devices.server import DeviceServer
 from devices.workbench import Workbench
 from fleet_tune.dataset import TaskData
 from fleet_tune.domain import Measurement, Outcome, StopRule
-from policies.shootout import ROUNDS, Standing, finalists, round_rule
+from policies.shootout import ROUNDS, Standing, finalists, in_turn, round_rule
 from policies.stopping import confirmation, following
 
 FIXED_RUNS = 500
@@ -96,15 +96,11 @@ class Loaded:
         self._bench = bench
         self._artifact = artifact
         self._module = bench.load(artifact.library)
-        self._rng = np.random.default_rng(0)
         self.place()
 
     def place(self) -> None:
         """Lay the tensors into other memory, as the device does for every second measurement and every round."""
-        self._bench.forget(self._artifact.task_id)
-        # What was there before is let go only afterwards; of the space in between nobody knows the size.
-        self._spacer = self._bench.empty(TensorSpec((int(self._rng.integers(1, 65)) * 1024,), "float32"))
-        self._arguments = self._bench.arguments(self._artifact, self._module, False)
+        self._arguments = self._bench.place_anew(self._artifact, self._module, False)
 
     def evaluation(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
         """By the adaptive evaluator, beside the kernel."""
@@ -197,8 +193,8 @@ def shoot_out(
     loaded = {row: Loaded(bench, artifact_of(row)) for row in rows}
     samples: dict[int, list[float]] = {row: [] for row in rows}
     device_secs = 0.0
-    for _ in range(ROUNDS):
-        for row in rows:
+    for at in range(ROUNDS):
+        for row in in_turn(rows, at):
             loaded[row].place()
             evaluation = loaded[row].evaluation(round_rule(rule), math.inf)
             samples[row].extend(evaluation.run_secs)
@@ -228,7 +224,7 @@ def judge(
     rule = round_rule(StopRule())
     samples: dict[int, list[float]] = {row: [] for row in rows}
     for at in range(rounds):
-        for row in rows if at % 2 else reversed(rows):
+        for row in in_turn(rows, at):
             loaded[row].place()
             samples[row].append(statistics.median(loaded[row].evaluation(rule, math.inf).run_secs))
     return samples

@@ -63,9 +63,11 @@ BuildResult = Artifact | BuildFailure
 class MeasureRequest:
     """Measure ``artifact``. ``incumbent_secs``: cost of the task's best verified candidate so far, infinite if none, 0
     for a measurement that nothing is to be compared with. ``confirm``: what a good result must stand, None for nothing.
-    What is below ``incumbent_secs`` then is checked numerically before it is returned."""
+    What is below ``incumbent_secs`` then is checked numerically before it is returned. ``placed_anew``: with
+    tensors in other memory than the task's last measurement had; where they lie makes up to 10 or 20 % of the time."""
 
     artifact: Artifact
     incumbent_secs: float
     rule: StopRule = field(default_factory=StopRule)
     confirm: Confirmation | None = None
+    placed_anew: bool = False

@@ -178,9 +178,8 @@ class RpcDevice:
         self._disconnect()
 
     def _measure(self, request: MeasureRequest) -> Measurement:
-        artifact = request.artifact
         try:
-            bench, module, arguments = self._fresh_on_loss(lambda bench: self._prepare(bench, artifact))
+            bench, module, arguments = self._fresh_on_loss(lambda bench: self._prepare(bench, request))
         except SessionLostError as error:
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
         except Exception as error:
@@ -195,10 +194,12 @@ class RpcDevice:
             return Measurement(Outcome.OK, evaluation.run_secs, stopped=evaluation.stopped)
         return self._verify(bench, module, request, evaluation)
 
-    def _prepare(self, bench: Workbench, artifact: Artifact) -> tuple[Workbench, Any, list[Any]]:
+    def _prepare(self, bench: Workbench, request: MeasureRequest) -> tuple[Workbench, Any, list[Any]]:
+        artifact = request.artifact
         with bench.session.deadline(PREPARE_TIMEOUT_SECS):
             module = bench.load(artifact.library)
-            return bench, module, bench.arguments(artifact, module, self._positive(artifact.task_id))
+            place = bench.place_anew if request.placed_anew else bench.arguments
+            return bench, module, place(artifact, module, self._positive(artifact.task_id))
 
     def _evaluate(self, bench: Workbench, module: Any, arguments: list[Any], request: MeasureRequest) -> Evaluation:
         def beside_the_kernel(rule: StopRule, incumbent_secs: float) -> Evaluation:
@@ -224,8 +225,7 @@ class RpcDevice:
             nonlocal arguments
             with bench.session.deadline(PREPARE_TIMEOUT_SECS):
                 artifact = request.artifact
-                bench.forget(artifact.task_id)
-                arguments = bench.arguments(artifact, module, self._positive(artifact.task_id))
+                arguments = bench.place_anew(artifact, module, self._positive(artifact.task_id))
             return measure(rule, incumbent_secs)
 
         return confirmed(measure, placed_anew, request)

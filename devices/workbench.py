@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 
 from devices.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
@@ -33,6 +34,8 @@ class Workbench:
         self._tensors: OrderedDict[tuple[str, bool], list[Any]] = OrderedDict()
         self._sizes: dict[tuple[str, bool], int] = {}
         self._names = itertools.count()
+        self._rng = np.random.default_rng(0)
+        self._spacer: Any = None
 
     def load(self, library: bytes) -> Any:
         """The library as a module of the device's server, linked there if it is an archive of objects."""
@@ -70,6 +73,17 @@ class Workbench:
             module[f"pack_{index}"](tensors[index], packed)
             tensors[index] = packed
         return tensors
+
+    def place_anew(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
+        """What :meth:`arguments` gives, with the task's tensors in other memory than before."""
+        # What was there before is let go only at the end, or the new tensors would take its place; and behind a space
+        # of another size each time, since two places would be taken in turn otherwise.
+        before = self._tensors.get((artifact.task_id, positive)), self._spacer
+        self.forget(artifact.task_id)
+        self._spacer = self.empty(TensorSpec((int(self._rng.integers(1, 65)) * 1024,), "float32"))
+        arguments = self.arguments(artifact, module, positive)
+        del before
+        return arguments
 
     def outputs(self, artifact: Artifact, module: Any, arguments: Sequence[Any]) -> list[Array]:
         """Run ``main`` once on ``arguments``, whose outputs are poisoned before, and fetch the outputs."""

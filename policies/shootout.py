@@ -8,11 +8,14 @@ meanwhile hits all of them alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from fleet_tune.domain import StopRule
 from policies.stopping import CONFIRM_BATCH_SECS
+
+T = TypeVar("T")
 
 MAX_FINALISTS = 5
 ROUNDS = 5
@@ -78,6 +81,12 @@ def round_rule(rule: StopRule) -> StopRule:
         max_batches=ROUND_BATCHES,
         race_factor=math.inf,
     )
+
+
+def in_turn(each: Sequence[T], number: int) -> Sequence[T]:
+    """The order of round ``number`` (from 0). It turns around from round to round, so that a device that slows down
+    meanwhile favours nobody."""
+    return each if number % 2 == 0 else each[::-1]
 
 
 def _margin(one: Standing, other: Standing) -> float:

@@ -22,6 +22,7 @@ class Device:
 
     def measure(self, request: MeasureRequest) -> Measurement:
         assert request.artifact.candidate is not None
+        assert request.placed_anew  # every round
         number = request.artifact.candidate.decisions[0]
         times = sum(asked == number for asked, _ in self.asked)
         self.asked.append((number, request.incumbent_secs))

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from devices.artifact import Artifact, MeasureRequest, TensorSpec
 from devices.rpc_device import RpcDevice
 from devices.server import DeviceServer
+from devices.workbench import Workbench
 from fleet_tune.config import DeviceConfig
 from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
@@ -66,6 +68,30 @@ def test_a_wrong_result_never_becomes_the_incumbent(
     assert measured.outcome is Outcome.WRONG_OUTPUT
     assert detail in measured.detail
     assert not measured.run_secs
+
+
+def test_tensors_are_placed_anew_where_that_is_asked_for(
+    device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = make_artifact("packed")
+    kept: list[Any] = []  # alive, so that no handle is given twice
+    handles: list[tuple[int, ...]] = []
+    tensors = Workbench.tensors
+
+    def noting(bench: Workbench, artifact: Artifact, positive: bool) -> list[Any]:
+        found = tensors(bench, artifact, positive)
+        kept.append(found)
+        handles.append(tuple(id(tensor) for tensor in found))
+        return found
+
+    monkeypatch.setattr(Workbench, "tensors", noting)
+    for placed_anew in (False, False, True, True, False):
+        measured = device.measure(MeasureRequest(artifact, 0.0, RULE, placed_anew=placed_anew))
+        assert measured.outcome is Outcome.OK, measured
+    assert handles[0] == handles[1]
+    assert not set(handles[1]) & set(handles[2])
+    assert not set(handles[2]) & set(handles[3])
+    assert handles[3] == handles[4]
 
 
 def test_packed_weights_are_packed_by_the_library(device: RpcDevice, make_artifact: MakeArtifact) -> None:
