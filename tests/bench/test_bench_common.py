@@ -11,6 +11,7 @@ import pytest
 
 from bench import search_time
 from bench.common import BenchError, BenchResult, Conversation, bench_env, interleave, last_json, run_json, spread
+from bench.gpu import skipped
 from bench.network_latency import latency_result
 from bench.tables import replace_table, write_tables
 from bench.trial_rate import workload_figures
@@ -101,7 +102,7 @@ def test_benchmark_page_takes_a_result_of_every_benchmark(tmp_path: Path) -> Non
             "first-record", 9, None, None, "s", {"models": {"net": {"first_record_secs": times, "stop_secs": times}}}
         ),
     }
-    results |= _offline_results()
+    results |= _offline_results() | {"gpu": skipped("no GPU")}
     shown = {name: json.loads(result.to_json()) for name, result in results.items()}
     write_tables(page, shown, dict.fromkeys(shown, "python -m bench"))
     text = page.read_text()
