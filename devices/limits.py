@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from devices.priority import KERNEL_PRIORITY
 from fleet_tune.errors import UserError
 
 DEFAULT_UPLOAD_BYTES = 256 << 20
@@ -59,6 +60,7 @@ def confine(limits: Limits) -> None:
         (resource.RLIMIT_DATA, limits.memory_bytes + (int(used[1]) << 10 if used else 0)),
         (resource.RLIMIT_FSIZE, limits.upload_bytes),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_RTPRIO, KERNEL_PRIORITY),
     ):
         _, hard = resource.getrlimit(kind)
         bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -79,10 +81,17 @@ def check_account(name: str) -> None:
         )
 
 
-def become(name: str) -> None:
-    """Give up this process' rights for those of the user ``name``, for good: no program that it starts gains any."""
+def become(name: str, rt_priority: int = 0) -> None:
+    """Give up this process' rights for those of the user ``name``, for good: no program that it starts gains any.
+
+    ``rt_priority``: real-time priorities up to this one stay allowed, where this process may allow them; 0 for what the
+    system allows anyway.
+    """
     account = pwd.getpwnam(name)
     if os.geteuid() != account.pw_uid:
+        if rt_priority:
+            with contextlib.suppress(OSError, ValueError):  # without CAP_SYS_RESOURCE, as root of a container often is
+                resource.setrlimit(resource.RLIMIT_RTPRIO, (rt_priority, rt_priority))
         os.initgroups(name, account.pw_gid)
         os.setgid(account.pw_gid)
         os.setuid(account.pw_uid)

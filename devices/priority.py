@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_PRIORITY = 1  # the lowest: above everything that is not real-time, below everything that is
+KERNEL_PRIORITY = 1  # the lowest: above everything that is not real-time, below everything that is
 
 
 def refusal(root: Path = Path("/")) -> str:
@@ -32,7 +32,7 @@ def refusal(root: Path = Path("/")) -> str:
         return "this system lets real-time processes have all of the time (sched_rt_runtime_us)"
     before = os.sched_getscheduler(0)
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(KERNEL_PRIORITY))
         os.sched_setscheduler(0, before, os.sched_param(0))
     except OSError as error:
         return f"real-time priority: {error.strerror}"
@@ -54,7 +54,7 @@ class Priority:
         if self.refused:
             yield
             return
-        _schedule(os.SCHED_FIFO, _PRIORITY)
+        _schedule(os.SCHED_FIFO, KERNEL_PRIORITY)
         try:
             yield
         finally:

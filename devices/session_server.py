@@ -31,18 +31,19 @@ from devices.child import Channel, describe_exit, die_with_parent, parent_channe
 from devices.evaluator import load_decide
 from devices.handshake import Client, HandshakeError, read_client
 from devices.limits import Limits, become, confine
-from devices.priority import refusal
+from devices.priority import KERNEL_PRIORITY, refusal
 from devices.registration import Registration, Tracker
 
 # The parent hears of this process so often; without that it is replaced.
 HEARTBEAT_SECS = 1.0
 SILENCE_TIMEOUT_SECS = 30.0
 # A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is let pass.
+_ENDING_SECS = 0.1
 _STOPPED_SECS = 1.0
 # After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
 _RETURN_SECS = 2.0
 # Above that of kernels (see :mod:`devices.priority`), which may have all cores for seconds; this process works little.
-_PRIORITY = 2
+WATCHING_PRIORITY = KERNEL_PRIORITY + 1
 # Connections at a time, and clients whose sessions' ends are kept.
 _MAX_CONNECTIONS = 128
 _MAX_ENDS = 64
@@ -93,7 +94,7 @@ def main() -> None:
     without_torch()
     server = SessionServer(settings, channel)
     if settings.user is not None:
-        become(settings.user)
+        become(settings.user, WATCHING_PRIORITY if settings.realtime else 0)
     channel.tell(json.dumps({"ready": True, "tvm_says": _what_tvm_says()}).encode())
     server.run()
 
@@ -148,10 +149,13 @@ class SessionServer:
         port = int(self._listening.getsockname()[1])
         if self._settings.tracker is not None:
             self._registration = Registration(self._settings.tracker, port, self._log)
-        if self._settings.realtime and not refusal():
+        refused = refusal() if self._settings.realtime else "not wanted"
+        if refused and self._settings.realtime:
+            self._log(f"kernels run at the usual priority: {refused}")
+        if not refused:
             with contextlib.suppress(OSError):  # an emulator may know the one and not the other
                 # Not inherited by sessions.
-                os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
+                os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(WATCHING_PRIORITY))
         beat_at = 0.0
         while True:
             now = time.monotonic()
@@ -208,7 +212,11 @@ class SessionServer:
                 session = self._session
                 if session is not None and client.name and client.name == session.client.name:
                     self._waiting.appendleft(client)  # the device stays with the one that has it
-                    self._end_session(session, "")
+                    # One that was killed closes its connection a moment before it can be asked how it ended.
+                    select.select([self._signals], [], [], _ENDING_SECS)
+                    self._reap()
+                    if self._session is session:
+                        self._end_session(session, "")
                 else:
                     self._waiting.append(client)
         except HandshakeError:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pwd
+import re
+import resource
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from devices.limits import become
 from devices.priority import Priority, free_core, kernel_threads, refusal
 
 allowed = pytest.mark.skipif(bool(refusal()), reason=f"not allowed here: {refusal()}")
@@ -97,6 +103,43 @@ def test_the_core_that_the_pool_leaves() -> None:
     assert free_core({0, 1}, []) is None
     assert free_core({0, 1}, [{0}, {1}]) is None
     assert free_core({0, 1}, [{0, 1}]) is None
+
+
+_OTHER_USER = """
+import sys
+from devices.limits import become, confine, default_limits
+from devices.priority import refusal
+become("nobody", int(sys.argv[1]))
+confine(default_limits())
+print(bool(refusal()))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@allowed
+@pytest.mark.parametrize("rt_priority", [2, 0])
+def test_another_user_keeps_the_right_to_it_where_that_is_wanted(rt_priority: int) -> None:
+    if resource.getrlimit(resource.RLIMIT_RTPRIO) != (0, 0):
+        pytest.skip("every user of this machine may have real-time priority")
+    rights = re.search(r"^CapEff:\s*(\w+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert rights is not None
+    may_raise_limits = bool(int(rights[1], 16) >> 24 & 1)  # CAP_SYS_RESOURCE
+    command = [sys.executable, "-c", _OTHER_USER, str(rt_priority)]
+    done = subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (str(not (rt_priority and may_raise_limits)), "")
+
+
+def test_the_right_to_it_is_kept_before_the_rights_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: SimpleNamespace(pw_uid=7, pw_gid=8, pw_dir="/"))
+    monkeypatch.setattr(resource, "setrlimit", lambda *call: calls.append(call))
+    for name in ("initgroups", "setgid", "setuid"):
+        monkeypatch.setattr(os, name, lambda *call: calls.append(call))
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_given, **_named: SimpleNamespace(prctl=lambda *_call: 0))
+    monkeypatch.setattr(os, "environ", {})
+    become("other", 2)
+    assert calls == [(resource.RLIMIT_RTPRIO, (2, 2)), ("other", 8), (8,), (7,)]
 
 
 _HANG = """

@@ -63,6 +63,17 @@ def test_kernels_run_at_the_priority_asked_for_where_it_is_allowed(
     assert arguments[1].numpy()[0] == OTHER
 
 
+def test_a_server_that_may_not_says_so() -> None:
+    lines: list[str] = []
+    with DeviceServer(threads=1, realtime=True, log=lines.append) as server:
+        # What the process said before it took the first client has been read by the time that a second one is served.
+        device = RpcDevice(DeviceConfig(name="d", target="native"), server.host, server.port)
+        device.ping()
+        device.close()
+    said = [line for line in lines if "usual priority" in line]
+    assert len(said) == (1 if refusal() else 0)
+
+
 def test_a_kernel_that_spins_is_ended_and_the_next_one_is_measured(
     served: tuple[RpcDevice, bool], native_target: str
 ) -> None:
