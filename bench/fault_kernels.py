@@ -1,6 +1,6 @@
 """Kernels that do to a device what candidates should not: crash, hang, allocate without end, write out of bounds.
 
-All compute, or claim to compute, ``B = 2 A + 1`` over ``SIZE`` floats.
+All compute, or claim to compute, ``B = 2 A + 1`` over ``SIZE`` floats. The slow one takes two seconds, once a session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = 1 << 26
 
 
 def artifact(what: str, target: str | None = None, reference: bool = False) -> Artifact:
-    """The kernel ``what``, built for this machine: "ok", "nan", "crash", "hang", "allocate" or "outside"."""
+    """The kernel ``what``, built for this machine: "ok", "nan", "crash", "hang", "slow", "allocate" or "outside"."""
     target = target or resolve_target("native")
     function = _function(what).with_attr("global_symbol", "main")
     library = link(tvm.tirx.build(tvm.IRModule({"main": function}), target=parse_target(target)), target)
@@ -41,11 +41,16 @@ def _function(what: str) -> Any:
         block = call("int64", "malloc", tvm.tirx.const(_BLOCK, "int64"))
         return a[i] + call("int64", "memset", block, 1, tvm.tirx.const(_BLOCK, "int64")).astype("float32")
 
+    def slow(i: Any) -> Any:
+        first = call("int32", "mkdir", "started", 0o700) + 1
+        return a[i] * 2.0 + 1.0 + call("int32", "sleep", first * 2).astype("float32")
+
     rules = {
         "ok": lambda i: a[i] * 2.0 + 1.0,
         "nan": lambda i: te.log(a[i] * 0.0 - 1.0),
         "crash": lambda i: a[i] + call("int32", "raise", 11).astype("float32"),
         "hang": lambda i: a[i] + call("int32", "sleep", 3600).astype("float32"),
+        "slow": slow,
         "allocate": allocate,
     }
     return te.create_prim_func([a, te.compute((SIZE,), rules[what], name="B")])

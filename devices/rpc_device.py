@@ -41,8 +41,10 @@ REFERENCE_TIMEOUT_SECS = 150.0
 PLAIN_SESSION_SECS = 300.0
 # How long a server that a tracker once gave us is waited for, before the tracker is asked again.
 HELD_SECS = 5.0
-# How a session's process ends by the fault of the kernel it ran. SIGKILL: out of memory.
-_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGKILL", "SIGTRAP", "SIGSYS")
+# Not by the kernel it ran: by somebody, or because the memory of the whole device was short.
+_KILLED = "SIGKILL"
+# How a session's process ends by the fault of the kernel it ran.
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", _KILLED, "SIGTRAP", "SIGSYS")
 
 # Those that damage done to the process earlier can cause.
 _DAMAGE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT")
@@ -170,6 +172,10 @@ class RpcDevice:
         measurement = self._measure(request)
         if not fresh and any(name in measurement.detail for name in _DAMAGE):
             # An earlier candidate of the same session may have left it damaged: what counts is a session of its own.
+            self._disconnect()
+            measurement = self._measure(request)
+        if _KILLED in measurement.detail:
+            # Whoever did that need not have meant this candidate; one that it happens to twice is blamed.
             self._disconnect()
             measurement = self._measure(request)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)

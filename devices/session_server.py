@@ -38,8 +38,9 @@ from devices.registration import Registration, Tracker
 HEARTBEAT_SECS = 1.0
 SILENCE_TIMEOUT_SECS = 30.0
 # A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is let pass.
-_ENDING_SECS = 0.1
 _STOPPED_SECS = 1.0
+# A session that was killed closes its connection a moment before the kernel says how it ended.
+_ENDING_SECS = 0.1
 # After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
 _RETURN_SECS = 2.0
 # Above that of kernels (see :mod:`devices.priority`), which may have all cores for seconds; this process works little.
@@ -212,7 +213,6 @@ class SessionServer:
                 session = self._session
                 if session is not None and client.name and client.name == session.client.name:
                     self._waiting.appendleft(client)  # the device stays with the one that has it
-                    # One that was killed closes its connection a moment before it can be asked how it ended.
                     select.select([self._signals], [], [], _ENDING_SECS)
                     self._reap()
                     if self._session is session:

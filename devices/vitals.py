@@ -1,13 +1,15 @@
 """How the hardware of a device fares: temperature and clock, where the system offers them. Runs on the device.
 
 Linux: the thermal zones, and cpufreq's current frequency. A GPU: NVIDIA's management library, by the package
-``nvidia-ml-py`` where it is installed. What is not offered (a virtual machine has none of it) is left out.
+``nvidia-ml-py`` where it is installed, else the thermal zones that are named after it (a Jetson's). What is not
+offered (a virtual machine has none of it) is left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import statistics
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ CLOCK = "clock_hertz"
 
 
 def read_vitals(root: Path = Path("/"), kind: str = "cpu") -> dict[str, float]:
-    """``temperature_celsius`` (of the hottest zone, or the first GPU) and ``clock_hertz`` (the median core's, or the
-    multiprocessors') of a device of this kind (``"cpu"`` or ``"cuda"``)."""
-    return _gpu() if kind == "cuda" else _cpu(root)
+    """``temperature_celsius`` (of the hottest zone, or the GPU) and ``clock_hertz`` (the median core's, or the
+    multiprocessors') of a device of this kind: ``"cpu"``, or ``"cuda"`` for the first GPU that this process sees."""
+    if kind != "cuda":
+        return _cpu(root)
+    return _gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "")) or _gpu_zones(root)
 
 
 def _cpu(root: Path) -> dict[str, float]:
@@ -33,6 +37,16 @@ def _cpu(root: Path) -> dict[str, float]:
     return found
 
 
+def _gpu_zones(root: Path) -> dict[str, float]:
+    """A GPU on the chip: "GPU-therm" on one Jetson, "gpu-thermal" on another. A card's would have no zone."""
+    zones: list[float] = []
+    for kind in root.glob("sys/class/thermal/thermal_zone*/type"):
+        with contextlib.suppress(OSError, ValueError):
+            if "gpu" in kind.read_text().lower():
+                zones.append(float((kind.parent / "temp").read_text()))
+    return {TEMPERATURE: max(zones) / 1e3} if zones else {}
+
+
 def _numbers(root: Path, pattern: str) -> list[float]:
     """What the files of this pattern say; a zone that is switched off cannot be read."""
     found = []
@@ -42,7 +56,10 @@ def _numbers(root: Path, pattern: str) -> list[float]:
     return found
 
 
-def _gpu() -> dict[str, float]:
+def _gpu(visible: str) -> dict[str, float]:
+    """``visible``: numbers or UUIDs with commas between, as CUDA takes them; the first is this server's device 0.
+    CUDA counts as this library does with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, or where all GPUs are alike."""
+    first = visible.split(",")[0].strip()
     try:
         library: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -51,7 +68,10 @@ def _gpu() -> dict[str, float]:
     with contextlib.suppress(library.NVMLError):
         library.nvmlInit()
         try:
-            gpu = library.nvmlDeviceGetHandleByIndex(0)
+            if not first or first.isdigit():
+                gpu = library.nvmlDeviceGetHandleByIndex(int(first or 0))
+            else:
+                gpu = library.nvmlDeviceGetHandleByUUID(first)
             found[TEMPERATURE] = float(library.nvmlDeviceGetTemperature(gpu, library.NVML_TEMPERATURE_GPU))
             found[CLOCK] = float(library.nvmlDeviceGetClockInfo(gpu, library.NVML_CLOCK_SM)) * 1e6
         finally:

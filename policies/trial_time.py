@@ -100,7 +100,7 @@ def fit_build_time(names: Sequence[str], symbolic: Features, build_secs: Floats)
     spread = np.sqrt(np.where(present, np.square(chosen - centre), 0.0).sum(axis=0) / count)
     # Half a doubling is the least that counts as variation.
     scale = np.maximum(spread, 0.5)
-    ratio = np.log(build_secs[known] / prior._prior(symbolic))
+    ratio = np.log(build_secs[known]) - np.log(prior._prior(symbolic))  # as a quotient it may overflow
     shift = float(ratio.sum() / (len(ratio) + PRIOR_RECORDS))
     centred = BuildTime(prior.columns, prior.unrolled, centre, scale, shift, prior.weights)
     standard = centred._standard(symbolic)

@@ -25,7 +25,8 @@ def make_artifact(native_target: str) -> MakeArtifact:
 
     ``what`` names its behaviour: "ok" (``B = 2 A + 1``), "wrong", "nan", "partial" (half of the output is unwritten),
     "packed" (as ok, on an argument that is packed in reverse), "crash" (segmentation fault), "abort", "hang" (after
-    making a folder "started" where it runs), "unlinked" (calls a function that is nowhere), "roots" (square roots),
+    making a folder "started" where it runs), "slow" (as ok, but takes three seconds the first time in a session, after
+    making that folder), "unlinked" (calls a function that is nowhere), "roots" (square roots),
     "allocate" (memory without end), "outside" (writes far out of bounds), "overwrite" (right, and zeroes its input, out
     of bounds of what it may write), "halt" (stops its own process).
     """
@@ -76,6 +77,10 @@ def _functions(what: str, n: int) -> dict[str, object]:
         started = tvm.tirx.call_extern("int32", "mkdir", "started", 0o700)
         return a[i] + tvm.tirx.call_extern("int32", "sleep", started + 3600).astype("float32")
 
+    def slow(i: object) -> object:
+        first = tvm.tirx.call_extern("int32", "mkdir", "started", 0o700) + 1
+        return a[i] * 2.0 + 1.0 + tvm.tirx.call_extern("int32", "sleep", first * 3).astype("float32")
+
     def allocate(i: object) -> object:
         size = tvm.tirx.const(1 << 26, "int64")
         block = tvm.tirx.call_extern("int64", "malloc", size)
@@ -89,6 +94,7 @@ def _functions(what: str, n: int) -> dict[str, object]:
         "crash": call("raise", 11),
         "abort": call("raise", 6),
         "hang": hang,
+        "slow": slow,
         "unlinked": call("no_such_function_anywhere"),
         "allocate": allocate,
         "halt": call("raise", 19),

@@ -136,18 +136,49 @@ def test_a_library_that_does_not_load_is_an_error_of_the_candidate(
     assert measure(device, make_artifact("ok")).verified
 
 
-def test_a_session_killed_during_a_run_costs_one_candidate(
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_candidate_whose_session_was_killed_is_measured_again(
+    device: RpcDevice, make_artifact: MakeArtifact, server: DeviceServer, fresh: bool
+) -> None:
+    assert measure(device, make_artifact("ok")).verified
+    if fresh:
+        device.close()
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_sessions, args=(server, 1, killed))
+    killer.start()
+    measured = measure(device, make_artifact("slow"), StopRule(timeout_secs=60))
+    killer.join(30)
+    assert len(killed) == 1
+    assert (measured.outcome, measured.verified) == (Outcome.OK, True), measured
+
+
+def test_a_candidate_whose_session_was_killed_twice_is_blamed(
     device: RpcDevice, make_artifact: MakeArtifact, server: DeviceServer
 ) -> None:
     assert measure(device, make_artifact("ok")).verified
-    (session,) = psutil.Process(server.child_pid).children()
-    killer = threading.Thread(target=kill_when_hanging, args=(server, session))
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_sessions, args=(server, 2, killed))
     killer.start()
-    killed = measure(device, make_artifact("hang"), StopRule(timeout_secs=60))
-    killer.join(20)
-    assert killed.outcome is Outcome.RUN_ERROR, killed
-    assert "SIGKILL" in killed.detail
+    blamed = measure(device, make_artifact("hang"), StopRule(timeout_secs=60))
+    killer.join(30)
+    assert len(killed) == 2
+    assert blamed.outcome is Outcome.RUN_ERROR, blamed
+    assert "SIGKILL" in blamed.detail
     assert measure(device, make_artifact("ok")).verified
+
+
+def kill_sessions(server: DeviceServer, times: int, killed: list[int]) -> None:
+    """Kill so many sessions, each once the kernel that it runs says that it has started; their ids go to ``killed``."""
+    seen: set[Path] = set()
+    deadline = time.monotonic() + 25
+    while len(killed) < times and time.monotonic() < deadline:
+        running = set(server.folder.glob("session-*/started")) - seen
+        if running:
+            seen |= running
+            (session,) = psutil.Process(server.child_pid).children()
+            session.kill()
+            killed.append(session.pid)
+        threading.Event().wait(0.01)
 
 
 def kill_when_hanging(server: DeviceServer, victim: psutil.Process) -> None:

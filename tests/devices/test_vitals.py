@@ -37,6 +37,7 @@ class Library(SimpleNamespace):
     NVML_TEMPERATURE_GPU = 0
     NVML_CLOCK_SM = 1
     open = 0
+    seen = "gpu 0"
 
     def nvmlInit(self) -> None:
         if self.broken:
@@ -49,25 +50,50 @@ class Library(SimpleNamespace):
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
         return f"gpu {index}"
 
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return f"gpu {uuid}"
+
     def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> int:
-        assert (gpu, sensor) == ("gpu 0", 0)
+        assert (gpu, sensor) == (self.seen, 0)
         return 55
 
     def nvmlDeviceGetClockInfo(self, gpu: str, clock: int) -> int:
-        assert (gpu, clock) == ("gpu 0", 1)
+        assert (gpu, clock) == (self.seen, 1)
         return 1410
 
 
 @pytest.mark.parametrize(
     ("broken", "found"), [(False, {"temperature_celsius": 55.0, "clock_hertz": 1.41e9}), (True, {})]
 )
-def test_a_gpu_tells_by_nvidias_library(monkeypatch: pytest.MonkeyPatch, broken: bool, found: dict[str, float]) -> None:
+def test_a_gpu_tells_by_nvidias_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: bool, found: dict[str, float]
+) -> None:
     library = Library(broken=broken)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", library)  # type: ignore[arg-type]
-    assert read_vitals(kind="cuda") == found
+    assert read_vitals(tmp_path, kind="cuda") == found
     assert library.open == 0
 
 
-def test_a_gpu_without_that_library_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("visible", "seen"), [("2,0", "gpu 2"), ("GPU-1f,GPU-2e", "gpu GPU-1f"), ("", "gpu 0")])
+def test_the_gpu_that_cuda_sees_first_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str, seen: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setitem(sys.modules, "pynvml", Library(broken=False, seen=seen))  # type: ignore[arg-type]
+    assert read_vitals(tmp_path, kind="cuda")["temperature_celsius"] == 55.0
+
+
+def test_a_gpu_on_the_chip_has_the_temperature_of_its_zone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for number, (kind, temperature) in enumerate([("cpu-thermal", "70000"), ("GPU-therm", "51000"), ("gpu-2", "off")]):
+        zone = tmp_path / f"sys/class/thermal/thermal_zone{number}"
+        zone.mkdir(parents=True)
+        (zone / "type").write_text(f"{kind}\n")
+        (zone / "temp").write_text(f"{temperature}\n")
     monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
-    assert read_vitals(kind="cuda") == {}
+    assert read_vitals(tmp_path, kind="cuda") == {"temperature_celsius": 51.0}
+
+
+def test_a_gpu_without_that_library_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
+    assert read_vitals(tmp_path, kind="cuda") == {}

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -82,6 +82,7 @@ def test_unknown_build_times_are_left_out() -> None:
     arrays(np.float32, (6, 5), elements=st.floats(-40, 40, width=32) | st.just(math.nan)),
     arrays(np.float64, 6, elements=st.floats(allow_nan=True, allow_infinity=True)),
 )
+@example(np.zeros((6, 5), dtype=np.float32), np.full(6, 4.5e307))
 def test_build_seconds_are_always_positive_and_finite(features: np.ndarray, secs: np.ndarray) -> None:
     found = fit_build_time(NAMES, features, secs).secs(features)
     assert np.isfinite(found).all()
