@@ -94,8 +94,6 @@ class DeviceActor:
         marked = self._drift.checked(secs)
         if marked and self._recorder is not None:
             fetch(self._recorder.append.remote(marked), _APPEND_DEADLINE_SECS, "mark records")
-            # What this device knew of the incumbents may be wrong: the scheduler tells with the next batch.
-            self._best_secs.update(dict.fromkeys({record.task_id for record in marked}, math.inf))
         return secs
 
     def measure(
@@ -117,7 +115,8 @@ class DeviceActor:
         for task_id, ([reference], best_secs) in references.items():
             if task_id not in self._best_secs:
                 self._device.add_reference(fetch(reference, _FETCH_DEADLINE_SECS, "fetch a reference"))
-            self._best_secs[task_id] = min(best_secs, self._best_secs.get(task_id, best_secs))
+            # It may be slower than what was told before: of an incumbent whose device turned out to be off.
+            self._best_secs[task_id] = best_secs
         fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
         records: list[Record] = []
         outcomes: dict[str, Outcome] = {}
@@ -179,7 +178,8 @@ class DeviceActor:
         """A sign of life; called beside the others, in a thread of its own."""
 
     def _measure(self, artifact: Artifact, rule: StopRule) -> Measurement:
-        incumbent_secs = self._best_secs[artifact.task_id]
+        # What the incumbent would take now: a device that is off must not give up on whom it would keep when right.
+        incumbent_secs = self._best_secs[artifact.task_id] * self._drift.factor
         following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
         measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
         measured = self._drift.stamped(measured)

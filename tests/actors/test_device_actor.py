@@ -1,0 +1,109 @@
+"""What the device's actor asks of its device while that is right, and while it is off."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import ray
+
+from actors.device import DeviceActor
+from devices.artifact import Artifact, MeasureRequest
+from devices.device import Device
+from devices.simulated import SIMULATED_CPU
+from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Measurement, Outcome, Record, StopRule
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+class Steady:
+    """A device on which every kernel takes ``run_secs``, and the reference kernel ``kernel_secs``."""
+
+    def __init__(self) -> None:
+        self.run_secs = 1.0
+        self.kernel_secs = 1.0
+        self.asked: list[MeasureRequest] = []
+
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, "cpu", 1, "none", self.kernel_secs)
+
+    def ping(self) -> float:
+        return 0.0
+
+    def reference_secs(self) -> float:
+        return self.kernel_secs
+
+    def vitals(self) -> dict[str, float]:
+        return {}
+
+    def add_reference(self, artifact: Artifact) -> None: ...
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        self.asked.append(request)
+        return Measurement(Outcome.OK, (self.run_secs,), verified=self.run_secs < request.incumbent_secs)
+
+
+class Stored:
+    """Stands in for the recorder's actor."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.append = self
+
+    def remote(self, records: list[Record], *_epoch: int) -> Any:
+        self.records += records
+        return ray.put(list(range(len(records))))
+
+
+class Bench:
+    """An actor (in this process) with its device and its recorder."""
+
+    def __init__(self) -> None:
+        self.device, self.stored = Steady(), Stored()
+        self.actor = DeviceActor("device", self._open, "run", None)
+        self._built = 0
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Device]:
+        yield cast(Device, self.device)
+
+    def check(self, kernel_secs: float) -> None:
+        self.device.kernel_secs = kernel_secs
+        self.actor.check("target")
+
+    def measure(self, told_secs: float, run_secs: float) -> MeasureRequest:
+        """What the device was asked for a candidate that takes ``run_secs``, with an incumbent of ``told_secs``."""
+        self._built += 1
+        self.device.run_secs = run_secs
+        artifact = Artifact("task", Candidate("task", 0, "s", (self._built,)), b"", (), (), (), (), "", 0.0)
+        reference = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+        references = {"task": ([reference], told_secs)}
+        self.actor.measure([ray.put(artifact)], references, StopRule(), self.stored, 1)
+        return self.device.asked[-1]
+
+
+def test_what_the_scheduler_says_of_the_incumbent_holds_in_both_directions() -> None:
+    bench = Bench()
+    assert bench.measure(math.inf, 3.0).incumbent_secs == math.inf
+    assert bench.measure(3.0, 0.5).incumbent_secs == 3.0
+    # That one was measured on a device that was off: it does not count any more.
+    assert bench.measure(3.0, 2.0).incumbent_secs == 3.0
+    assert bench.stored.records[-1].measurement.verified
+
+
+def test_a_device_that_is_off_races_against_what_the_incumbent_would_take_now() -> None:
+    bench = Bench()
+    bench.check(1.0)
+    bench.measure(math.inf, 3.0)
+    bench.check(2.0)
+    asked = bench.measure(3.0, 5.0)
+    assert asked.incumbent_secs == 6.0
+    assert asked.confirm is not None
+    assert asked.confirm.below_secs == 6.0
+    measured = bench.stored.records[-1].measurement
+    assert (measured.drift, measured.verified) == (2.0, False)
+    bench.check(1.0)
+    assert bench.measure(3.0, 5.0).incumbent_secs == 3.0
