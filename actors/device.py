@@ -31,7 +31,7 @@ from fleet_tune.errors import (
     ReferenceKernelError,
     UserError,
 )
-from policies.drift import MAX_DRIFT
+from policies.drift import MAX_DRIFT, Baseline
 from policies.stopping import confirmation, following
 
 _APPEND_DEADLINE_SECS = 30.0
@@ -79,9 +79,10 @@ class DeviceActor:
         self._target = found.device_class.target
         return found
 
-    def check(self, target: str) -> float:
-        """Seconds of one run of the reference kernel. ``target``: that of the device's class, which a device that joins
-        late must have.
+    def check(self, target: str, known: Baseline | None) -> tuple[float, Baseline]:
+        """Seconds of one run of the reference kernel, and what they are compared with from now on. ``target``: that of
+        the device's class, which a device that joins late must have. ``known``: what an earlier process of this actor
+        answered last.
 
         Raises :class:`DeviceUnreachableError`, :class:`ReferenceKernelError`.
         """
@@ -91,10 +92,11 @@ class DeviceActor:
             raise ReferenceKernelError(self._device_id, "it has another target than the others of its class")
         with self._quiet():
             secs = self._device.reference_secs()
-        marked = self._drift.checked(secs)
+        marked = self._drift.checked(secs, known)
         if marked and self._recorder is not None:
             fetch(self._recorder.append.remote(marked), _APPEND_DEADLINE_SECS, "mark records")
-        return secs
+        assert self._drift.baseline is not None
+        return secs, self._drift.baseline
 
     def measure(
         self,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from actors.calls import WINDOW_WAIT_SECS, ask
 from fleet_tune.domain import Outcome, StopRule
+from policies.drift import Baseline
 
 # The answer of a thread that has nothing else to do, on a machine that may be busy.
 _BEAT_SECS = 15.0
@@ -54,15 +55,22 @@ class DeviceHandle(Protocol):
 
 
 class RemoteDevice:
-    """The actor of a device as a :class:`DeviceHandle`. ``target``: that of its class."""
+    """The actor of a device as a :class:`DeviceHandle`. ``target``: that of its class.
+
+    Ray may start the actor again at any time. What the device was like when it joined is kept here, so that a restarted
+    actor goes on with it.
+    """
 
     def __init__(self, actor: Any, target: str, recorder: Any) -> None:
         self._actor = actor
         self._target = target
         self._recorder = recorder
+        self._baseline: Baseline | None = None
 
     async def check(self) -> float:
-        secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the reference kernel")
+        checking = self._actor.check.remote(self._target, self._baseline)
+        found: tuple[float, Baseline] = await ask(checking, WINDOW_WAIT_SECS, "run the reference kernel")
+        secs, self._baseline = found
         return secs
 
     async def measure(

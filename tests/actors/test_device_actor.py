@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
+import os
+import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import ray
 
-from actors.device import DeviceActor
+from actors.calls import ActorLostError, ask
+from actors.device import DeviceActor, device_actor
+from actors.remote_device import RemoteDevice
 from devices.artifact import Artifact, MeasureRequest
 from devices.device import Device
 from devices.simulated import SIMULATED_CPU
@@ -72,7 +79,7 @@ class Bench:
 
     def check(self, kernel_secs: float) -> None:
         self.device.kernel_secs = kernel_secs
-        self.actor.check("target")
+        self.actor.check("target", None)
 
     def measure(self, told_secs: float, run_secs: float) -> MeasureRequest:
         """What the device was asked for a candidate that takes ``run_secs``, with an incumbent of ``told_secs``."""
@@ -107,3 +114,37 @@ def test_a_device_that_is_off_races_against_what_the_incumbent_would_take_now() 
     assert (measured.drift, measured.verified) == (2.0, False)
     bench.check(1.0)
     assert bench.measure(3.0, 5.0).incumbent_secs == 3.0
+
+
+@contextlib.contextmanager
+def open_told(path: Path) -> Iterator[Device]:
+    """A device whose reference kernel takes as many seconds as ``path`` says."""
+    device = Steady()
+    device.kernel_secs = float(path.read_text())
+    yield cast(Device, device)
+
+
+async def test_a_restarted_actor_compares_with_what_the_device_was_like_when_it_joined(tmp_path: Path) -> None:
+    (tmp_path / "secs").write_text("1.0")
+    actor = device_actor().remote("device", partial(open_told, tmp_path / "secs"), "run", None)
+    device = RemoteDevice(actor, "target", None)
+    assert await device.check() == 1.0
+    # It has slowed down meanwhile.
+    (tmp_path / "secs").write_text("2.0")
+    with contextlib.suppress(ActorLostError):
+        await ask(actor.__ray_call__.remote(lambda _: os._exit(1)), 60.0, "end")
+    assert await _when_it_is_back(device) == 2.0
+    factor = await ask(actor.__ray_call__.remote(lambda own: own._drift.factor), 60.0, "factor")
+    assert factor == 2.0
+    ray.kill(actor)
+
+
+async def _when_it_is_back(device: RemoteDevice) -> float:
+    """The answer to a check by an actor whose process ended."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            return await device.check()
+        except ActorLostError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actors.drift_watch import DriftWatch
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from policies.drift import Baseline
 
 GOOD = Measurement(Outcome.OK, (1.0,), verified=True)
 FAILED = Measurement(Outcome.RUN_ERROR, detail="crash")
@@ -43,3 +44,14 @@ def test_what_was_measured_since_the_device_was_last_right_is_marked_once() -> N
     assert watch.factor == 1.7
     assert watch.checked(1.0) == []
     assert watch.stamped(GOOD) == GOOD
+
+
+def test_a_new_watch_goes_on_with_what_the_one_before_it_knew() -> None:
+    watch = DriftWatch(1.2)
+    watch.stored([record(1)])
+    [marked] = watch.checked(1.5, Baseline(1.0))
+    assert marked.measurement.drift == 1.5
+    assert watch.baseline == Baseline(1.0, 1.5, 1)
+    # Its own knowledge is newer than what it is told.
+    watch.checked(1.0, Baseline(2.0))
+    assert watch.baseline == Baseline(1.0)
