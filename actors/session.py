@@ -46,7 +46,7 @@ _STOP_SECS = 2.0
 @dataclass(frozen=True)
 class SessionPlan:
     """What a session tunes, and within which limits (None: no limit): ``trial_limit`` of all tasks together,
-    ``task_limit`` of each. ``rule``: when a measurement ends."""
+    ``task_limit`` of each. ``rule``: when a measurement ends; the fleet file may add a warm-up and a flush."""
 
     run_id: str
     method: str
@@ -187,7 +187,7 @@ class Session:
             time_budget_secs=plan.time_budget_secs,
             build_timeout_secs=self._fleet.build.timeout_secs,
             seed=plan.seed,
-            rule=plan.rule,
+            rule=self._fleet.measure.applied_to(plan.rule),
             task_limit=plan.task_limit,
             check_every_secs=self._fleet.measure.check_every_secs,
             orders=await self._noted(store),

@@ -18,6 +18,8 @@
     check_every_secs = 120                  # how often a device's reference kernel is run
     max_drift = 1.2                         # a device whose reference kernel takes this factor longer is off
     realtime = true                         # real-time priority for the kernels of local devices, where allowed
+    warm_up_secs = 0                        # a kernel runs this long before it is timed
+    flush_cache_bytes = 0                   # memory that is copied before each run, to empty the caches
 
 A mistake raises :class:`FleetFileError` with file, line and key. Whether TVM knows a target is checked where TVM lives
 (``devices.targets``); :meth:`FleetConfig.where` gives the caller the place to name.
@@ -31,12 +33,13 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError, UserError
 from fleet_tune.toml_lines import line_of, line_of_error
 
@@ -129,13 +132,22 @@ class BuildConfig(_Frozen):
 
 
 class MeasureConfig(_Frozen):
-    """How devices are watched while they measure. ``check_every_secs``: how often the reference kernel is run.
-    ``max_drift``: by what factor its time may differ from when the device joined, before what is measured is marked.
-    ``realtime``: time kernels of local devices at real-time priority, where that is allowed."""
+    """How devices measure, and how they are watched meanwhile. ``check_every_secs``: how often the reference kernel is
+    run. ``max_drift``: by what factor its time may differ from when the device joined, before what is measured is
+    marked. ``realtime``: time kernels of local devices at real-time priority, where that is allowed. ``warm_up_secs``:
+    how long a kernel runs before it is timed. ``flush_cache_bytes``: memory that is copied before each run, to empty
+    the caches; 0 to measure with what the run before left there."""
 
     check_every_secs: Annotated[float, Field(ge=1, le=86400)] = 120.0
     max_drift: Annotated[float, Field(ge=1.01, le=10)] = 1.2
     realtime: bool = True
+    # The least timeout of a measurement is 2 s: both leave most of that to the kernel.
+    warm_up_secs: Annotated[float, Field(ge=0, le=1)] = 0.0
+    flush_cache_bytes: Annotated[int, Field(ge=0, le=256 << 20)] = 0
+
+    def applied_to(self, rule: StopRule) -> StopRule:
+        """``rule`` with this warm-up and this flush."""
+        return replace(rule, warm_up_secs=self.warm_up_secs, flush_bytes=self.flush_cache_bytes)
 
 
 class FleetConfig(_Frozen):
@@ -287,6 +299,8 @@ _EXPECTED = {
     "check_every_secs": "a number of seconds from 1 to 86400",
     "max_drift": "a factor from 1.01 to 10",
     "realtime": "true or false",
+    "warm_up_secs": "a number of seconds from 0 to 1",
+    "flush_cache_bytes": f"a whole number of bytes from 0 to {256 << 20}",
     "name": _NAME_FORM,
     "connect": _CONNECTIONS,
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',

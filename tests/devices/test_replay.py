@@ -97,6 +97,13 @@ def test_the_same_measurement_twice_is_the_same() -> None:
     assert made.measure(request) == made.measure(request)
 
 
+def test_there_is_nothing_to_warm_up() -> None:
+    made = device(dataset(ok(*SLOW)))
+    warmed = StopRule(micro_batch_secs=0.01, min_batches=3, max_batches=5, max_cv=0.5, warm_up_secs=1.0)
+    plain, again = (made.measure(MeasureRequest(artifact(0), math.inf, rule)) for rule in (RULE, warmed))
+    assert again == plain
+
+
 def test_a_recorded_failure_is_a_failure() -> None:
     recorded = Measurement(Outcome.RUN_TIMEOUT, build_secs=0.5, measure_secs=10.0, detail="too slow")
     made = device(dataset(recorded))

@@ -23,6 +23,7 @@ from fleet_tune.config import (
     parse_connection,
     parse_duration,
 )
+from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError, UserError
 
 
@@ -95,6 +96,14 @@ def test_how_devices_are_watched_is_read(tmp_path: Path) -> None:
     assert _load(tmp_path, text).measure == MeasureConfig(check_every_secs=30.0, max_drift=1.5, realtime=False)
 
 
+def test_a_rule_gets_the_warm_up_and_the_flush_of_the_file(tmp_path: Path) -> None:
+    rule = StopRule(max_batches=7)
+    assert MeasureConfig().applied_to(rule) == rule
+    text = f"{FULL}[measure]\nwarm_up_secs = 0.5\nflush_cache_bytes = 1_000_000\n"
+    expected = StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=1_000_000)
+    assert _load(tmp_path, text).measure.applied_to(rule) == expected
+
+
 def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
     fleet = _load(tmp_path, FULL)
     file = tmp_path / "fleet.toml"
@@ -133,6 +142,9 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             "own name",
         ),
         (f"{FULL}[measure]\nmax_drift = 1", "FILE, line 19: max_drift = 1 is not valid", "a factor from 1.01"),
+        (f"{FULL}[measure]\nwarm_up_secs = 2", "FILE, line 19: warm_up_secs = 2 is not valid", "from 0 to 1"),
+        (f"{FULL}[measure]\nflush_cache_bytes = -1", "FILE, line 19: flush_cache_bytes = -1", "from 0 to 268435456"),
+        (f"{FULL}[measure]\nflush_cache_bytes = 1e6", "FILE, line 19: flush_cache_bytes = 1000000.0", "a whole number"),
         (f"{FULL}[measure]\ndrift = 2", "FILE, line 19: unknown key 'drift' in [measure]", "max_drift"),
         ('[device]\nname = "a"', 'FILE, line 1: device = {"name": "a"} is not valid', "double brackets"),
         ("[[build]]", "FILE, line 1: build = [{}] is not valid", "single brackets"),

@@ -1,0 +1,56 @@
+"""What a session hands on from the fleet file; nothing is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from actors.scheduler import Scheduler, SchedulerPlan
+from actors.session import Session, SessionPlan
+from fleet_tune.config import load_fleet
+from fleet_tune.domain import StopRule
+from tests.actors.conftest import search_task
+
+
+class Made:
+    """Stands in for the Ray class of ``cls`` and for its actor, whose every call is answered with None."""
+
+    made: dict[type, tuple[Any, ...]]
+
+    def __init__(self, cls: type, **_options: Any) -> None:
+        self._cls = cls
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Call()
+
+    def remote(self, *arguments: Any) -> Made:
+        Made.made[self._cls] = arguments
+        return self
+
+
+class Call:
+    async def remote(self, *_arguments: Any) -> None:
+        """Nothing happens."""
+
+
+class Here:
+    def here(self) -> str:
+        return "here"
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'Call.remote' was never awaited")  # one call's answer is not waited for
+async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = '[[device]]\nname = "a"\n[measure]\ncheck_every_secs = 7\nwarm_up_secs = 0.5\nflush_cache_bytes = 4096\n'
+    (tmp_path / "fleet.toml").write_text(fleet)
+    monkeypatch.setattr(Made, "made", {}, raising=False)
+    monkeypatch.setattr("actors.session.remote_actor", Made)
+    session = Session(cast(Any, Here()), load_fleet(tmp_path / "fleet.toml"), "run")
+    plan = SessionPlan("run", "random", 0, (search_task("a"),), 10, None, rule=StopRule(max_batches=7))
+    await session.start_tuning(plan, tmp_path / "records.db", {}, {})
+    schedule: SchedulerPlan = Made.made[Scheduler][0]
+    assert schedule.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)
+    assert schedule.check_every_secs == 7
