@@ -136,9 +136,18 @@ def draft_command(
 
 @main.command("replay")
 @_dataset_option
-@click.option("--method", default="all", show_default=True, help="A method of fleet-tune, or all.")
+@click.option(
+    "--method", "methods", multiple=True, default=["all"], show_default=True, help="A method of fleet-tune, or all."
+)
 @click.option("--task", "tasks", multiple=True, help="Part of a task's name; else all tasks.")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "--deep-seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Seeds at most of methods with a neural network: a run of theirs takes minutes.",
+)
 @click.option("--effects/--no-effects", default=True, show_default=True, help="Each paper's effect on and off.")
 @click.option("--network-seeds", type=click.IntRange(min=0), default=5, show_default=True, help="Runs of all tasks.")
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures here, for bench.plots.")
@@ -146,9 +155,10 @@ def draft_command(
 @_json_option
 def replay_command(
     dataset: Path | None,
-    method: str,
+    methods: tuple[str, ...],
     tasks: tuple[str, ...],
     seeds: int,
+    deep_seeds: int,
     effects: bool,
     network_seeds: int,
     out: Path | None,
@@ -159,13 +169,13 @@ def replay_command(
     from bench import replay
     from bench.measured import dataset_path
 
-    methods = replay.all_methods(method)
     result = replay.run(
         dataset_path(dataset),
-        methods,
+        replay.all_methods(methods),
         tasks,
         seeds,
         jobs or cores(),
+        deep_seeds=deep_seeds,
         effects=effects,
         network_seeds=network_seeds,
         out=out,

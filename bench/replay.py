@@ -38,6 +38,7 @@ from bench.replay_runs import (
     run_task,
     with_effect,
 )
+from policies.models import is_network
 from policies.presets import PRESET_NAMES, Preset, preset
 
 OURS, PEER = "fleet", "ansor"
@@ -68,14 +69,16 @@ def run(
     seeds: int,
     jobs: int,
     *,
+    deep_seeds: int | None = None,
     effects: bool = True,
     network_seeds: int = 0,
     curve_trials: int = CURVE[-1],
     out: Path | None = None,
 ) -> BenchResult:
-    """The tables of :func:`figures`. ``tasks``: parts of names, none for all; ``network_seeds``: runs of all tasks
-    together, 0 for none; ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures
-    there, for ``bench.plots``."""
+    """The tables of :func:`figures`. ``tasks``: parts of names, none for all; ``deep_seeds``: at most so many seeds of
+    a method that trains a neural network, None for all; ``network_seeds``: runs of all tasks together, 0 for none;
+    ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures there, for
+    ``bench.plots``."""
     measured = read(dataset)
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
@@ -83,6 +86,8 @@ def run(
     if effects:
         variants.update(effect_variants())
     networks = network_variants() if network_seeds else {}
+    most = seeds if deep_seeds is None else min(seeds, deep_seeds)
+    seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
     os.environ.update(bench_env(1))  # before the workers start
     began = time.perf_counter()
     runs: dict[tuple[str, int], list[Replayed]] = {}
@@ -94,8 +99,9 @@ def run(
             for seed in range(network_seeds):
                 total: Future[Any] = pool.submit(_one_network, chosen, chosen_tasks, seed)
                 waiting[total] = totals.setdefault(name, []).append
-        for seed in range(seeds):
-            for name, chosen in variants.items():
+        # The slow ones first, so that no process is alone with one at the end.
+        for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
+            for seed in range(seeds_of[name]):
                 for at in chosen_tasks:
                     # Only the methods themselves are drawn: a variant ends where it arrives.
                     future = pool.submit(_one_task, chosen, at, seed, curve_trials if name in methods else 0)
@@ -104,7 +110,7 @@ def run(
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
     details |= {
         "methods": list(methods),
-        "seeds": seeds,
+        "seeds": {name: seeds_of[name] for name in methods},
         "network_seeds": network_seeds,
         "tolerance": TOLERANCE,
         "elapsed_secs": time.perf_counter() - began,
@@ -198,6 +204,11 @@ def figures(
     }
 
 
-def all_methods(method: str) -> tuple[str, ...]:
-    """The methods that ``--method`` names: one of them, or ``all``."""
-    return PRESET_NAMES if method == "all" else (method,)
+def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods that ``--method`` names: some of them, or ``all``."""
+    return PRESET_NAMES if "all" in methods else tuple(methods)
+
+
+def is_deep(chosen: Preset) -> bool:
+    """Whether the method trains a neural network, so that a run of hundreds of trials takes minutes."""
+    return chosen.model is not None and is_network(chosen.model)

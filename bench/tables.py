@@ -112,10 +112,19 @@ def draft(result: Mapping[str, Any]) -> str:
     rows.append(("all, by equation 3", *(f"{details['best_1'][scorer]:.3f}" for scorer in names)))
     rows.append(("its worst seed", *(f"{details['best_1_spread'][scorer]['min']:.3f}" for scorer in names)))
     header = (f"Best-1 at 1/{details['share']}, {details['calibration']} records", *names.values())
-    speed = details["speed"]
-    calls = (("analyzer", "the analyzer"), ("calibrated", "calibrated"))
-    fast = [(name, f"{speed[key]:,.0f}", f"{speed[key + '_population']:,.0f}") for key, name in calls]
-    head = ("candidates scored a second on one core", f"{details['candidates_a_call']:,} a call", "a generation a call")
+    a_call = f"{details['candidates_a_call']:,} a call"
+    speeds = {
+        "analyzer": f"the analyzer, {a_call}",
+        "calibrated": f"calibrated, {a_call}",
+        "analyzer_population": "the analyzer, a generation a call",
+        "calibrated_population": "calibrated, a generation a call",
+    }
+    by_task = [(f"`{task}`", figures) for task, figures in details["speed_by_task"].items() if figures]
+    fast = [
+        (name, *(f"{figures[kind]:,.0f}" for kind in speeds))
+        for name, figures in [*by_task, ("as many of each", details["speed"])]
+    ]
+    head = ("candidates scored a second on one core", *speeds.values())
     return _rows(header, rows) + "\n\n" + _rows(head, fast)
 
 
@@ -127,7 +136,9 @@ def replay(result: Mapping[str, Any]) -> str:
         for task, near in details["dataset"]["near_best"].items()
     ]
     rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
-    parts = [_rows(("trials to within 5% of the best (candidates there)", *(f"`{method}`" for method in ranked)), rows)]
+    most = max(details["seeds"].values())
+    columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
+    parts = [_rows(("trials to within 5% of the best (candidates there)", *columns), rows)]
     variants = [name for name in details["trials"] if " " in name]
     if variants:
         bases = list(dict.fromkeys(name.split()[0] for name in variants))
@@ -146,6 +157,11 @@ def replay(result: Mapping[str, Any]) -> str:
         together = [(name, _quartiles(figures)) for name, figures in details["network"].items()]
         parts.append(_rows(("all tasks together", "trials to within 5% of the best sum"), together))
     return "\n\n".join(parts)
+
+
+def _of_seeds(seeds: int, most: int) -> str:
+    """Said of a column that has fewer seeds than the others."""
+    return "" if seeds == most else f", {seeds} seeds"
 
 
 def _trials(count: float) -> str:

@@ -71,6 +71,11 @@ def views_of(name: ModelName) -> tuple[str, ...]:
     return _CLASSES[name].views
 
 
+def is_network(name: ModelName) -> bool:
+    """Whether the model is a neural network."""
+    return name in _NETWORKS
+
+
 def transfers(name: ModelName) -> bool:
     """Whether the model reads nothing but what is the same for all tasks: so it can be trained on several."""
     return SYMBOLIC not in views_of(name)

@@ -109,8 +109,8 @@ def test_benchmark_page_takes_a_result_of_every_benchmark(tmp_path: Path) -> Non
     assert "Not run yet" not in text
     assert "| `matmul_relu` | 400 (390 to 410) | 420 | 400 (390 to 410) | 1.0 |" in text
     assert "| `conv` | 0.900 | 0.990 | 1.000 | 0.900 | 0.800 |" in text
-    assert "| calibrated | 1,000,000 | 900,000 |" in text
-    assert "| trials to within 5% of the best (candidates there) | `fleet` | `random` |" in text
+    assert "| as many of each | 2,000,000 | 1,000,000 | 1,000,000 | 900,000 |" in text
+    assert "| trials to within 5% of the best (candidates there) | `fleet` | `random`, 3 seeds |" in text
     assert "| `conv` (3) | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| ei | 12 | 30 |" in text
     assert "| `conv`, 64 records | 50 (50 to 50) | 5000 (5000 to 5000) | 100 | 70 | 700 |" in text
@@ -125,6 +125,7 @@ def _offline_results() -> dict[str, BenchResult]:
         "best_1_spread": {name: {"min": score} for name, score in scores.items()},
         "best_1_by_task": {"conv": scores},
         "speed": speed,
+        "speed_by_task": {"conv": speed, "undescribed": {}},
         "candidates_a_call": 16384,
         "share": 8,
         "calibration": 64,
@@ -135,6 +136,7 @@ def _offline_results() -> dict[str, BenchResult]:
         "trials": {"random": {"conv": many}, "fleet": {"conv": few}, "fleet - ei": {"conv": few}},
         "overall": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
         "network": {"fleet, ucb": many},
+        "seeds": {"random": 3, "fleet": 20},
         "dataset": {"near_best": {"conv": 3}},
     }
     pair = search_time.pair_figures(

@@ -12,7 +12,7 @@ from bench.common import BenchError
 from bench.draft import best_1, random_best_1, speed_figures
 from bench.draft_once import SCORERS, points, quality, speed
 from bench.measured import best_of_share, labels, observations, pick, split
-from bench.replay import all_methods, effect_variants, figures, network_variants
+from bench.replay import all_methods, effect_variants, figures, is_deep, network_variants
 from bench.replay_runs import (
     CURVE,
     EFFECTS,
@@ -172,8 +172,9 @@ def test_variants_are_named_by_what_is_switched() -> None:
     assert "bansor + ei" in names
     assert "bansor - sketch-ucb" in names
     assert {chosen.task_policy for chosen in network_variants().values()} == {"ucb", "gradient", "round-robin"}
-    assert all_methods("all") == PRESET_NAMES
-    assert all_methods("ansor") == ("ansor",)
+    assert all_methods(["all"]) == PRESET_NAMES
+    assert all_methods(["ansor", "fleet"]) == ("ansor", "fleet")
+    assert [name for name in PRESET_NAMES if is_deep(preset(name))] == ["pruner", "moa-pruner"]
 
 
 def test_figures_are_medians_and_geometric_means() -> None:
