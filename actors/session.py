@@ -96,7 +96,7 @@ class Session:
         builder = remote_actor(Builder, restarts=-1, scheduling_strategy=here if self._window else "SPREAD")
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
-        make_worker = partial(ReplayBuilder, *datasets) if datasets else partial(BuildWorker, self._artifacts)
+        make_worker = partial(ReplayBuilder, *datasets) if datasets else partial(BuildWorker, self._artifacts, workers)
         self._builders = [builder.remote(make_worker, self._window) for _ in range(workers)]
         for device in self._fleet.devices:
             actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -20,9 +19,12 @@ from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult, 
 from devices.artifact_cache import ArtifactCache, artifact_key, folder_here
 from devices.build_worker import CACHED_TASKS, encode_task, over_memory, pass_options
 from devices.child import Child
+from devices.limits import memory_total_bytes
 from fleet_tune.domain import Measurement, Outcome
 from fleet_tune.errors import FleetTuneError, UserError
 
+# A child takes 0.2 GiB before its first build: with much less than this many builds would fail.
+MIN_BUILD_BYTES = 1 << 30
 MAX_BUILD_BYTES = 8 << 30
 
 
@@ -43,10 +45,11 @@ class BuildWorker:
     """One warm child process that builds one candidate at a time.
 
     ``artifacts``: folder of artifacts that were built before (see :mod:`devices.artifact_cache`), None for none.
-    ``memory_limit_bytes``: memory that the child may take; a build that needs more fails. None for half of the host's,
-    at most 8 GiB. ``recycle_bytes``, ``recycle_builds``: the child is replaced after a build that leaves more resident
-    memory than this, and after so many builds. ``start_timeout_secs``: how long a fresh child may take to be ready.
-    ``module``: the module that the child runs (tests give their own).
+    ``memory_limit_bytes``: memory that the child may take; a build that needs more fails. None for what
+    :func:`memory_limit` says where ``workers`` of them share this host. ``recycle_bytes``, ``recycle_builds``: the
+    child is replaced after a build that leaves more resident memory than this (or than half of its limit), and after so
+    many builds. ``start_timeout_secs``: how long a fresh child may take to be ready. ``module``: the module that the
+    child runs (tests give their own).
 
     :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
     and again after a crash, a timeout or a recycling, without being waited for: the next build waits for it.
@@ -55,6 +58,7 @@ class BuildWorker:
     def __init__(
         self,
         artifacts: Path | None = None,
+        workers: int = 1,
         memory_limit_bytes: int | None = None,
         recycle_bytes: int = 2 << 30,
         recycle_builds: int = 2000,
@@ -62,8 +66,8 @@ class BuildWorker:
         module: str = "devices.build_worker",
     ) -> None:
         self._cache = ArtifactCache(folder_here(artifacts)) if artifacts is not None else None
-        self._memory_limit_bytes = memory_limit_bytes or min(MAX_BUILD_BYTES, _host_memory_bytes() // 2)
-        self._recycle_bytes = recycle_bytes
+        self._memory_limit_bytes = memory_limit_bytes or memory_limit(memory_total_bytes(), workers)
+        self._recycle_bytes = min(recycle_bytes, self._memory_limit_bytes // 2)
         self._recycle_builds = recycle_builds
         self._builds = 0  # of the child that runs
         self._start_timeout_secs = start_timeout_secs
@@ -211,8 +215,10 @@ def built_by(target: str) -> str:
     return json.dumps([versions, pass_options(target), gpu], sort_keys=True)
 
 
-def _host_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_limit(total_bytes: int, workers: int) -> int:
+    """Bytes for each of ``workers`` children on a host (or in a control group) with ``total_bytes``: an equal part of
+    half of it, at least 1 GiB and at most 8 GiB. The rest is the search's and the devices'."""
+    return max(MIN_BUILD_BYTES, min(MAX_BUILD_BYTES, total_bytes // 2 // workers))
 
 
 def _artifact(request: BuildRequest, answer: Mapping[str, Any]) -> Artifact:

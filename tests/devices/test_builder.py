@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from devices.artifact import Artifact, BuildFailure, BuildRequest
-from devices.builder import BuilderStartError, BuildWorker
+from devices.builder import BuilderStartError, BuildWorker, memory_limit
 from fleet_tune.domain import Candidate, DeviceClass, Outcome, Task, Workload
 from fleet_tune.errors import UserError
 
@@ -185,6 +185,13 @@ def test_a_build_beyond_the_memory_limit_fails_alone(stand_in: str, how: int) ->
     assert isinstance(before, Artifact)
     assert isinstance(after, Artifact)
     assert before.trace != after.trace  # what is left of a process without memory is not trusted
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "workers", "limit_gib"), [(24, 2, 6), (24, 1, 8), (64, 2, 8), (16, 8, 1), (8, 16, 1)]
+)
+def test_workers_share_half_of_the_memory(total_gib: int, workers: int, limit_gib: int) -> None:
+    assert memory_limit(total_gib << 30, workers) == limit_gib << 30
 
 
 def test_what_was_built_before_is_not_built_again(stand_in: str, tmp_path: Path) -> None:

@@ -286,6 +286,20 @@ def test_memory_of_the_machine_and_of_its_control_group(tmp_path: Path) -> None:
     assert memory_total_bytes(tmp_path) == 2 << 20
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("1048576\n")
     assert memory_total_bytes(tmp_path) == 1 << 20
+    # Version 2: the group of this process, and one above it, which has less.
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/cgroup").write_text("0::/jobs.slice/job:1\n")
+    (tmp_path / "sys/fs/cgroup/jobs.slice/job:1").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/jobs.slice/job:1/memory.max").write_text("600000\n")
+    assert memory_total_bytes(tmp_path) == 600_000
+    (tmp_path / "sys/fs/cgroup/jobs.slice/memory.max").write_text("500000\n")
+    assert memory_total_bytes(tmp_path) == 500_000
+    # Version 1: a hierarchy for each controller.
+    (tmp_path / "proc/self/cgroup").write_text("5:cpu,cpuacct:/other\n4:memory,x:/job\n")
+    (tmp_path / "sys/fs/cgroup/memory/job").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (tmp_path / "sys/fs/cgroup/memory/job/memory.limit_in_bytes").write_text("400000\n")
+    assert memory_total_bytes(tmp_path) == 400_000
 
 
 def test_a_plain_tcp_client_is_no_burden() -> None:
