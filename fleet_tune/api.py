@@ -115,11 +115,19 @@ def plan(
     trials: int | None = None,
     time_budget_secs: float | None = None,
     fleet: Path | str | FleetConfig | None = None,
+    transfer_from: Path | str | None = None,
+    pretrained: bool = True,
 ) -> Plan:
-    """What :func:`tune` would do: the tasks with weights and sketches. Starts no cluster and measures nothing."""
+    """What :func:`tune` would do: the tasks with weights and sketches, and what the search would start from. Starts no
+    cluster, trains and measures nothing."""
     from fleet_tune import preparation
 
-    return preparation.plan(_options(model, Path("."), method, trials, time_budget_secs, fleet, None, 0, None))
+    options = dataclasses.replace(
+        _options(model, Path("."), method, trials, time_budget_secs, fleet, None, 0, None),
+        transfer_from=None if transfer_from is None else Path(transfer_from),
+        pretrained=pretrained,
+    )
+    return preparation.plan(options)
 
 
 def collect(

@@ -122,7 +122,11 @@ def _report_options(command: _F) -> _F:
     help="Learn from this before the first trial: a records.db, a dataset, a MetaSchedule database folder, a model.",
 )
 @click.option("--no-pretrained", is_flag=True, help="Start without the model that comes with fleet-tune.")
-@click.option("--dry-run", is_flag=True, help="Print tasks, weights, sketches and the plan; measure nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print tasks, weights, sketches, what is learned from and the plan; measure nothing.",
+)
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this port of 127.0.0.1."
 )
@@ -158,7 +162,15 @@ def tune(
     if dry_run:
         from fleet_tune.report import make_console, render_plan, to_json_line
 
-        plan = api.plan(model, method=method, trials=trials, time_budget_secs=time_budget_secs, fleet=fleet_config)
+        plan = api.plan(
+            model,
+            method=method,
+            trials=trials,
+            time_budget_secs=time_budget_secs,
+            fleet=fleet_config,
+            transfer_from=transfer_from,
+            pretrained=not no_pretrained,
+        )
         make_console(stderr=as_json).print(render_plan(plan))
         if as_json:
             click.echo(to_json_line(plan))

@@ -32,9 +32,10 @@ from fleet_tune.dataset_codec import encode_value
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.options import Options, prepare_folder
 from fleet_tune.records import RecordReader, RecordStore
-from fleet_tune.results import NetworkResult, Plan, TaskProgress, TuneResult
+from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
 from fleet_tune.sketch import Sketch
-from fleet_tune.transfer import start_warm
+from fleet_tune.sources import check_source
+from fleet_tune.transfer import lessons, summary, what_applies, with_priors
 from policies.presets import preset
 
 FINGERPRINTS = "fingerprints"
@@ -50,6 +51,7 @@ class Prepared:
     networks: Mapping[str, Network]  # by device class name
     here: frozenset[str]  # classes that this machine belongs to
     tasks: tuple[SearchTask, ...]
+    transferred: Transferred | None = None  # what the search starts from
 
     @property
     def rules(self) -> dict[str, str]:
@@ -85,10 +87,12 @@ def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConf
 
 def warmed(prepared: Prepared, options: Options) -> Prepared:
     """The same with what the search starts from. Raises UserError where ``options.transfer_from`` cannot be used."""
-    tasks = start_warm(
-        prepared.tasks, preset(options.method), options.seed, options.transfer_from, pretrained=options.pretrained
-    )
-    return dataclasses.replace(prepared, tasks=tasks)
+    method = preset(options.method)
+    knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
+    if knowledge is None:
+        return prepared
+    tasks, transferred = with_priors(prepared.tasks, knowledge, method, options.seed)
+    return dataclasses.replace(prepared, tasks=tasks, transferred=transferred)
 
 
 def _recorded(
@@ -124,10 +128,14 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
 
 
 def plan(options: Options) -> Plan:
-    """The plan of a run: tasks, weights and sketches for every device class."""
-    preset(options.method)
+    """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
+    Raises UserError."""
+    method = preset(options.method)
+    if options.transfer_from is not None:
+        check_source(options.transfer_from)
     by_device = probe_fleet(options.fleet)
     prepared = prepare(load_model(options.model), by_device, options.fleet)
+    knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
     tasks = tuple(
         TaskProgress(
             task_id=entry.task.id,
@@ -148,6 +156,7 @@ def plan(options: Options) -> Plan:
         tasks=tasks,
         trial_limit=options.trials,
         time_budget_secs=options.time_budget_secs,
+        transferred=None if knowledge is None else summary(knowledge, lessons(prepared.tasks, knowledge, method)),
     )
 
 

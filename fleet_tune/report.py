@@ -20,7 +20,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.results import NetworkResult, Plan, TaskProgress, TuneResult
+from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+from fleet_tune.sources import BUILTIN
 
 NONE = "–"
 _WIDTH_WITHOUT_TERMINAL = 120
@@ -122,6 +123,8 @@ def render_summary(result: TuneResult) -> RenderableType:
             f" {format_clock(result.elapsed_secs)}"
         ),
     )
+    if result.transferred is not None:
+        facts.add_row("learned from", Text(_transferred(result.transferred)))
     for network in result.networks:
         if network.max_abs_error is None:
             note = f"not measured: this machine is no {network.device_class}"
@@ -172,6 +175,7 @@ def render_plan(plan: Plan) -> RenderableType:
     facts = fact_grid()
     facts.add_row("method", Text(plan.method))
     facts.add_row("budget", Text(" or ".join(limits) + (", whichever ends first" if len(limits) > 1 else "")))
+    facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
     for name, what in plan.devices.items():
         facts.add_row("device", Text(f"{name}: {what}"))
     heading = Text.assemble((plan.model, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")
@@ -218,6 +222,16 @@ def _headline(result: TuneResult) -> Text:
         text.append(result.model, "bold")
         text.append(": no network was compiled\n")
     return text
+
+
+def _transferred(what: Transferred) -> str:
+    """``last/records.db: 340 candidates; 3 tasks by their own workload's, 1 task by all of them``."""
+    source = "the model that comes with fleet-tune" if what.source == BUILTIN else what.source
+    if not what.candidates:
+        return f"{source}, for {plural(what.shared_tasks, 'task')}"
+    counted = ((what.own_tasks, "by their own workload's"), (what.shared_tasks, "by all of them"))
+    lessons = [f"{plural(count, 'task')} {how}" for count, how in counted if count]
+    return f"{source}: {plural(what.candidates, 'candidate')}; {', '.join(lessons)}"
 
 
 def _network_table(network: NetworkResult) -> Table:

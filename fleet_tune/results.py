@@ -66,8 +66,26 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Transferred:
+    """What a run has learned before its first trial.
+
+    ``source``: the path that was named, or ``pretrained`` for the model that comes with fleet-tune. ``candidates``: how
+    many measured candidates it holds, 0 where it is a model; ``left_out``: records that fit no sketch of today's.
+    ``own_tasks``: how many tasks start from a model of their own workload's records, ``shared_tasks``: how many start
+    from one of all workloads; the others start from nothing.
+    """
+
+    source: str
+    candidates: int
+    left_out: int
+    own_tasks: int
+    shared_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them."""
+    """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them. ``transferred``: what the
+    search would start from, None for nothing."""
 
     model: str
     method: str
@@ -75,6 +93,7 @@ class Plan:
     tasks: tuple[TaskProgress, ...]
     trial_limit: int | None
     time_budget_secs: float | None
+    transferred: Transferred | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +133,8 @@ class Collected:
 @dataclass(frozen=True, slots=True)
 class TuneResult:
     """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
-    ``signal_number``: by which one, 0 without a signal."""
+    ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
+    nothing."""
 
     model: str
     out: Path
@@ -125,3 +145,4 @@ class TuneResult:
     interrupted: bool
     networks: tuple[NetworkResult, ...] = field(default=())
     signal_number: int = 0
+    transferred: Transferred | None = None

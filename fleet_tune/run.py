@@ -182,6 +182,7 @@ class Run:
             interrupted=self._interrupt.is_set(),
             networks=networks,
             signal_number=self._signal,
+            transferred=self._prepared.transferred if self._prepared else None,
         )
 
     def _show(self, phase: str) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from actors.searcher import SearchTask
 from fleet_tune import dataset
@@ -19,14 +20,18 @@ from fleet_tune.dataset_codec import decode_value
 from fleet_tune.errors import TransferError, UserError
 from fleet_tune.pretrained import BUILTIN_PATH, read_model
 from fleet_tune.records import RecordReader
+from fleet_tune.results import Transferred
 from fleet_tune.sources import BUILTIN, RECORDS_FILE, check_source
 from policies.cost_model import CostModel
-from policies.knowledge import by_workload, general_prior, own_prior
+from policies.knowledge import by_workload, general_prior, own_prior, teaches_own
 from policies.models import transfers
 from policies.presets import Preset
 from policies.transfer import transferable
 
 FINGERPRINTS = "fingerprints"
+
+Lesson = Literal["own", "shared", "none"]
+"""What a task starts from: a model of its own workload's records, one that all tasks share, or nothing."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,16 +57,16 @@ def read_source(path: Path, entries: Sequence[SearchTask] = ()) -> Knowledge:
     """
     kind = check_source(path)
     if kind == "metaschedule":
-        return _told(_read_metaschedule(path, entries))
+        return _checked(_read_metaschedule(path, entries))
     if kind == "records":
-        return _told(_read_records(path / RECORDS_FILE if path.is_dir() else path))
+        return _checked(_read_records(path / RECORDS_FILE if path.is_dir() else path))
     if kind == "dataset":
-        return _told(Knowledge(str(path), tuple(dataset.load(path))))
+        return _checked(Knowledge(str(path), tuple(dataset.load(path))))
     model, manifest = read_model(path)
     return Knowledge(str(path), model=model, device_kind=manifest.device_kind)
 
 
-def _told(found: Knowledge) -> Knowledge:
+def _checked(found: Knowledge) -> Knowledge:
     if found.left_out:
         _LOG.warning("%s: %d records fit no sketch of this version and are left out", found.name, found.left_out)
     if not any(data.ok.any() for data in found.tasks):
@@ -116,77 +121,107 @@ def _for_x86(entry: SearchTask) -> bool:
     return entry.abstraction.kind == "cpu" and str(target.get("mtriple", "")).startswith("x86_64")
 
 
-def start_warm(
-    entries: Sequence[SearchTask], preset: Preset, seed: int, source: Path | None, *, pretrained: bool
-) -> tuple[SearchTask, ...]:
-    """The tasks with what ``source`` teaches them, or with the model that comes with fleet-tune where there is no
-    source, ``pretrained`` allows it and it applies. Raises :class:`UserError`."""
+def what_applies(
+    entries: Sequence[SearchTask], preset: Preset, source: Path | None, *, pretrained: bool
+) -> Knowledge | None:
+    """What ``source`` holds, or the model that comes with fleet-tune where there is no source, ``pretrained`` allows it
+    and it applies; None where the search starts from nothing. Raises :class:`UserError`."""
     if source is not None:
-        return with_priors(entries, read_source(source, entries), preset, seed)
+        return read_source(source, entries)
     if pretrained and builtin_applies(entries, preset):
-        return with_priors(entries, read_source(Path(BUILTIN)), preset, seed)
+        return read_source(Path(BUILTIN))
     if preset.offline:
         raise TransferError(
             f"the method '{preset.name}' is never trained here and has no pre-trained model",
             "name one with --transfer-from",
         )
-    return tuple(entries)
+    return None
 
 
-def with_priors(
-    entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset, seed: int
-) -> tuple[SearchTask, ...]:
-    """The tasks, each with the model that it starts from.
-
-    Where the method's model can be pre-trained itself, that is what starts (or the given model). Else a task whose
-    workload was measured before starts from a model of its own, and the others from one of features that all tasks
-    share. Raises :class:`UserError` where nothing in the source applies to any task.
-    """
+def lessons(entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset) -> tuple[Lesson, ...]:
+    """What each task would learn: where the method's model can be pre-trained itself, or a model is given, what all
+    tasks share; else a task whose workload was measured before has a model of its own. Trains nothing. Raises
+    :class:`UserError` where nothing in the source applies to any task."""
     if not preset.learned_model:
         raise TransferError(
             f"the method '{preset.name}' has no cost model that could learn from {knowledge.name}",
             "choose another --method, or leave out --transfer-from",
         )
     if knowledge.model is not None:
-        return _with_model(entries, knowledge, knowledge.model)
-    assert preset.model is not None
-    kinds = {entry.abstraction.kind for entry in entries}
-    general: dict[str, bytes] = {}
-    for kind in kinds:
-        sources = [data for data in knowledge.tasks if data.abstraction.kind == kind]
-        if preset.learns_on and transfers(preset.model):
-            model = general_prior(sources, seed, preset.model, from_analyzer=preset.from_analyzer)
-        else:
-            model = general_prior(sources, seed)
-        general[kind] = b"" if model is None else model.save()
-    known = by_workload(knowledge.tasks)
-    found: list[SearchTask] = []
+        if not transferable(knowledge.model):
+            raise UserError(f"the model {knowledge.name} belongs to one task", "give one that 'model pretrain' wrote")
+        kinds = {knowledge.device_kind}
+    else:
+        kinds = {data.abstraction.kind for data in knowledge.tasks if data.ok.any()}
+    known: Mapping[str, Sequence[TaskData]] = {} if preset.learns_on else by_workload(knowledge.tasks)
+    found: list[Lesson] = []
     for entry in entries:
-        prior = general[entry.abstraction.kind]
-        own = known.get(entry.task.workload.hash, [])
-        if own and not preset.learns_on:
-            model, lost = own_prior(own, entry.sketches, entry.abstraction, seed)
-            if lost:
-                _LOG.warning("%s: %d records fit no sketch here", entry.task.workload.name, lost)
-            prior = prior if model is None else model.save()
-        found.append(dataclasses.replace(entry, prior=prior))
-    if not any(entry.prior for entry in found):
-        raise TransferError(
-            f"{knowledge.name} was measured on other kinds of devices than those of this fleet", "give another source"
-        )
-    return tuple(found)
-
-
-def _with_model(entries: Sequence[SearchTask], knowledge: Knowledge, model: CostModel) -> tuple[SearchTask, ...]:
-    if not transferable(model):
-        raise UserError(f"the model {knowledge.name} belongs to one task", "give one that 'model pretrain' wrote")
-    saved = model.save()
-    if not any(entry.abstraction.kind == knowledge.device_kind for entry in entries):
+        if teaches_own(known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction):
+            found.append("own")
+        else:
+            found.append("shared" if entry.abstraction.kind in kinds else "none")
+    if all(lesson == "none" for lesson in found):
+        if knowledge.model is None:
+            raise TransferError(
+                f"{knowledge.name} was measured on other kinds of devices than those of this fleet",
+                "give another source",
+            )
         raise TransferError(
             f"the model {knowledge.name} is for devices of the kind '{knowledge.device_kind}', and the fleet has none",
             "give another model",
         )
-    return tuple(
-        dataclasses.replace(entry, prior=saved) if entry.abstraction.kind == knowledge.device_kind else entry
-        for entry in entries
+    return tuple(found)
+
+
+def summary(knowledge: Knowledge, learned: Sequence[Lesson]) -> Transferred:
+    """What people see of it."""
+    return Transferred(
+        source=knowledge.name,
+        candidates=sum(len(data) for data in knowledge.tasks),
+        left_out=knowledge.left_out,
+        own_tasks=learned.count("own"),
+        shared_tasks=learned.count("shared"),
     )
+
+
+def with_priors(
+    entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset, seed: int
+) -> tuple[tuple[SearchTask, ...], Transferred]:
+    """The tasks, each with the model that it starts from (:func:`lessons`), and what that was made of. Raises
+    :class:`UserError`."""
+    learned = lessons(entries, knowledge, preset)
+    shared = {
+        kind: _shared_prior(knowledge, preset, kind, seed)
+        for kind in {
+            entry.abstraction.kind for entry, lesson in zip(entries, learned, strict=True) if lesson == "shared"
+        }
+    }
+    known = by_workload(knowledge.tasks)
+    found: list[SearchTask] = []
+    for entry, lesson in zip(entries, learned, strict=True):
+        prior = b""
+        if lesson == "shared":
+            prior = shared[entry.abstraction.kind]
+        elif lesson == "own":
+            workload = entry.task.workload
+            model, lost = own_prior(known[workload.hash], entry.sketches, entry.abstraction, seed)
+            if lost:
+                _LOG.warning("%s: %d records fit no sketch here", workload.name, lost)
+            assert model is not None  # what an own lesson says
+            prior = model.save()
+        found.append(dataclasses.replace(entry, prior=prior))
+    return tuple(found), summary(knowledge, learned)
+
+
+def _shared_prior(knowledge: Knowledge, preset: Preset, kind: str, seed: int) -> bytes:
+    """The model that tasks of this kind of device share, saved."""
+    if knowledge.model is not None:
+        return knowledge.model.save()
+    sources = [data for data in knowledge.tasks if data.abstraction.kind == kind]
+    assert preset.model is not None
+    if preset.learns_on and transfers(preset.model):
+        model = general_prior(sources, seed, preset.model, from_analyzer=preset.from_analyzer)
+    else:
+        model = general_prior(sources, seed)
+    assert model is not None  # there is a success of this kind among them
+    return model.save()

@@ -72,6 +72,25 @@ def _skeleton(sketch: Sketch) -> str:
         return sketch.trace_text  # no trace of TVM's: it matches itself alone
 
 
+def _usable(
+    sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
+) -> tuple[list[tuple[int, TaskData]], int]:
+    """The sources with something to learn from, by their number and aligned; how many records could not be."""
+    found: list[tuple[int, TaskData]] = []
+    lost = 0
+    for number, source in enumerate(sources):
+        data, left_out = aligned(source, sketches)
+        lost += left_out
+        if data.abstraction.kind == device.kind and data.ok.any():
+            found.append((number, data))
+    return found, lost
+
+
+def teaches_own(sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction) -> bool:
+    """Whether :func:`own_prior` makes a model of these sources: without training one."""
+    return sum(len(data) for _, data in _usable(sources, sketches, device)[0]) >= LEAST_RECORDS
+
+
 def own_examples(
     sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
 ) -> tuple[Examples | None, int]:
@@ -84,12 +103,8 @@ def own_examples(
     tables: list[FeatureTable] = []
     costs: list[Floats] = []
     groups: list[Groups] = []
-    lost = 0
-    for number, source in enumerate(sources):
-        data, left_out = aligned(source, sketches)
-        lost += left_out
-        if data.abstraction.kind != device.kind or not data.ok.any():
-            continue
+    usable, lost = _usable(sources, sketches, device)
+    for number, data in usable:
         known = targets(data.cost_secs)
         for sketch, matrix in zip(sketches, data.decisions, strict=True):
             if len(matrix):

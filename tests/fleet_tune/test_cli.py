@@ -154,7 +154,12 @@ def test_dry_run_prints_the_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert plan["tasks"][0]["best_secs"] is None
     assert plan["time_budget_secs"] == 600
     assert "Nothing was measured" in err
-    assert planned.calls[0] == ("net.onnx", {"method": "fleet", "trials": 5, "time_budget_secs": None, "fleet": None})
+    asked = {"method": "fleet", "trials": 5, "time_budget_secs": None, "fleet": None}
+    assert planned.calls[0] == ("net.onnx", {**asked, "transfer_from": None, "pretrained": True})
+    assert plan["transferred"] is None
+    assert cli.main(["tune", "net.onnx", "--dry-run", "--transfer-from", "last", "--no-pretrained"]) == 0
+    assert planned.calls[2][1]["transfer_from"] == Path("last")
+    assert planned.calls[2][1]["pretrained"] is False
 
 
 def test_compile_builds_from_records(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

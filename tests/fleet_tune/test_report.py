@@ -22,7 +22,7 @@ from fleet_tune.report import (
     to_json,
     to_json_line,
 )
-from fleet_tune.results import NetworkResult, Plan, TaskProgress, TuneResult
+from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
 
 
 def _task(name: str, weight: int, best_secs: float, device_class: str = "zen5") -> TaskProgress:
@@ -159,10 +159,31 @@ def test_the_plan_shows_tasks_devices_and_limits() -> None:
     assert "net: 3 tasks. Nothing was measured." in text
     assert "5:00 of tuning or 64 trials, whichever ends first" in text
     assert "local: zen5, 2 threads" in text
+    assert "learns from  nothing" in text
     dense = next(line for line in text.splitlines() if "dense" in line)
     assert dense.split() == ["dense", "zen5", "1", "2.0000", "25%", "2"]
     one = _text(render_plan(dataclasses.replace(plan, trial_limit=1, time_budget_secs=None)))
-    assert "budget  1 trial " in one
+    assert "budget       1 trial " in one
+
+
+@pytest.mark.parametrize(
+    ("transferred", "text"),
+    [
+        (Transferred("pretrained", 0, 0, 0, 3), "the model that comes with fleet-tune, for 3 tasks"),
+        (Transferred("mine.safetensors", 0, 0, 0, 1), "mine.safetensors, for 1 task"),
+        (
+            Transferred("last", 340, 2, 1, 2),
+            "last: 340 candidates; 1 task by their own workload's, 2 tasks by all of them",
+        ),
+        (Transferred("last", 340, 0, 3, 0), "last: 340 candidates; 3 tasks by their own workload's"),
+    ],
+)
+def test_what_is_learned_from_is_told_before_and_after(transferred: Transferred, text: str) -> None:
+    plan = Plan("net", "fleet", {}, TASKS, 64, None, transferred)
+    assert f"learns from  {text}" in _text(render_plan(plan))
+    result = dataclasses.replace(RESULT, transferred=transferred)
+    assert f"learned from   {text}" in _text(render_summary(result))
+    assert to_json(plan)["transferred"] == to_json(result)["transferred"] == dataclasses.asdict(transferred)
 
 
 def test_json_has_the_figures_and_no_infinity() -> None:

@@ -13,8 +13,9 @@ from fleet_tune import training
 from fleet_tune.cli import main
 from fleet_tune.dataset import Dataset, TaskData, load, save
 from fleet_tune.errors import TransferError, UserError
+from fleet_tune.results import Transferred
 from fleet_tune.sources import check_source
-from fleet_tune.transfer import Knowledge, builtin_applies, read_source, start_warm, with_priors
+from fleet_tune.transfer import Knowledge, builtin_applies, lessons, read_source, summary, what_applies, with_priors
 from policies.boosted_trees import GradientBoostedModel, InvariantTreesModel
 from policies.models import load_model
 from policies.presets import preset
@@ -62,26 +63,32 @@ def entries(dataset: Dataset, count: int = 2) -> tuple[SearchTask, ...]:
 
 
 def test_a_dataset_teaches_tasks_that_it_does_not_have(other: Path, here: Dataset) -> None:
-    warm = start_warm(entries(here), preset("fleet"), 0, other, pretrained=True)
+    warm, transferred = with_priors(entries(here), read_source(other), preset("fleet"), 0)
     for entry in warm:
         assert isinstance(load_model(entry.prior), InvariantTreesModel)
+    assert transferred == Transferred(str(other), candidates=192, left_out=0, own_tasks=0, shared_tasks=2)
 
 
-def test_the_same_workload_elsewhere_teaches_a_model_of_its_own(other: Path) -> None:
+def test_the_same_workload_elsewhere_teaches_a_model_of_its_own(other: Path, here: Dataset) -> None:
     main_tasks = load(DATA / "znver5-2.ftd")
     assert read_source(other).tasks[0].task.workload.hash == main_tasks[0].task.workload.hash
-    (entry,) = with_priors(entries(main_tasks, 1), read_source(other), preset("fleet"), 0)
-    model = load_model(entry.prior)
-    assert type(model) is GradientBoostedModel  # of the task's own features, not of those that all tasks share
+    known, unknown = entries(main_tasks, 1)[0], entries(here, 1)[0]
+    (own, shared), transferred = with_priors((known, unknown), read_source(other), preset("fleet"), 0)
+    assert type(load_model(own.prior)) is GradientBoostedModel  # of the task's own features, which no other task shares
+    assert isinstance(load_model(shared.prior), InvariantTreesModel)
+    assert (transferred.own_tasks, transferred.shared_tasks) == (1, 1)
 
 
 def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here: Dataset) -> None:
     own = entries(here)
     assert builtin_applies(own, preset("fleet"))
     assert not builtin_applies(own, preset("autotvm"))  # a paper's method starts as it was published
-    assert all(entry.prior for entry in start_warm(own, preset("fleet"), 0, None, pretrained=True))
-    assert not any(entry.prior for entry in start_warm(own, preset("fleet"), 0, None, pretrained=False))
-    assert not any(entry.prior for entry in start_warm(own, preset("autotvm"), 0, None, pretrained=True))
+    found = what_applies(own, preset("fleet"), None, pretrained=True)
+    assert found is not None
+    assert summary(found, lessons(own, found, preset("fleet"))) == Transferred("pretrained", 0, 0, 0, 2)
+    assert all(entry.prior for entry in with_priors(own, found, preset("fleet"), 0)[0])
+    assert what_applies(own, preset("fleet"), None, pretrained=False) is None
+    assert what_applies(own, preset("autotvm"), None, pretrained=True) is None
 
 
 def test_what_cannot_be_transferred_is_told(here: Dataset, other: Path, tmp_path: Path) -> None:
@@ -89,8 +96,8 @@ def test_what_cannot_be_transferred_is_told(here: Dataset, other: Path, tmp_path
     with pytest.raises(TransferError, match="no cost model"):
         with_priors(own, read_source(other), preset("random"), 0)
     with pytest.raises(TransferError, match="never trained here"):
-        start_warm(own, preset("pruner:offline"), 0, None, pretrained=True)
-    for_gpu = Knowledge("gpu", model=load_model(start_warm(own, preset("fleet"), 0, None, pretrained=True)[0].prior))
+        what_applies(own, preset("pruner:offline"), None, pretrained=True)
+    for_gpu = Knowledge("gpu", model=read_source(Path("pretrained")).model, device_kind="cuda")
     with pytest.raises(UserError, match="fleet has none"):
         with_priors(own, for_gpu, preset("fleet"), 0)
     (tmp_path / "text").write_text("no source")

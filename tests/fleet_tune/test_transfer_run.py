@@ -1,0 +1,73 @@
+"""``tune --transfer-from`` with the records of an earlier run: measured here, read again, and learned from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_tune.records import RecordReader
+from policies.knowledge import LEAST_RECORDS
+
+ROOT = Path(__file__).parents[2]
+MODEL = "examples/networks.py:mlp"
+TASKS = 3
+TRIALS = TASKS * LEAST_RECORDS + 14  # one task at least has the records that a model of its own takes
+DEADLINE_SECS = 240.0
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def tune(*options: str) -> tuple[dict[str, Any], str]:
+    """The JSON of a run that succeeds, and what it told a person."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet_tune", "tune", MODEL, "--json", *options],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result, done.stderr
+
+
+def test_a_run_starts_from_the_records_of_an_earlier_one(tmp_path: Path) -> None:
+    first, told = tune("--trials", str(TRIALS), "--out", str(tmp_path / "first"))
+    assert first["transferred"] == {  # nothing was named: the model that comes along
+        "source": "pretrained",
+        "candidates": 0,
+        "left_out": 0,
+        "own_tasks": 0,
+        "shared_tasks": TASKS,
+    }
+    assert "the model that comes with fleet-tune, for 3 tasks" in told
+
+    records = tmp_path / "first" / "records.db"
+    with RecordReader(records) as reader:
+        trials = [record for record in reader if record.revision == 0]
+    measured = {task["task_id"]: task["trials"] for task in first["tasks"]}
+    own = sum(count >= LEAST_RECORDS for count in measured.values())
+    assert len(trials) == sum(measured.values()) == TRIALS
+    assert own >= 1
+    expected = {
+        "source": str(records),
+        "candidates": TRIALS,
+        "left_out": 0,
+        "own_tasks": own,
+        "shared_tasks": TASKS - own,
+    }
+    planned, told = tune("--dry-run", "--transfer-from", str(records))
+    assert planned["transferred"] == expected
+    assert f"{records}:{TRIALS}candidates" in "".join(told.split()), told  # wherever the lines are broken
+
+    second, _ = tune("--trials", "9", "--out", str(tmp_path / "second"), "--transfer-from", str(records))
+    assert second["transferred"] == expected
+    assert second["new_trials"] == 9
+    assert second["networks"][0]["max_rel_error"] < 1e-4
