@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from actors.board import Board, Trial
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, first_line
 from actors.fleet_health import FleetHealth
-from actors.remote_device import BatchReport, DeviceHandle
+from actors.remote_device import BatchReport, DeviceHandle, watched
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Measurement, Outcome, StopRule
 from fleet_tune.errors import DevicesLostError, DeviceUnreachableError, ReferenceKernelError, StaleLeaseError
@@ -25,8 +25,6 @@ _T = TypeVar("_T")
 _BATCH = 12  # artifacts measured in one quiet window, at most
 _MIN_BATCH = 6  # a window for fewer is opened only when no build is under way
 _RETRY_SECS = 1.0
-_BEAT_EVERY_SECS = 5.0
-_MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
 _LOST = (DeviceUnreachableError, ActorLostError, ActorTimeoutError)
 
 RecordFailure = Callable[[Trial, Measurement], Awaitable[None]]
@@ -198,7 +196,7 @@ class Dispatch:
         artifacts = [trial.artifact for trial in batch]
         measuring = device.measure(artifacts, references, self._rule, epoch, deadline_secs)
         try:
-            report = await self._watched(device, measuring)
+            report = await watched(device, measuring)
         except (ActorLostError, ActorTimeoutError) as error:
             # The process that owns the device is ours: nobody knows at which candidate it ended, if for one at all.
             _LOG.warning("device %s: %s", device_id, first_line(error))
@@ -211,27 +209,6 @@ class Dispatch:
             await self._lost(device_id, batch, None, str(error))
             return
         await self._account(device_id, epoch, batch, report)
-
-    async def _watched(self, device: DeviceHandle, measuring: Awaitable[BatchReport]) -> BatchReport:
-        """The report of a batch. A process that gives no sign of life meanwhile is not waited for to its deadline."""
-        work = asyncio.ensure_future(measuring)
-        missed = 0
-        try:
-            while True:
-                done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
-                if done:
-                    return work.result()
-                try:
-                    await device.beat()
-                    missed = 0
-                except ActorTimeoutError:
-                    missed += 1
-                    if missed >= _MISSED_BEATS and not work.done():
-                        raise ActorTimeoutError("the process that owns the device gives no sign of life") from None
-                except ActorLostError:
-                    continue  # the measurement fails with it
-        finally:
-            work.cancel()
 
     async def _account(self, device_id: str, epoch: int, batch: list[Trial], report: BatchReport) -> None:
         """What a report means for the device and for the candidates."""

@@ -10,35 +10,23 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from actors.board import TaskTrials
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, first_line
 from actors.fleet_health import FleetHealth
-from actors.remote_device import BatchReport
+from actors.remote_device import BatchReport, DeviceHandle, watched
 from devices.artifact import BuildFailure, BuildRequest
 from fleet_tune.domain import Candidate, StopRule, Task
-from fleet_tune.errors import StaleLeaseError
+from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError, StaleLeaseError
 from policies import health
 from policies.shootout import ROUNDS, round_rule
 
 _LOG = logging.getLogger(__name__)
 _LOST = (ActorLostError, ActorTimeoutError, StaleLeaseError)
-
-
-class Referee(Protocol):
-    """A device as a shoot-out needs it."""
-
-    async def shoot_out(
-        self,
-        finalists: Sequence[tuple[Any, int]],
-        reference: Any,
-        rule: StopRule,
-        rounds: int,
-        epoch: int,
-        deadline_secs: float,
-    ) -> BatchReport:
-        """See :meth:`actors.device.DeviceActor.shoot_out`."""
+# What a device that was lost is waited for: the shoot-outs are worth no more, and the next run holds those left out.
+_BACK_SECS = 30.0
+_RETRY_SECS = 1.0
 
 
 class FinalRound:
@@ -49,7 +37,7 @@ class FinalRound:
         self,
         fleet: FleetHealth,
         builders: Sequence[Any],
-        devices: Mapping[str, tuple[str, Referee]],
+        devices: Mapping[str, tuple[str, DeviceHandle]],
         rule: StopRule,
         build_timeout_secs: float,
         over: Callable[[], bool],
@@ -95,7 +83,8 @@ class FinalRound:
                 for candidate, artifact in zip(finalists, artifacts, strict=True)
                 if artifact is not None
             ]
-            if reference is not None and len(entered) > 1 and not self._over():
+            # People may have taken the device out while the artifacts were built.
+            if reference is not None and len(entered) > 1 and not self._over() and self._free(device_id):
                 await self._shoot_out(device_id, state.task, entered, reference)
 
     def _free(self, device_id: str) -> bool:
@@ -109,14 +98,32 @@ class FinalRound:
         _, device = self._devices[device_id]
         epoch = self._fleet.happened(device_id, health.Leased(self._fleet.run_id, deadline_secs)).lease.epoch
         try:
-            report = await device.shoot_out(finalists, reference, rule, ROUNDS, epoch, deadline_secs)
+            holding = device.shoot_out(finalists, reference, rule, ROUNDS, epoch, deadline_secs)
+            report = await watched(device, holding)
         except _LOST as error:
+            if isinstance(error, ActorTimeoutError):
+                device.restart()
             report = BatchReport(detail=first_line(error))
         if report.detail:
             _LOG.warning("shoot-out of %s on %s: %s", task.workload.name, device_id, report.detail)
             self._fleet.happened(device_id, health.Lost(report.detail))
+            await self._bring_back(device_id, device)
         else:
             self._fleet.happened(device_id, health.Released(epoch))
+
+    async def _bring_back(self, device_id: str, device: DeviceHandle) -> None:
+        """Wait a little for a device that was lost, so that the tasks after this one have their shoot-outs."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _BACK_SECS
+        while not self._over() and clock() < deadline:
+            try:
+                secs = await asyncio.wait_for(device.check(), deadline - clock())
+            except (*_LOST, DeviceUnreachableError, ReferenceKernelError, TimeoutError):
+                await asyncio.sleep(_RETRY_SECS)
+            else:
+                self._fleet.happened(device_id, health.Joined())
+                self._fleet.happened(device_id, health.ReferencePassed(secs))
+                return
 
     async def _built(self, task: Task, candidate: Candidate | None) -> Any:
         """Object reference of an artifact that is not at hand, of an earlier run for example; None where that fails."""

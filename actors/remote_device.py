@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from actors.calls import WINDOW_WAIT_SECS, ask
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask
 from fleet_tune.domain import Outcome, StopRule
 from policies.drift import Baseline
 
 # The answer of a thread that has nothing else to do, on a machine that may be busy.
 _BEAT_SECS = 15.0
+_BEAT_EVERY_SECS = 5.0
+_MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,18 @@ class DeviceHandle(Protocol):
         deadline_secs: float,
     ) -> BatchReport:
         """Measure and store a batch; see :meth:`actors.device.DeviceActor.measure`. Raises StaleLeaseError."""
+
+    async def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        reference: Any,
+        rule: StopRule,
+        rounds: int,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        """Measure the finalists of a task in turn; see :meth:`actors.device.DeviceActor.shoot_out`. Raises
+        StaleLeaseError."""
 
     async def beat(self) -> None:
         """A sign of life of the process that owns the device, also while it measures."""
@@ -108,3 +123,26 @@ class RemoteDevice:
 
         with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
             ray.kill(self._actor, no_restart=False)
+
+
+async def watched(device: DeviceHandle, working: Awaitable[BatchReport]) -> BatchReport:
+    """The report of what the device does now. Raises what ``working`` raises, and ActorTimeoutError as soon as the
+    process that owns the device gives no sign of life: that is not waited for to its deadline."""
+    work = asyncio.ensure_future(working)
+    missed = 0
+    try:
+        while True:
+            done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
+            if done:
+                return work.result()
+            try:
+                await device.beat()
+                missed = 0
+            except ActorTimeoutError:
+                missed += 1
+                if missed >= _MISSED_BEATS and not work.done():
+                    raise ActorTimeoutError("the process that owns the device gives no sign of life") from None
+            except ActorLostError:
+                continue  # the work fails with it
+    finally:
+        work.cancel()

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from actors.calls import ActorTimeoutError
+from actors.finalists import measured_in_turn
 from actors.remote_device import BatchReport
 from devices.artifact import Artifact, MeasureRequest
 from devices.simulated import SimulatedDevice, VirtualClock
@@ -68,6 +69,7 @@ class VirtualDevice:
         self._hangs_at = hangs_at
         self.restarts = 0
         self.measured_under: list[int] = []
+        self.met: list[tuple[str, ...]] = []
 
     async def check(self) -> float:
         return await self._timed(self._device.reference_secs)
@@ -101,6 +103,25 @@ class VirtualDevice:
         assert not found.keys() & self._stored.keys(), "measured twice"
         self._stored.update(found)
         return BatchReport(outcomes, detail)
+
+    async def shoot_out(
+        self,
+        finalists: Sequence[tuple[Artifact, int]],
+        reference: Artifact,
+        rule: StopRule,
+        rounds: int,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        self.measured_under.append(epoch)
+        self._device.add_reference(reference)
+        await self._hang(deadline_secs)
+        artifacts = [artifact for artifact, _ in finalists]
+        found = await self._timed(lambda: measured_in_turn(self._device.measure, artifacts, rule, rounds))
+        if isinstance(found, Measurement):
+            return BatchReport(detail=found.detail)
+        self.met.append(tuple(artifact.candidate.id for artifact in artifacts if artifact.candidate))
+        return BatchReport()
 
     async def beat(self) -> None:
         await self._hang(15.0)
