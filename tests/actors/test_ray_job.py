@@ -170,7 +170,7 @@ def head() -> Iterator[Head]:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             try:
-                wait_until(lambda: not _group_alive(process.pid), "the end of the head node", 20, log.read_text)
+                wait_until(lambda: not _group_alive(process.pid), "the end of the head node", 60, log.read_text)
             finally:
                 if _group_alive(process.pid):
                     os.killpg(process.pid, signal.SIGKILL)

@@ -54,7 +54,7 @@ def test_the_proxy_cuts_what_it_is_told_to() -> None:
         with FaultyProxy(listening.getsockname()[1]) as proxy:
 
             def connect() -> socket.socket:
-                return socket.create_connection(("127.0.0.1", proxy.port), timeout=20)
+                return socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
 
             def answers(connection: socket.socket) -> bool:
                 connection.sendall(b"x")

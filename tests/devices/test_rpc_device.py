@@ -26,7 +26,7 @@ from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
 
 MakeArtifact = Callable[..., Artifact]
-RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=5.0)
+RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)
 SHORT = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=0.3)
 
 
@@ -146,8 +146,8 @@ def test_a_candidate_whose_session_was_killed_is_measured_again(
     killed: list[int] = []
     killer = threading.Thread(target=kill_sessions, args=(server, 1, killed))
     killer.start()
-    measured = measure(device, make_artifact("slow"), StopRule(timeout_secs=60))
-    killer.join(30)
+    measured = measure(device, make_artifact("slow"), StopRule(timeout_secs=120))
+    killer.join(60)
     assert len(killed) == 1
     assert (measured.outcome, measured.verified) == (Outcome.OK, True), measured
 
@@ -159,8 +159,8 @@ def test_a_candidate_whose_session_was_killed_twice_is_blamed(
     killed: list[int] = []
     killer = threading.Thread(target=kill_sessions, args=(server, 2, killed))
     killer.start()
-    blamed = measure(device, make_artifact("hang"), StopRule(timeout_secs=60))
-    killer.join(30)
+    blamed = measure(device, make_artifact("hang"), StopRule(timeout_secs=120))
+    killer.join(60)
     assert len(killed) == 2
     assert blamed.outcome is Outcome.RUN_ERROR, blamed
     assert "SIGKILL" in blamed.detail
@@ -170,7 +170,7 @@ def test_a_candidate_whose_session_was_killed_twice_is_blamed(
 def kill_sessions(server: DeviceServer, times: int, killed: list[int]) -> None:
     """Kill so many sessions, each once the kernel that it runs says that it has started; their ids go to ``killed``."""
     seen: set[Path] = set()
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 60
     while len(killed) < times and time.monotonic() < deadline:
         running = set(server.folder.glob("session-*/started")) - seen
         if running:
@@ -184,7 +184,7 @@ def kill_sessions(server: DeviceServer, times: int, killed: list[int]) -> None:
 def kill_when_hanging(server: DeviceServer, victim: psutil.Process) -> None:
     """Kill the process once the kernel that hangs says that it has started."""
     assert server.folder.is_dir()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not list(server.folder.glob("session-*/started")) and time.monotonic() < deadline:
         threading.Event().wait(0.01)
     victim.kill()
@@ -198,7 +198,8 @@ def test_a_killed_server_process_comes_back(
         child = psutil.Process(server.child_pid)
         (session,) = child.children()
         child.kill()
-        psutil.wait_procs([session], timeout=20)
+        _, alive = psutil.wait_procs([session], timeout=60)
+        assert not alive
         assert measure(device, make_artifact("ok")).verified
 
 
@@ -208,8 +209,8 @@ def test_a_server_process_killed_during_a_run_is_no_fault_of_the_candidate(
     assert measure(device, make_artifact("ok")).verified
     killer = threading.Thread(target=kill_when_hanging, args=(server, psutil.Process(server.child_pid)))
     killer.start()
-    lost = measure(device, make_artifact("hang"), StopRule(timeout_secs=60))
-    killer.join(30)
+    lost = measure(device, make_artifact("hang"), StopRule(timeout_secs=120))
+    killer.join(60)
     assert lost.outcome is Outcome.DEVICE_LOST, lost
     assert measure(device, make_artifact("ok")).verified
 
@@ -242,8 +243,10 @@ def test_a_server_busy_with_another_client_is_waited_for(
     second.add_reference(make_artifact("ok", reference=True))
     assert measure(second, make_artifact("ok")).outcome is Outcome.DEVICE_LOST
     device.close()
-    assert measure(second, make_artifact("ok")).verified
-    second.close()
+    patient = RpcDevice(config, "127.0.0.1", server.port, connect_timeout_secs=60)
+    patient.add_reference(make_artifact("ok", reference=True))
+    assert measure(patient, make_artifact("ok")).verified
+    patient.close()
 
 
 def test_tensors_are_kept_within_the_limit(

@@ -58,7 +58,7 @@ def measure(device: RpcDevice, artifact: Artifact, rule: StopRule = RULE) -> Mea
     return device.measure(MeasureRequest(artifact, math.inf, rule))
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 60.0) -> None:
     deadline = time.monotonic() + deadline_secs
     while not condition():
         assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
