@@ -125,11 +125,6 @@ class RecordStore:
                 "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value", list(meta.items())
             )
 
-    def put_workload(self, workload: Workload) -> None:
-        """Stores a workload; once stored it stays as it is (its hash names its content)."""
-        with self._transaction() as connection:
-            _put_workload(connection, workload)
-
     def put_task(self, task: Task) -> None:
         """Stores a task and its workload; a task stored before gets this target and weight."""
         with self._transaction() as connection:
@@ -270,17 +265,6 @@ class RecordReader:
             *_split(task_id),
         )
         return decode_record(*rows[0]) if rows else None
-
-    def measured_ids(self, task_id: str) -> set[str]:
-        """Ids of the task's candidates that need no other trial: all but those whose device was lost."""
-        blaming = [outcome.value for outcome in Outcome if outcome.blames_candidate]
-        rows = self._rows(
-            "SELECT DISTINCT candidate FROM records WHERE workload = ? AND device_class = ?"
-            f" AND outcome IN ({', '.join('?' * len(blaming))})",
-            *_split(task_id),
-            *blaming,
-        )
-        return {candidate for (candidate,) in rows}
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
         """Number of trials by outcome, of one task or of all; outcomes without one are left out."""

@@ -109,19 +109,6 @@ def test_the_best_is_the_fastest_that_ran_and_was_verified(store: RecordStore, p
         assert best.uid == "best"
 
 
-def test_measured_ids_leave_out_candidates_whose_device_was_lost(store: RecordStore, path: Path) -> None:
-    done = [_record("a", 1.0, decisions=(1,)), _record("b", None, decisions=(2,))]
-    lost = _record("c", None, decisions=(3,), outcome=Outcome.DEVICE_LOST)
-    lost_then_measured = [
-        _record("d", None, decisions=(4,), outcome=Outcome.DEVICE_LOST),
-        _record("e", 1.0, decisions=(4,)),
-    ]
-    store.append([*done, lost, *lost_then_measured, _record("f", 1.0, decisions=(5,), task_id="w2@zen5")])
-    with RecordReader(path) as reader:
-        expected = {record.candidate.id for record in [*done, lost_then_measured[0]]}
-        assert reader.measured_ids("w1@zen5") == expected
-
-
 def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, path: Path) -> None:
     store.append([_record("a", 1.0), _record("b", 1.1, decisions=(2,))])
     with RecordReader(path) as reader:
@@ -175,7 +162,6 @@ def test_tasks_come_back_in_the_order_stored_with_their_latest_weight(store: Rec
     orin = DeviceClass("orin", '{"kind":"cuda"}')
     for task in [Task(convolution, ZEN5, 4), Task(dense, ZEN5), Task(convolution, orin), Task(convolution, ZEN5, 6)]:
         store.put_task(task)
-    store.put_workload(dense)
     with RecordReader(path) as reader:
         assert reader.tasks() == [Task(convolution, ZEN5, 6), Task(dense, ZEN5), Task(convolution, orin)]
         assert reader.workloads() == [convolution, dense]
