@@ -208,16 +208,6 @@ class NetworkModel:
             own = {name: torch.from_numpy(weights[f"{number}.{name}"].copy()) for name in network.state_dict()}
             network.load_state_dict(own)
 
-    def with_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> Self:
-        """A new model with these weights and all else of this one but its records; ValueError as ``set_weights``."""
-        made = type(self)(self.seed, self.settings, from_analyzer=self.from_analyzer)
-        made._centre, made._scale = dict(self._centre), dict(self._scale)
-        made._stand_in, made._level, made._noise = self._stand_in, self._level, self._noise
-        made._updates = self._updates
-        made._networks = made._fresh()
-        made.set_weights(weights)
-        return made
-
     @property
     def parameters(self) -> int:
         """Number of weights of one member."""
