@@ -21,7 +21,6 @@ Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +116,8 @@ def penalties(symbols: Symbols, limit: Limits) -> Penalties:
 
 
 def statement_secs(symbols: Symbols, terms: Penalties, limit: Limits) -> tuple[Floats, Floats]:
-    """Compute and memory latency of one statement: ``L_c = S8 / U_p`` and ``L_m = S5 / U_m``.
+    """Compute and memory latency of one statement: ``L_c = S8 / U_p`` and ``L_m = S5 / U_m``, of which equation 1 is
+    the sum over all statements.
 
     ``U_p = T_p * P_l0c * P_l1c * alpha * P_l2c`` and ``U_m = T_m * P_l0m * P_l1m`` (capacity of the upper levels)
     ``* P_l2m``.
@@ -125,14 +125,3 @@ def statement_secs(symbols: Symbols, terms: Penalties, limit: Limits) -> tuple[F
     compute = limit.peak_flops * terms.l0_c * terms.l1_c * terms.alpha_l1 * terms.l2_c
     memory = limit.bandwidth_bytes * terms.l0_m * terms.l1_m * terms.l2_m
     return symbols.s8 / compute, symbols.s5 / memory
-
-
-def equation_1(statements: Sequence[Symbols], limit: Limits) -> Floats:
-    """Pruner equation 1: the sum over statements of compute and memory latency, shape ``(n,)``, seconds."""
-    if not statements:
-        raise ValueError("equation 1 needs at least one statement")
-    total = np.zeros_like(statements[0].s1)
-    for symbols in statements:
-        compute, memory = statement_secs(symbols, penalties(symbols, limit), limit)
-        total = total + compute + memory
-    return total

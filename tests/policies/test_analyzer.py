@@ -11,7 +11,7 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
 from policies.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
 from policies.sampling import sample
-from policies.symbols import Limits, Symbols, equation_1, limits, penalties, utilisation
+from policies.symbols import Limits, Symbols, limits, penalties, statement_secs, utilisation
 
 
 def array(*values: float) -> np.ndarray:
@@ -23,7 +23,7 @@ def test_utilisation_is_the_papers_example() -> None:
     assert utilisation(array(6, 4, 1, 9), 4).tolist() == [0.75, 1.0, 0.25, 0.75]
 
 
-def test_penalties_and_equation_1_by_hand() -> None:
+def test_penalties_and_the_two_terms_of_equation_1_by_hand() -> None:
     limit = Limits(m_l0=64, m_l1=1000, n_l1=32, pu_l1=4, pu_l2=80, n_l2=32, peak_flops=1e12, bandwidth_bytes=1e11)
     symbols = Symbols(
         s1=array(128), s2=array(256), s3=array(4000), s4=array(100), s5=array(3e6), s6=array(120), s7=array(48),
@@ -37,12 +37,9 @@ def test_penalties_and_equation_1_by_hand() -> None:
     assert terms.alpha_l1 == pytest.approx(100 / 128)
     assert terms.l2_c == pytest.approx(0.75)  # 120 / (2 * 80)
     assert terms.l2_m == pytest.approx(0.75)  # 48 / (2 * 32)
-    compute = 6e9 / (1e12 * 3.0 * 1.0 * (100 / 128) * 0.75)
-    memory = 3e6 / (1e11 * 0.5 * 0.25 * 0.75)
-    assert equation_1([symbols], limit) == pytest.approx(compute + memory)
-    assert equation_1([symbols, symbols], limit) == pytest.approx(2 * (compute + memory))
-    with pytest.raises(ValueError, match="at least one"):
-        equation_1([], limit)
+    compute, memory = statement_secs(symbols, terms, limit)
+    assert compute == pytest.approx(6e9 / (1e12 * 3.0 * 1.0 * (100 / 128) * 0.75))
+    assert memory == pytest.approx(3e6 / (1e11 * 0.5 * 0.25 * 0.75))
 
 
 def test_limits_of_devices(cpu: DeviceAbstraction, gpu: DeviceAbstraction) -> None:
