@@ -88,15 +88,6 @@ def shared_bytes(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) 
     return total
 
 
-def threads_per_block(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) -> Floats:
-    """Threads of a block; the most of any kernel where the sketch has several."""
-    most = launch(nest(sketch.statements[0], matrix, dtype)).threads
-    for statement in sketch.statements[1:]:
-        if not statement.fixed_depth:
-            most = np.maximum(most, launch(nest(statement, matrix, dtype)).threads)
-    return most
-
-
 def held_elements(statement: Statement, access: Access, inside: Sequence[Floats]) -> Floats:
     """Elements of memory that hold what an access touches, the padding of its rows included."""
     elements = touched_elements(statement, access, inside)

@@ -28,8 +28,9 @@ from devices.cuda_compiler import (
 from devices.spaces import Scheduled, ScheduleError
 from devices.targets import parse_target
 from fleet_tune.domain import Candidate
-from policies.launch import shared_bytes, threads_per_block
+from policies.launch import shared_bytes
 from policies.sampling import sample
+from tests.devices.test_symbolic_launch import threads_per_block
 from tests.devices.workloads import space, task
 
 ARCHES = ("sm_87", "sm_90")

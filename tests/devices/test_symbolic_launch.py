@@ -15,9 +15,10 @@ from tvm.s_tir import transform as passes
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
-from policies.launch import launch, shared_bytes, threads_per_block
-from policies.quantities import nest
-from policies.sampling import sample
+from fleet_tune.sketch import Sketch
+from policies.launch import launch, shared_bytes
+from policies.quantities import Floats, nest
+from policies.sampling import Matrix, sample
 from tests.devices.reading import placed_blocks
 from tests.devices.test_symbolic_quantities import CUDA, drawn, listed
 from tests.devices.workloads import TARGETS, WORKLOADS, space
@@ -27,6 +28,13 @@ TILED = ("wide-matmul", "wide-half-matmul", "conv3", "depthwise", "half-conv", "
 
 draws = st.tuples(st.integers(0, 20), st.integers(0, 2**32 - 1))
 cuda_targets = st.sampled_from(CUDA)
+
+
+def threads_per_block(sketch: Sketch, matrix: Matrix) -> Floats:
+    """Threads of a block; the most of any kernel where the sketch has several."""
+    main, *others = sketch.statements
+    kernels = [main, *(each for each in others if not each.fixed_depth)]
+    return np.asarray(np.max([launch(nest(each, matrix)).threads for each in kernels], axis=0))
 
 
 def allocated_bytes(schedule: Schedule) -> int:
