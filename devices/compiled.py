@@ -22,7 +22,7 @@ from safetensors.numpy import save
 
 from devices import cuda_compiler
 from devices.artifact_cache import source_digest
-from devices.executables import Array, Executable, build, kernel_calls
+from devices.executables import Array, Executable, build
 from devices.linking import link
 from devices.loaded import CompiledNetwork, run_on_this_machine
 from devices.models import Model
@@ -132,17 +132,6 @@ def scheduled_module(network: Network, best: Mapping[str, str | None]) -> Any:
             function = replacement.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
         functions[variable] = function
     return tvm.IRModule(functions, network.module.attrs)
-
-
-def packing_calls(executable: Executable) -> list[str]:
-    """Kernels that ``main`` runs on parameters alone: work that should have been done at compile time."""
-    main = executable.lowered["main"]
-    parameters = set(main.params[len(main.params) - len(executable.parameters) :])
-    return [
-        call.args[0].name_hint
-        for call in kernel_calls(main)
-        if len(call.args[1].fields) and all(x in parameters for x in call.args[1].fields)
-    ]
 
 
 def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

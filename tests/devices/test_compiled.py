@@ -25,11 +25,10 @@ from devices.compiled import (
     compile_network,
     load,
     measure_untuned_secs,
-    packing_calls,
     scheduled_module,
     update_manifest,
 )
-from devices.executables import build
+from devices.executables import Executable, build, kernel_calls
 from devices.intrinsics import load_intrinsics
 from devices.loaded import NetworkInputError
 from devices.models import Model, load_model
@@ -105,6 +104,17 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 def test_the_tuned_network_agrees_with_torch(folder: Path, model: Model) -> None:
     output = load(folder)(*model.example_inputs)
     assert compare((output,), model.reference())[1] < 1e-5
+
+
+def packing_calls(executable: Executable) -> list[str]:
+    """Kernels that ``main`` runs on parameters alone: work that should have been done at compile time."""
+    main = executable.lowered["main"]
+    parameters = set(main.params[len(main.params) - len(executable.parameters) :])
+    return [
+        call.args[0].name_hint
+        for call in kernel_calls(main)
+        if len(call.args[1].fields) and all(x in parameters for x in call.args[1].fields)
+    ]
 
 
 def test_weights_are_packed_at_compile_time(network: Network, best: dict[str, str | None]) -> None:
