@@ -91,10 +91,6 @@ class ArtifactCache:
                 self._unchecked_bytes = 0
                 self._evict()
 
-    def size_bytes(self) -> int:
-        """Bytes of all files in the folder."""
-        return sum(size for _used, size, _path in self._files())
-
     def _path(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}{_SUFFIX}"
 

@@ -88,6 +88,10 @@ def test_a_damaged_file_counts_as_absent(tmp_path: Path, damage: object) -> None
     assert cache.find("ab12", REQUEST) == artifact()
 
 
+def size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     cache = ArtifactCache(tmp_path, limit_bytes=50_000)
     for number in range(4):
@@ -95,7 +99,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{number:02}" / f"{number:02}.artifact", (1000 + number, 1000 + number))
     assert cache.find("00", REQUEST) is not None  # now the last used
     cache.store("04", artifact(bytes(10_000)))
-    assert cache.size_bytes() <= 50_000
+    assert size_bytes(tmp_path) <= 50_000
     found = [number for number in range(5) if cache.find(f"{number:02}", REQUEST) is not None]
     assert 0 in found
     assert 4 in found
@@ -107,7 +111,7 @@ def test_it_never_grows_beyond_its_limit_by_much(tmp_path: Path) -> None:
     sizes = []
     for number in range(40):
         cache.store(f"{number:02}", artifact(bytes(1_000)))
-        sizes.append(cache.size_bytes())
+        sizes.append(size_bytes(tmp_path))
     assert max(sizes) <= 1.2 * 20_000
     assert sizes[-1] > 5_000
 
