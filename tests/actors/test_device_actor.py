@@ -26,6 +26,12 @@ from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Measurement, 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
+@pytest.fixture(autouse=True)
+def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor has a process of its own, in which torch may not be loaded; here other tests need it."""
+    monkeypatch.setattr("actors.device.without_torch", lambda: None)
+
+
 class Steady:
     """A device on which every kernel takes ``run_secs``, and the reference kernel ``kernel_secs``."""
 
