@@ -17,6 +17,7 @@ from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, as
 from actors.fleet_health import FleetHealth
 from actors.remote_device import BatchReport, DeviceHandle, watched
 from devices.artifact import BuildFailure, BuildRequest
+from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Candidate, StopRule, Task
 from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError, StaleLeaseError
 from policies import health
@@ -24,7 +25,7 @@ from policies.shootout import ROUNDS, round_rule
 
 _LOG = logging.getLogger(__name__)
 _LOST = (ActorLostError, ActorTimeoutError, StaleLeaseError)
-# What a device that was lost is waited for: the shoot-outs are worth no more, and the next run holds those left out.
+# What a device that cannot work yet is waited for: shoot-outs are worth no more, and the next run holds those left out.
 _BACK_SECS = 30.0
 _RETRY_SECS = 1.0
 
@@ -68,11 +69,11 @@ class FinalRound:
         mine = [state for state in states if state.task.device_class.name == device_class]
         for state in sorted(mine, key=lambda each: -each.task.weight * each.best_secs if each.ranking.best else 0.0):
             finalists = state.ranking.finalists()
-            device_id = next((name for name in self._fleet.usable(device_class) if self._free(name)), None)
-            if self._over() or device_id is None:
-                return
             if not finalists:
                 continue
+            device_id = await self._usable(device_class)
+            if device_id is None:
+                return
             known = references.get(state.task.id)
             reference = None if known is None else await known
             if reference is None:  # built by an earlier run, or not any more when this one ended
@@ -86,6 +87,42 @@ class FinalRound:
             # People may have taken the device out while the artifacts were built.
             if reference is not None and len(entered) > 1 and not self._over() and self._free(device_id):
                 await self._shoot_out(device_id, state.task, entered, reference)
+
+    async def _usable(self, device_class: str) -> str | None:
+        """A device of the class that may work now. One that was lost, or that had no time to join because this run had
+        nothing else to measure, is waited for a little. None where there is none, or no shoot-out shall begin."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _BACK_SECS
+        while not self._over():
+            free = next((name for name in self._fleet.usable(device_class) if self._free(name)), None)
+            missed = [] if free else self._missed(device_class)
+            if not missed or clock() >= deadline:
+                return free
+            for device_id in missed:
+                await self._check(device_id, deadline - clock())
+        return None
+
+    def _missed(self, device_class: str) -> list[str]:
+        """The devices of a class that could work after a check."""
+        states = {
+            name: self._fleet[name] for name, (its_class, _) in self._devices.items() if its_class == device_class
+        }
+        return [
+            name
+            for name, state in states.items()
+            if state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED and not state.lease.held
+        ]
+
+    async def _check(self, device_id: str, patience_secs: float) -> None:
+        _, device = self._devices[device_id]
+        try:
+            secs = await asyncio.wait_for(device.check(), patience_secs)
+        except (*_LOST, DeviceUnreachableError, ReferenceKernelError, TimeoutError) as error:
+            _LOG.warning("device %s: %s", device_id, first_line(error))
+            await asyncio.sleep(_RETRY_SECS)
+        else:
+            self._fleet.happened(device_id, health.Joined())
+            self._fleet.happened(device_id, health.ReferencePassed(secs))
 
     def _free(self, device_id: str) -> bool:
         return device_id in self._devices and health.may_work(self._fleet[device_id])
@@ -107,23 +144,8 @@ class FinalRound:
         if report.detail:
             _LOG.warning("shoot-out of %s on %s: %s", task.workload.name, device_id, report.detail)
             self._fleet.happened(device_id, health.Lost(report.detail))
-            await self._bring_back(device_id, device)
         else:
             self._fleet.happened(device_id, health.Released(epoch))
-
-    async def _bring_back(self, device_id: str, device: DeviceHandle) -> None:
-        """Wait a little for a device that was lost, so that the tasks after this one have their shoot-outs."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + _BACK_SECS
-        while not self._over() and clock() < deadline:
-            try:
-                secs = await asyncio.wait_for(device.check(), deadline - clock())
-            except (*_LOST, DeviceUnreachableError, ReferenceKernelError, TimeoutError):
-                await asyncio.sleep(_RETRY_SECS)
-            else:
-                self._fleet.happened(device_id, health.Joined())
-                self._fleet.happened(device_id, health.ReferencePassed(secs))
-                return
 
     async def _built(self, task: Task, candidate: Candidate | None) -> Any:
         """Object reference of an artifact that is not at hand, of an earlier run for example; None where that fails."""

@@ -53,11 +53,16 @@ class Hold:
     """The final round of two tasks, ``first`` and ``second``, on one device. ``secs``: what it took."""
 
     def __init__(
-        self, faults: Faults | None = None, hangs_at: float | None = None, meanwhile: Admin | None = None
+        self,
+        faults: Faults | None = None,
+        hangs_at: float | None = None,
+        meanwhile: Admin | None = None,
+        joined: bool = True,
     ) -> None:
         self.first, self.second = finished_task("first", 2), finished_task("second", 1)
         self.secs = 0.0
         self._meanwhile = meanwhile
+        self._joined = joined
         clock = VirtualClock()
         simulated = SimulatedDevice(CLASS, decide=decide, faults=faults, clock=clock)
         self.device = VirtualDevice(simulated, clock, {}, "only", hangs_at)
@@ -74,8 +79,9 @@ class Hold:
 
         clock = asyncio.get_running_loop().time
         self.fleet = FleetHealth({"only": CLASS.name}, "run", keep, clock=clock)
-        self.fleet.happened("only", health.Joined())
-        self.fleet.happened("only", health.ReferencePassed(1e-3))
+        if self._joined:
+            self.fleet.happened("only", health.Joined())
+            self.fleet.happened("only", health.ReferencePassed(1e-3))
         devices = {"only": (CLASS.name, self.device)}
         final = FinalRound(self.fleet, [], devices, StopRule(), 60.0, lambda: False)
         states = [self.first, self.second]
@@ -120,3 +126,9 @@ def test_a_device_that_people_take_out_meanwhile_is_left_alone() -> None:
     assert held.met == []
     assert held.device.measured_under == []
     assert held.fleet["only"].word == "maintenance"
+
+
+def test_a_device_that_had_no_time_to_join_does_so_now() -> None:
+    held = Hold(joined=False)
+    assert held.met == ["first", "second"]
+    assert held.secs < 30.0
