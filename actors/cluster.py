@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import socket
@@ -83,9 +84,24 @@ def connected(address: str | None) -> Iterator[Cluster]:
     try:
         yield Cluster(ray.get_runtime_context().get_node_id(), embedded=address is None)
     finally:
-        ray.shutdown()
+        with _without_collection():
+            ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """While Ray shuts down, handles and references that wait for Python's garbage collector would end the process: a
+    thread that an interrupted start has left may collect them in the moment when Ray's worker is gone."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _check_reachable(address: str) -> None:

@@ -157,7 +157,9 @@ class Scheduler:
         self._board.start()
         workers = [asyncio.create_task(self._follow())]
         try:
-            self._fleet.restore(await ask(self._recorder.device_states.remote(), 30.0, "read the devices' states"))
+            self._fleet.restore(
+                await ask(self._recorder.device_states.remote(), 30.0, "recorder: read the states of devices")
+            )
             workers += [
                 asyncio.create_task(self._fleet.write()),
                 asyncio.create_task(self._fleet.obey(self._board.notify)),
@@ -301,14 +303,14 @@ class Scheduler:
         await final.hold(list(self._tasks.values()), self._board.references)
 
     async def _keep_events(self, events: Sequence[DeviceEvent]) -> None:
-        await ask(self._recorder.append_device_events.remote(events), 30.0, "store changes of devices")
+        await ask(self._recorder.append_device_events.remote(events), 30.0, "recorder: store changes of devices")
 
     async def _record_unmeasured(self, trial: Trial, measurement: Measurement) -> None:
         await self._record_failure(trial, "", measurement)
 
     async def _record_failure(self, trial: Trial, trace: str, measurement: Measurement) -> None:
         record = make_record(trial.candidate, trace, measurement, self._plan.run_id, "")
-        await ask(self._recorder.append.remote([record]), 30.0, "store a failure")
+        await ask(self._recorder.append.remote([record]), 30.0, "recorder: store a failure")
 
     # Records ---------------------------------------------------------------------------------------------------------
 

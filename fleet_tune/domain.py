@@ -46,7 +46,9 @@ LESSONS: Mapping[Outcome, Lesson] = {
     Outcome.OK: Lesson(True, "it ran: its cost"),
     Outcome.BUILD_ERROR: Lesson(True, "the compiler refuses this program, and always will"),
     Outcome.BUILD_TIMEOUT: Lesson(True, "compiling it takes longer than anybody wants to wait"),
-    Outcome.RUN_ERROR: Lesson(True, "it crashes or cannot be loaded, or it took two devices down"),
+    Outcome.RUN_ERROR: Lesson(
+        True, "it crashes or cannot be loaded, its session was killed twice, or it took two devices down"
+    ),
     Outcome.RUN_TIMEOUT: Lesson(True, "it is slower than the limit, or never ends"),
     Outcome.WRONG_OUTPUT: Lesson(True, "it does not compute what it should"),
     Outcome.DEVICE_LOST: Lesson(False, "the device, the way to it or its host failed, and not the candidate"),

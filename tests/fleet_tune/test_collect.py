@@ -95,9 +95,12 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
     assert {record.candidate.id for record in records} == batches.keys()
     for record in records:
         assert record.device_id == "replayed"
-        # Fewer where the tuning gave it up; from the start again where it asks for more than were recorded.
         measured, recorded = record.measurement.run_secs, batches[record.candidate.id]
-        assert measured == tuple(itertools.islice(itertools.cycle(recorded), len(measured)))
+        if record.revision:  # of the final shoot-out: a few in each round, each round from the start
+            assert measured
+            assert set(measured) <= set(recorded)
+        else:  # fewer where the tuning gave it up; from the start again where it asks for more than were recorded
+            assert measured == tuple(itertools.islice(itertools.cycle(recorded), len(measured)))
     for task in result["tasks"]:
         costs = [r.measurement.cost_secs for r in records if r.task_id == task["task_id"] and r.measurement.verified]
         assert task["best_secs"] == min(costs)
