@@ -38,6 +38,7 @@ test: setup
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 test-arm64: setup
+	@PYTHON='$(CURDIR)/$(BIN)/python' tests/arm64/board.sh prepare
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests/arm64
 
 lint: setup

@@ -44,11 +44,19 @@ MODEL = "tests/arm64/small_network.py:small"
 KEY = "board"
 ORIN = {"kind": "llvm", "mcpu": "cortex-a78ae", "mtriple": "aarch64-linux-gnu"}
 AARCH64 = 183  # e_machine of an ELF file
+# How long each step may take at most. ``make test-arm64`` has prepared the board before: there that is a look.
+PREPARE_SECS = 500.0
+TRACKER_START_SECS = 60.0
 BOARD_START_SECS = 180.0
+CALL_SECS = 120.0
 RUN_SECS = 400.0
+NETWORK_SECS = 300.0
 TRIALS = 32
 
-pytestmark = pytest.mark.timeout(600)
+# The first test prepares and starts everything, and the longest one tunes and runs the network.
+pytestmark = pytest.mark.timeout(
+    PREPARE_SECS + TRACKER_START_SECS + BOARD_START_SECS + RUN_SECS + NETWORK_SECS + 4 * CALL_SECS
+)
 
 
 def die_with_parent() -> None:
@@ -118,7 +126,7 @@ def tracker() -> Iterator[int]:
     options = ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
     process = Process([sys.executable, "-m", "tvm.exec.rpc_tracker", *options])
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + TRACKER_START_SECS
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
@@ -138,7 +146,7 @@ def board(tracker: int) -> Iterator[Board]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=PREPARE_SECS,
         env={**os.environ, "PYTHON": sys.executable},
     )
     assert made.returncode == 0, made.stderr
@@ -172,7 +180,7 @@ def kernel(target: str) -> tvm.runtime.Module:
 
 def runs_there(session: RpcSession, library: bytes) -> None:
     """The kernel's results on the board are numpy's."""
-    with session.deadline(120):
+    with session.deadline(CALL_SECS):
         bench = Workbench(session, "cpu", 1 << 20)
         inputs = np.linspace(-3, 3, 64, dtype=np.float32)
         a, b = tvm.runtime.tensor(inputs, bench.device), tvm.runtime.tensor(np.zeros(64, np.float32), bench.device)
@@ -182,7 +190,7 @@ def runs_there(session: RpcSession, library: bytes) -> None:
 
 def test_the_board_is_aarch64(board: Board) -> None:
     code = "import platform, subprocess, sys; print(platform.machine(), sys.version_info[:2])"
-    said = subprocess.run([board.python, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    said = subprocess.run([board.python, "-c", code], capture_output=True, text=True, timeout=CALL_SECS, check=True)
     assert said.stdout.split()[0] == "aarch64"
     assert platform.machine() == "x86_64"
 
@@ -260,9 +268,9 @@ def test_both_kinds_of_device_are_tuned_in_one_run(board: Board, tmp_path: Path)
     difference = network_error_there(board, theirs, tmp_path)
     assert difference < 1e-4
 
-    # A candidate's kernel is kept: the same command again builds nothing anew, and ends where it was.
-    kept = {path: path.stat().st_mtime_ns for path in (out / "artifacts").glob("??/*.artifact")}
-    assert len(kept) >= len({record.candidate.id for record in records})
+    # What was built for either of them is kept.
+    ran = {record.candidate.id for record in records if record.measurement.outcome is Outcome.OK}
+    assert len(list((out / "artifacts").glob("??/*.artifact"))) >= len(ran)
 
 
 def network_error_there(board: Board, folder: Path, tmp_path: Path) -> float:
@@ -286,7 +294,9 @@ def network_error_there(board: Board, folder: Path, tmp_path: Path) -> float:
         "np.save(folder / 'output.npy', network(np.load(folder / 'input.npy')))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([board.python, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    ran = subprocess.run(
+        [board.python, "-c", code], capture_output=True, text=True, timeout=NETWORK_SECS, env=environment
+    )
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = np.load(tmp_path / "output.npy")
     return float(np.abs(found - expected).max() / np.abs(expected).max())
