@@ -34,8 +34,9 @@ $(STAMP): requirements.lock pyproject.toml .ci/setup.sh
 demo: setup
 	$(BIN)/fleet-tune tune examples/networks.py:resnet18 --time-budget $(BUDGET) --out $(OUT)
 
+# Files beside each other: many tests wait for processes. More than four would share too few cores of a large machine.
 test: setup
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 test-arm64: setup
 	@PYTHON='$(CURDIR)/$(BIN)/python' tests/arm64/board.sh prepare

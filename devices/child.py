@@ -120,7 +120,7 @@ class Child:
             return False
         try:
             return "\nState:\tZ" not in Path(f"/proc/{self._process.pid}/status").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # the file is there, but not the process any more
             return False
 
     def wait(self) -> None:
@@ -147,12 +147,12 @@ class Child:
         return "; ".join(filter(None, [describe_exit(code), self.last_words()]))
 
     def last_words(self) -> str:
-        """The last line of the child's output."""
-        if self._errors.closed:
-            return ""
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - 4096))
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        """The last line of the child's output; nothing after :meth:`kill`, which another thread may call meanwhile."""
+        lines: list[str] = []
+        with contextlib.suppress(ValueError):  # the file is closed
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, size - 4096))
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1].strip()[:500] if lines else ""
 
 

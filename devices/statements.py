@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -245,8 +246,19 @@ class Describer:
             parallel_limit=limit("parallel"),
             vectorize_limit=limit("vectorize"),
             unroll_column=self._of.columns.get(unroll) if isinstance(unroll, str) else None,
+            versions=self._versions(facts.name),
             **place,
         )
+
+    def _versions(self, name: str) -> int:
+        """Stages of a software pipeline from the one that this block belongs to, to the last."""
+        loops = self._real_loops(name)
+        for pipelined, inside in pairwise(loops):
+            stages = pipelined.annotations.get("software_pipeline_stage")
+            if stages is not None:
+                own = next(s for s, each in zip(stages, pipelined.body.seq, strict=True) if each.same_as(inside))
+                return max(int(stage) for stage in stages) - int(own) + 1
+        return 1
 
 
 def main_block(facts: Iterable[BlockFacts]) -> str:

@@ -53,13 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """The console script: :func:`main`, and the end of the process.
 
-    An interrupted run may have left a thread in the middle of TVM's or Ray's native code, which would crash while the
-    interpreter winds down: such a process ends at once. Its actors, server and store are closed by then.
+    A run that ended early, by a signal or an error, may have left a thread in the middle of native code (TVM's, Ray's
+    or torch's), which would crash while the interpreter winds down: such a process ends at once. Its actors, server
+    and store are closed by then.
     """
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+    if code:
         os._exit(code)
     sys.exit(code)
 

@@ -149,7 +149,8 @@ class Statement:
     loop encloses no other statement.
     ``held_depth``: of those enclosing loops, the number outside of which no more is kept of what it writes than it
     computes inside of them. ``warp``: lanes that work together on one iteration of the innermost thread loop (tensor
-    cores), else 1.
+    cores), else 1. ``versions``: how many of each buffer that it writes are kept at once, for as many iterations of a
+    software pipeline.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Statement:
     vectorizable: bool = True
     held_depth: int = 0
     warp: int = 1
+    versions: int = 1
 
 
 @dataclass(frozen=True)

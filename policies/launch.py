@@ -69,8 +69,8 @@ def shared_bytes(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) 
     """Bytes of shared memory of a block.
 
     Every buffer in shared memory holds the region that its statement computes each time it is come to, rows padded as
-    :attr:`Access.row_align` says. The buffers stand in one kernel and share no memory with each other. The few values
-    through which TVM sums up across threads are not counted.
+    :attr:`Access.row_align` says, as many times as a software pipeline keeps it. The buffers stand in one kernel and
+    share no memory with each other. The few values through which TVM sums up across threads are not counted.
     """
     statements = sketch.statements
     main = nest(statements[0], matrix, dtype)
@@ -84,7 +84,7 @@ def shared_bytes(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) 
             else:
                 own = main if number == 0 else nest(statement, matrix, dtype)
                 inside = block_inside(own, max(own.compact_depth(statement.held_depth), _first_in_block(own)))
-            total = total + held_elements(statement, access, inside) * access.element_bytes
+            total = total + held_elements(statement, access, inside) * access.element_bytes * statement.versions
     return total
 
 

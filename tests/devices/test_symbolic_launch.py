@@ -38,13 +38,17 @@ def threads_per_block(sketch: Sketch, matrix: Matrix) -> Floats:
 
 
 def allocated_bytes(schedule: Schedule) -> int:
-    """Bytes of the buffers in shared memory once TVM has cut them to what a block keeps of them."""
+    """Bytes of the buffers in shared memory once TVM has cut them to what a block keeps of them, and multiplied them for
+    its software pipeline."""
     lowered = tvm.transform.Sequential(
         [
             passes.LowerInitBlock(),
             passes.PlanAndUpdateBufferAllocationLocation(),
             passes.ConvertBlocksToOpaque(),
+            passes.UnifyThreadBinding(),
             passes.CompactBufferAllocation(),
+            passes.LowerMatchBuffer(),
+            passes.InjectSoftwarePipeline(),
         ]
     )(schedule.mod)
     sizes: list[int] = []
@@ -116,6 +120,13 @@ def test_tvm_refuses_what_is_over_the_limits(target: str, workload: str, draw: t
         assert refused
     elif refused:
         assert not verdict(lifted), "refused by a limit that the symbolic quantities do not exceed"
+
+
+def test_a_software_pipeline_keeps_what_it_fetches_for_each_stage() -> None:
+    plain, three, four = space("sm_90", "wide-matmul").sketches
+    rows = sample(plain, 20, np.random.default_rng(0))
+    assert (shared_bytes(three, rows) == 3 * shared_bytes(plain, rows)).all()
+    assert (shared_bytes(four, rows) == 4 * shared_bytes(plain, rows)).all()
 
 
 def test_random_candidates_fall_on_both_sides_of_the_limits() -> None:

@@ -173,7 +173,10 @@ def test_mistakes_are_told_in_a_line(
     assert not Path("x.ftd").exists()
 
 
-def test_a_folder_is_packed_and_shown(measured: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_packed_and_shown(
+    measured: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # however long the path is
     task, sketches, print_, records = measured
     folder = folder_of(tmp_path / "full", measured)
     out = tmp_path / "some.ftd"

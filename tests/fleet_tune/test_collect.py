@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from fleet_tune.dataset import load
 from fleet_tune.domain import Outcome
+from fleet_tune.errors import RecordStoreError
 from fleet_tune.records import RecordReader
 
 ROOT = Path(__file__).parents[2]
@@ -102,8 +104,9 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
         else:  # fewer where the tuning gave it up; from the start again where it asks for more than were recorded
             assert measured == tuple(itertools.islice(itertools.cycle(recorded), len(measured)))
     for task in result["tasks"]:
-        costs = [r.measurement.cost_secs for r in records if r.task_id == task["task_id"] and r.measurement.verified]
-        assert task["best_secs"] == min(costs)
+        verified = [r for r in records if r.task_id == task["task_id"] and r.measurement.verified]
+        finalists = [r for r in verified if r.revision]  # where there were several near the best, they decided
+        assert task["best_secs"] == min(r.measurement.cost_secs for r in finalists or verified)
 
 
 def test_an_interrupted_collection_leaves_a_dataset_and_goes_on(tmp_path: Path) -> None:
@@ -111,10 +114,10 @@ def test_an_interrupted_collection_leaves_a_dataset_and_goes_on(tmp_path: Path) 
     try:
         deadline = time.monotonic() + DEADLINE_SECS
         while time.monotonic() < deadline and process.poll() is None:
-            if (tmp_path / "records.db").exists():
-                with RecordReader(tmp_path / "records.db") as reader:
-                    if reader.last_seq() >= 10:
-                        break
+            # While it is being created it is no store yet.
+            with contextlib.suppress(RecordStoreError), RecordReader(tmp_path / "records.db") as reader:
+                if reader.last_seq() >= 10:
+                    break
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=DEADLINE_SECS)
