@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import ray
@@ -85,26 +86,38 @@ def remote_actor(
 class Shared(Generic[T]):
     """A value for the constructor of actors that Ray may restart.
 
-    Small ones travel in the call itself, compressed: an argument in the object store could be gone when Ray restarts
-    the actor. Large ones do stand there; whoever calls :meth:`put` keeps them alive by keeping this object.
+    Small ones travel in the call itself, compressed. Large ones Ray would put into the object store, where they could
+    be gone when it restarts the actor, and it warns of that on the terminal: they stand in a file, for actors of this
+    host.
     """
 
-    def __init__(self, packed: bytes | None, reference: Any) -> None:
+    def __init__(self, packed: bytes | None, path: Path | None) -> None:
         self._packed = packed
-        self._reference = reference
+        self._path = path
 
     @classmethod
-    def put(cls, value: T) -> Shared[T]:
+    def put(cls, value: T, path: Path | None = None) -> Shared[T]:
+        """``path``: the file for a large value, until :meth:`close`; it travels in the call where there is none."""
         packed = zlib.compress(ray.cloudpickle.dumps(value))
-        return cls(packed, None) if len(packed) < _INLINE_BYTES else cls(None, ray.put(value))
+        if path is None or len(packed) < _INLINE_BYTES:
+            return cls(packed, None)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(packed)
+        return cls(None, path.absolute())
 
-    def get(self, deadline_secs: float = 60.0) -> T:
-        value: T
-        if self._packed is not None:
-            value = ray.cloudpickle.loads(zlib.decompress(self._packed))
-        else:
-            value = fetch(self._reference, deadline_secs, "fetch a shared value")
+    def get(self) -> T:
+        value: T = ray.cloudpickle.loads(zlib.decompress(self._packed or self._file().read_bytes()))
         return value
+
+    def close(self) -> None:
+        """Remove the file, if there is one: nobody may start from it any more."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _file(self) -> Path:
+        if self._path is None:
+            raise ValueError("a shared value is packed or in a file")
+        return self._path
 
 
 def first_line(error: BaseException) -> str:

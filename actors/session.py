@@ -166,11 +166,12 @@ class Session:
         here = self._cluster.here()
         self._recorder = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
         await ask(self._recorder.put_tasks.remote([entry.task for entry in plan.tasks]), _START_SECS, "recorder")
-        self._tasks = Shared.put(tuple(entry.without_module() for entry in plan.tasks))
+        models = store.parent.absolute() / "models"
+        self._tasks = Shared.put(tuple(entry.without_module() for entry in plan.tasks), models / "session")
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
         recorder = Shared.put(self._recorder)
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._tasks, plan.method, plan.seed, recorder, self._window, str(store.parent.absolute() / "models")
+            self._tasks, plan.method, plan.seed, recorder, self._window, str(models)
         )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._tasks, plan.method, plan.seed, recorder, Shared.put(learner), self._window
@@ -274,6 +275,8 @@ class Session:
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
+        if self._tasks is not None:
+            self._tasks.close()
 
 
 def is_local(device: DeviceConfig) -> bool:

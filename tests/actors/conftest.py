@@ -83,7 +83,7 @@ class Fleet:
         self, *, trials: int | None = None, time_budget_secs: float | None = None, per_task: int | None = None
     ) -> Any:
         """Start everything; returns the scheduler's actor."""
-        self.shared = Shared.put(self.tasks)
+        self.shared = Shared.put(self.tasks, self.store.parent / "models" / "session")
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
         learner = None
         if self.learner:

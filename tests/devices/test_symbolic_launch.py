@@ -38,8 +38,8 @@ def threads_per_block(sketch: Sketch, matrix: Matrix) -> Floats:
 
 
 def allocated_bytes(schedule: Schedule) -> int:
-    """Bytes of the buffers in shared memory once TVM has cut them to what a block keeps of them, and multiplied them for
-    its software pipeline."""
+    """Bytes of the buffers in shared memory once TVM has cut them to what a block keeps of them, and multiplied them
+    for its software pipeline."""
     lowered = tvm.transform.Sequential(
         [
             passes.LowerInitBlock(),
