@@ -48,7 +48,7 @@ def best_so_far(details: dict[str, Any], path: Path) -> None:
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(6.4, 3.6))
     spare = iter(_OTHER)
-    ranked = sorted(details["methods"], key=lambda method: details["overall"][method])
+    ranked = sorted(details["curves"], key=lambda method: details["overall"][method])
     for method in ranked:
         colour = _COLOURS.get(method) or next(spare)
         width = 2.2 if method == "fleet" else 1.3

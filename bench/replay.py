@@ -103,8 +103,8 @@ def run(
         for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
             for seed in range(seeds_of[name]):
                 for at in chosen_tasks:
-                    # Only the methods themselves are drawn: a variant ends where it arrives.
-                    future = pool.submit(_one_task, chosen, at, seed, curve_trials if name in methods else 0)
+                    drawn = name in methods and not is_deep(chosen)  # the others end where they arrive
+                    future = pool.submit(_one_task, chosen, at, seed, curve_trials if drawn else 0)
                     waiting[future] = runs.setdefault((name, at), []).append
         _collect(waiting)
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
@@ -174,7 +174,8 @@ def figures(
     """Quartiles of trials by method and task, geometric means of the medians, curves, and the network's trials.
 
     ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
-    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed.
+    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed; not
+    of methods with a neural network, whose runs end where they arrive.
     """
     methods = list(dict.fromkeys(name for name, _ in runs))
     trials = {
@@ -198,7 +199,7 @@ def figures(
                 for i in range(len(CURVE))
             ]
             for method in methods
-            if " " not in method
+            if " " not in method and not is_deep(preset(method))
         },
         "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
     }
