@@ -174,8 +174,8 @@ def figures(
     """Quartiles of trials by method and task, geometric means of the medians, curves, and the network's trials.
 
     ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
-    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed; not
-    of methods with a neural network, whose runs end where they arrive.
+    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed;
+    not of methods with a neural network, whose runs end where they arrive.
     """
     methods = list(dict.fromkeys(name for name, _ in runs))
     trials = {
