@@ -70,7 +70,8 @@ def shared_bytes(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) 
 
     Every buffer in shared memory holds the region that its statement computes each time it is come to, rows padded as
     :attr:`Access.row_align` says, as many times as a software pipeline keeps it. The buffers stand in one kernel and
-    share no memory with each other. The few values through which TVM sums up across threads are not counted.
+    share no memory with each other (on tensor cores TVM may find that two can: then this is the most). The few values
+    through which TVM sums up across threads are not counted.
     """
     statements = sketch.statements
     main = nest(statements[0], matrix, dtype)

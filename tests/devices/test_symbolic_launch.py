@@ -117,7 +117,9 @@ def test_tvm_refuses_what_is_over_the_limits(target: str, workload: str, draw: t
 
     refused = not verdict(check)
     if over:
-        assert refused
+        # On tensor cores TVM may put the buffer that sums are written back through in the memory of the inputs' ones,
+        # so that ours is an upper bound.
+        assert refused or sketch.rule == "tensorize"
     elif refused:
         assert not verdict(lifted), "refused by a limit that the symbolic quantities do not exceed"
 
