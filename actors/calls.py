@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from fleet_tune.atomic_file import write_atomically
 from fleet_tune.errors import FleetTuneError
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ class Shared(Generic[T]):
     host.
     """
 
-    def __init__(self, packed: bytes | None, path: Path | None) -> None:
+    def __init__(self, packed: bytes, path: Path | None) -> None:
         self._packed = packed
         self._path = path
 
@@ -102,22 +103,18 @@ class Shared(Generic[T]):
         if path is None or len(packed) < _INLINE_BYTES:
             return cls(packed, None)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(packed)
-        return cls(None, path.absolute())
+        write_atomically(path, packed)
+        return cls(b"", path.absolute())
 
     def get(self) -> T:
-        value: T = ray.cloudpickle.loads(zlib.decompress(self._packed or self._file().read_bytes()))
+        packed = self._packed if self._path is None else self._path.read_bytes()
+        value: T = ray.cloudpickle.loads(zlib.decompress(packed))
         return value
 
     def close(self) -> None:
         """Remove the file, if there is one: nobody may start from it any more."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-
-    def _file(self) -> Path:
-        if self._path is None:
-            raise ValueError("a shared value is packed or in a file")
-        return self._path
 
 
 def first_line(error: BaseException) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet_tune.atomic_file import write_atomically
 from fleet_tune.dataset_codec import (
     decode_array,
     decode_sketches,
@@ -298,19 +298,8 @@ def save(dataset: Dataset, path: Path) -> None:
 
     Raises :class:`DatasetError` where it cannot be written.
     """
-    content = encode(dataset)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_atomically(path, encode(dataset))
     except OSError as error:
         raise DatasetError(
             f"cannot write the dataset {path}: {os.strerror(error.errno or 0)}", "choose another place for it"

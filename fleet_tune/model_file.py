@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
+from fleet_tune.atomic_file import write_atomically
 from fleet_tune.errors import ModelFileError
 from fleet_tune.sources import MODEL_SUFFIX
 
@@ -71,19 +71,8 @@ class ModelFile:
 
 def save(file: ModelFile, path: Path) -> None:
     """Write the file in one step. Raises :class:`ModelFileError` where it cannot be written."""
-    content = encode(file)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_atomically(path, encode(file))
     except OSError as error:
         raise ModelFileError(
             f"cannot write the model {path}: {os.strerror(error.errno or 0)}", "choose another place for it with --out"
