@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet_tune.domain import Candidate, Record, Task
-from policies.bandits import TaskState
-from policies.ranking import Ranking
+from policies.measuring.ranking import Ranking
+from policies.search.bandits import TaskState
 
 _LOG = logging.getLogger(__name__)
 GRANT = 8  # candidates proposed by one grant

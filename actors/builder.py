@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 from actors.calls import WINDOW_WAIT_SECS
-from devices.artifact import Artifact, BuildFailure, BuildRequest, BuildResult
-from devices.quiet import QuietWindow
+from devices.host.quiet import QuietWindow
+from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult
 
 
 class Worker(Protocol):
-    """What builds: :class:`devices.builder.BuildWorker`, or a simulation."""
+    """What builds: :class:`devices.builds.builder.BuildWorker`, or a simulation."""
 
     def start(self) -> None: ...
 

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from fleet_tune.atomic_file import write_atomically
 from fleet_tune.errors import FleetTuneError
+from fleet_tune.records.atomic_file import write_atomically
 
 T = TypeVar("T")
 # The longest wait for a quiet window, or for its end: a window may last a dozen measurements that all time out.

@@ -14,15 +14,13 @@ from actors.drift_watch import DriftWatch
 from actors.finalists import measured_in_turn
 from actors.recorder import make_record
 from actors.remote_device import BatchReport
-from devices.artifact import Artifact, MeasureRequest
-from devices.child import without_torch
-from devices.device import Device
-from devices.evaluator import load_decide
-from devices.quiet import QuietWindow
-from devices.replay import ReplayDevice
-from devices.server import DeviceServer
-from fleet_tune.config import DeviceConfig, FleetConfig, LocalConnection, ReplayConnection, TrackerConnection
-from fleet_tune.dataset import load
+from devices.host.child import without_torch
+from devices.host.quiet import QuietWindow
+from devices.protocol import Artifact, Device, MeasureRequest
+from devices.server.server import DeviceServer
+from devices.simulated.recorded import ReplayDevice
+from devices.timing.evaluator import load_decide
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection, ReplayConnection, TrackerConnection
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import (
     DatasetError,
@@ -31,12 +29,13 @@ from fleet_tune.errors import (
     ReferenceKernelError,
     UserError,
 )
-from policies.drift import MAX_DRIFT, Baseline
-from policies.stopping import confirmation, following
+from fleet_tune.records.dataset import load
+from policies.measuring.speed import MAX_DRIFT, Baseline
+from policies.measuring.stopping import confirmation, following
 
 _APPEND_DEADLINE_SECS = 30.0
 _FETCH_DEADLINE_SECS = 30.0
-STOP_DECISION = "policies.stopping:decide"
+STOP_DECISION = "policies.measuring.stopping:decide"
 
 
 class DeviceActor:
@@ -241,7 +240,7 @@ def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Devic
         yield ReplayDevice(load(connection.path), config.device_class, load_decide(STOP_DECISION))
         return
     # Here, and not at the top: the driver names this function before it has loaded TVM.
-    from devices.rpc_device import RpcDevice
+    from devices.client.rpc_device import RpcDevice
 
     with contextlib.ExitStack() as stack:
         if isinstance(connection, LocalConnection):

@@ -1,8 +1,8 @@
 """The dispatch: gives built candidates to devices, a batch at a time, and decides what a lost device means.
 
-A device gets work only while :mod:`policies.health` allows it: it answers, its reference kernel has run, it is not in
-quarantine, and people want it used. Every batch is leased: what a device stores after its lease has ended is refused.
-"""
+A device gets work only while :mod:`policies.measuring.health` allows it: it answers, its reference kernel has run, it
+is not in quarantine, and people want it used. Every batch is leased: what a device stores after its lease has ended is
+refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from actors.remote_device import BatchReport, DeviceHandle, watched
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Measurement, Outcome, StopRule
 from fleet_tune.errors import DevicesLostError, DeviceUnreachableError, ReferenceKernelError, StaleLeaseError
-from policies import health
+from policies.measuring import health
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

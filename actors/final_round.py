@@ -1,8 +1,7 @@
 """The end of a run: for each task a shoot-out between the few candidates that may be its fastest.
 
-Who takes part is decided by :mod:`policies.shootout`; what a shoot-out finds is stored as revisions of the candidates'
-records, so that a run that resumes finds it there and does not repeat it.
-"""
+Who takes part is decided by :mod:`policies.measuring.shootout`; what a shoot-out finds is stored as revisions of the
+candidates' records, so that a run that resumes finds it there and does not repeat it."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from actors.board import TaskTrials
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, first_line
 from actors.fleet_health import FleetHealth
 from actors.remote_device import BatchReport, DeviceHandle, watched
-from devices.artifact import BuildFailure, BuildRequest
+from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Candidate, StopRule, Task
 from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError, StaleLeaseError
-from policies import health
-from policies.shootout import ROUNDS, round_rule
+from policies.measuring import health
+from policies.measuring.shootout import ROUNDS, round_rule
 
 _LOG = logging.getLogger(__name__)
 _LOST = (ActorLostError, ActorTimeoutError, StaleLeaseError)

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from devices.artifact import Artifact, MeasureRequest
+from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.domain import Measurement, Outcome, StopRule
-from policies.shootout import in_turn
+from policies.measuring.shootout import in_turn
 
 STOPPED = "shoot-out"
 
@@ -20,7 +20,7 @@ def measured_in_turn(
     measurement, and it takes no further part. The device's loss ends it all: then that measurement alone.
 
     The outputs are checked in the first round. Each round places the tensors anew, and turns the order around
-    (:func:`policies.shootout.in_turn`).
+    (:func:`policies.measuring.shootout.in_turn`).
     """
     found: dict[int, Measurement] = {}
     for at in range(rounds):

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from fleet_tune.device_state import LEASE_KINDS, Admin, Connectivity, DeviceEvent, DeviceState, Health
 from fleet_tune.errors import FleetOrdersError
-from fleet_tune.fleet_orders import FleetOrders, Order
-from policies import health
+from fleet_tune.records.orders import FleetOrders, Order
+from policies.measuring import health
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECS = 1.0
@@ -69,7 +69,7 @@ class FleetHealth:
                 self._note(name, "ordered", f"{orders[name].admin}{_of(orders[name].reason)}")
 
     def happened(self, device_id: str, event: health.Event) -> DeviceState:
-        """The device's state after ``event``. Raises :class:`policies.health.NotAllowedError`."""
+        """The device's state after ``event``. Raises :class:`policies.measuring.health.NotAllowedError`."""
         before = self._states[device_id]
         change = health.step(before, event, self._clock())
         self._states[device_id] = change.state

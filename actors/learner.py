@@ -22,12 +22,12 @@ import ray
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
 from actors.searcher import SearchTask, group_observations, loaded_priors
-from devices.quiet import QuietTimeoutError, QuietWindow
-from policies.adaptation import Trainer
-from policies.features import SYMBOLIC
-from policies.models import load_model
-from policies.presets import preset
-from policies.search import TaskSearch
+from devices.host.quiet import QuietTimeoutError, QuietWindow
+from policies.cost_models.registry import load_model
+from policies.features.table import SYMBOLIC
+from policies.search.methods import preset
+from policies.search.search import TaskSearch
+from policies.search.trainer import Trainer
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 5.0

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError
-from fleet_tune.records import RecordReader, RecordStore
+from fleet_tune.records.store import RecordReader, RecordStore
 
 # Appends that arrive within this time share one transaction (and so one fsync).
 _GROUP_COMMIT_SECS = 0.01

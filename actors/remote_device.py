@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask
 from fleet_tune.domain import Outcome, StopRule
-from policies.drift import Baseline
+from policies.measuring.speed import Baseline
 
 # The answer of a thread that has nothing else to do, on a machine that may be busy.
 _BEAT_SECS = 15.0
@@ -22,7 +22,7 @@ _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for
 class BatchReport:
     """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
     one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
-    ``vitals``: what the device told of its hardware (see :mod:`devices.vitals`), and its ``drift``.
+    ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``drift``.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)

@@ -24,15 +24,15 @@ from actors.fleet_health import FleetHealth
 from actors.recorder import make_record
 from actors.remote_device import RemoteDevice
 from actors.searcher import Offer
-from devices.artifact import BuildFailure, BuildRequest
+from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent
 from fleet_tune.domain import Measurement, Outcome, Record, StopRule, Task
-from fleet_tune.fleet_orders import FleetOrders
+from fleet_tune.records.orders import FleetOrders
 from fleet_tune.results import Progress, TaskProgress
-from policies import health
-from policies.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, is_finished
-from policies.presets import preset
-from policies.shootout import reserve_secs
+from policies.measuring import health
+from policies.measuring.shootout import reserve_secs
+from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, is_finished
+from policies.search.methods import preset
 
 _LOG = logging.getLogger(__name__)
 _WAITING_PER_BUILDER = 8  # candidates that may wait for a builder, each
@@ -51,8 +51,8 @@ class SchedulerPlan:
     cost that no schedule can beat. ``time_budget_secs``, ``trial_limit`` and ``task_limit`` (trials of every task):
     None without a limit; the limits count the trials of earlier runs in the same store too. ``device_patience_secs``:
     how long a run without a time budget waits for a device when all of a class are lost. ``orders``: the file with what
-    people want of the devices (:mod:`fleet_tune.fleet_orders`). ``check_every_secs``: how often a device that works is
-    asked for its reference kernel."""
+    people want of the devices (:mod:`fleet_tune.records.orders`). ``check_every_secs``: how often a device that works
+    is asked for its reference kernel."""
 
     run_id: str
     method: str

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
-from devices.quiet import QuietWindow
+from devices.host.quiet import QuietWindow
 from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
 from fleet_tune.sketch import Sketch
-from policies.cost_model import CostModel
-from policies.models import load_model
-from policies.pools import Pool
-from policies.presets import preset
-from policies.search import Observation, TaskSearch
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import load_model
+from policies.search.methods import preset
+from policies.search.pools import Pool
+from policies.search.search import Observation, TaskSearch
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 5.0
@@ -61,7 +61,8 @@ class SearchTask:
 @dataclass(frozen=True)
 class Offer:
     """Answer to ``propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose, every
-    candidate is measured or under way. ``predicted_gain``: see :attr:`policies.search.TaskSearch.predicted_gain`."""
+    candidate is measured or under way. ``predicted_gain``: see
+    :attr:`policies.search.search.TaskSearch.predicted_gain`."""
 
     number: int
     candidates: tuple[Candidate, ...]

@@ -21,9 +21,9 @@ from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
-from devices.builder import BuildWorker
-from devices.replay import ReplayBuilder
-from fleet_tune.config import DeviceConfig, FleetConfig
+from devices.builds.builder import BuildWorker
+from devices.simulated.recorded import ReplayBuilder
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import Fingerprint, Record, StopRule
 from fleet_tune.errors import (
@@ -33,7 +33,7 @@ from fleet_tune.errors import (
     FleetOrdersError,
     FleetTuneError,
 )
-from fleet_tune.fleet_orders import FleetOrders, orders_path
+from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
 
 _LOG = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from bench.common import BenchError
 from bench.measured import Rows
-from fleet_tune.dataset import TaskData
-from policies.cost_model import targets
+from fleet_tune.records.dataset import TaskData
+from policies.cost_models.protocol import targets
 
 Floats = NDArray[np.float64]
 

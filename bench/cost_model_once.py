@@ -15,13 +15,13 @@ import numpy as np
 from bench.cost_model_figures import Floats, Ranked, parts
 from bench.draft_once import Scorer, predictor, train
 from bench.measured import Rows, first, read
-from fleet_tune.dataset import Dataset, TaskData
-from policies.cost_model import CostModel, targets
-from policies.features import FeatureTable, joint_layout
-from policies.models import MODEL_NAMES, ModelName, make_model, transfers
-from policies.presets import SEARCH_MODELS
-from policies.sampling import sample
-from policies.views import VIEW_SHAPES, describe, table
+from fleet_tune.records.dataset import Dataset, TaskData
+from policies.cost_models.protocol import CostModel, targets
+from policies.cost_models.registry import MODEL_NAMES, ModelName, make_model, transfers
+from policies.features.table import FeatureTable, joint_layout
+from policies.features.views import VIEW_SHAPES, describe, table
+from policies.search.methods import SEARCH_MODELS
+from policies.space.sampling import sample
 
 PREDICTED = 512
 """Candidates whose prediction is timed."""
@@ -152,7 +152,7 @@ def _scores(model: CostModel, features: FeatureTable) -> Floats:
 
 
 def _untrained(contender: Contender, seed: int, known: Known, base: bytes | None) -> CostModel:
-    from policies.models import load_model
+    from policies.cost_models.registry import load_model
 
     if contender.pretrained:
         if base is None:
@@ -223,8 +223,8 @@ def prediction_secs(path: Path, contender: Contender, repeats: int, limit: int |
 def _once(
     data: TaskData, known: Known, at: int, matrix: Rows, made: object, model: CostModel | None, contender: Contender
 ) -> float:
-    from policies.draft import evaluate
-    from policies.prediction import Predictor
+    from policies.search.draft import evaluate
+    from policies.search.prediction import Predictor
 
     assert isinstance(made, Predictor)
     began = time.process_time()

@@ -23,11 +23,11 @@ from typing import Any
 
 from bench.common import ROOT, BenchError, BenchResult, bench_env, cores, end_group, spread
 from bench.faulty_proxy import FaultyProxy
-from devices.artifact import Artifact, MeasureRequest
-from devices.child import without_torch
-from fleet_tune.config import DeviceConfig
+from devices.host.child import without_torch
+from devices.protocol import Artifact, MeasureRequest
+from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Outcome, StopRule
-from policies.stopping import following
+from policies.measuring.stopping import following
 
 ASKED_SECS = {"crash": 3.0}
 ASKED_ELSE_SECS = 10.0
@@ -132,10 +132,12 @@ class _Client:
     """A device as an actor holds it, and the artifacts to measure on it."""
 
     def __init__(self, port: int, tracker_key: str | None, artifacts: dict[str, Artifact], reference: Artifact) -> None:
-        from devices.rpc_device import RpcDevice
+        from devices.client.rpc_device import RpcDevice
 
         config = DeviceConfig(name="bench", target="native", threads=cores())
-        self._device = RpcDevice(config, "127.0.0.1", port, decide="policies.stopping:decide", tracker_key=tracker_key)
+        self._device = RpcDevice(
+            config, "127.0.0.1", port, decide="policies.measuring.stopping:decide", tracker_key=tracker_key
+        )
         self._device.add_reference(reference)
         self._artifacts = artifacts
 

@@ -24,7 +24,7 @@ import numpy as np
 from bench.common import BenchError, BenchResult, bench_env, run_json, spread
 from bench.draft_once import SCORED, SCORERS
 from bench.measured import labels, read, split
-from fleet_tune.dataset import Dataset
+from fleet_tune.records.dataset import Dataset
 
 OURS = "calibrated"
 _TIMEOUT_SECS = 7200.0

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from bench.common import die_with_parent
 from bench.measured import Rows, best_of_share, read, split
-from fleet_tune.dataset import TaskData
-from policies.cost_model import targets
-from policies.draft import scores
-from policies.pools import Pool
-from policies.prediction import Predictor
-from policies.presets import FLEET
-from policies.sampling import sample
+from fleet_tune.records.dataset import TaskData
+from policies.cost_models.protocol import targets
+from policies.search.draft import scores
+from policies.search.methods import FLEET
+from policies.search.pools import Pool
+from policies.search.prediction import Predictor
+from policies.space.sampling import sample
 
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import tvm
 from tvm import te
 from tvm.script import tirx as T
 
-from devices.artifact import Artifact, TensorSpec
-from devices.linking import link
+from devices.builds.linking import link
+from devices.protocol import Artifact, TensorSpec
 from devices.targets import parse_target, resolve_target
 from fleet_tune.domain import Candidate
 

@@ -17,8 +17,8 @@ def probe() -> dict[str, Any]:
     """The first GPU, or the reason why it cannot be tuned for."""
     import tvm
 
-    from devices.cuda_compiler import describe
-    from devices.cuda_runtime import prepare_cuda
+    from devices.cuda.compiler import describe
+    from devices.cuda.runtime import prepare_cuda
 
     prepare_cuda()
     device = tvm.cuda(0)

@@ -22,16 +22,16 @@ import numpy as np
 from actors.device import STOP_DECISION
 from bench.common import BenchError, cores, die_with_parent
 from bench.measured import labels, pick, read
-from devices.artifact import Artifact, BuildRequest, MeasureRequest, TensorSpec
-from devices.builder import BuildWorker
-from devices.evaluator import Evaluation, confirmed, decode_evaluation, encode_request
-from devices.rpc_session import RpcSession
-from devices.server import DeviceServer
-from devices.workbench import Workbench
-from fleet_tune.dataset import TaskData
+from devices.builds.builder import BuildWorker
+from devices.client.session import RpcSession
+from devices.client.workbench import Workbench
+from devices.protocol import Artifact, BuildRequest, MeasureRequest, TensorSpec
+from devices.server.server import DeviceServer
+from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, encode_request
 from fleet_tune.domain import Measurement, Outcome, StopRule
-from policies.shootout import ROUNDS, Standing, finalists, in_turn, round_rule
-from policies.stopping import confirmation, following
+from fleet_tune.records.dataset import TaskData
+from policies.measuring.shootout import ROUNDS, Standing, finalists, in_turn, round_rule
+from policies.measuring.stopping import confirmation, following
 
 FIXED_RUNS = 500
 # A candidate whose 500 runs take longer gets as many as fit; what all would have taken is then the mean times 500.

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.common import ROOT, BenchError
-from fleet_tune.dataset import Dataset, TaskData, load
 from fleet_tune.errors import UserError
-from policies.search import Observation
+from fleet_tune.records.dataset import Dataset, TaskData, load
+from policies.search.search import Observation
 
 DATA = ROOT / "bench" / "data"
 

@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from bench.common import BenchResult, bench_env, die_with_parent
 from bench.measured import read
 from bench.transfer import OTHER_CLASS
-from fleet_tune.dataset import TaskData
-from policies.cost_model import CostModel, targets
-from policies.features import FeatureTable
-from policies.knowledge import general_examples
-from policies.moa import MOMENTUM, MomentumModel, Weighted, copied
-from policies.models import load_model
-from policies.network import NetworkSettings
-from policies.network_models import PacmModel
-from policies.quantities import Floats
-from policies.rank_quality import rank_correlation, top_k
+from fleet_tune.records.dataset import TaskData
+from policies.analysis.quantities import Floats
+from policies.cost_models.knowledge import general_examples
+from policies.cost_models.moa import MOMENTUM, MomentumModel, Weighted, copied
+from policies.cost_models.networks import PacmModel
+from policies.cost_models.neural import NetworkSettings
+from policies.cost_models.protocol import CostModel, targets
+from policies.cost_models.rank_quality import rank_correlation, top_k
+from policies.cost_models.registry import load_model
+from policies.features.table import FeatureTable
 
 ARMS = ("moa", "fine-tune", "scratch")
 PRETRAINED = "pre-trained, never updated"

@@ -38,8 +38,8 @@ from bench.replay_runs import (
     run_task,
     with_effect,
 )
-from policies.models import is_network
-from policies.presets import PRESET_NAMES, Preset, preset
+from policies.cost_models.registry import is_network
+from policies.search.methods import PRESET_NAMES, Preset, preset
 
 OURS, PEER = "fleet", "ansor"
 BASES = ("fleet", "bansor")

@@ -1,7 +1,7 @@
 """Searches on a recorded dataset: one run of one method, with nothing measured anew. No process, clock or file here.
 
 A run proposes rounds of the preset's batch from the candidates that the dataset has, gets their recorded outcomes, and
-trains the preset's model after each round, as :class:`policies.presets.Preset` says.
+trains the preset's model after each round, as :class:`policies.search.methods.Preset` says.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 from bench.common import BenchError
 from bench.measured import observations
-from fleet_tune.dataset import TaskData
-from policies.bandits import TaskPolicy, TaskState
-from policies.pools import Pool
-from policies.presets import Preset
-from policies.sampling import row_keys
-from policies.search import Observation, Proposal, TaskSearch
+from fleet_tune.records.dataset import TaskData
+from policies.search.bandits import TaskPolicy, TaskState
+from policies.search.methods import Preset
+from policies.search.pools import Pool
+from policies.search.search import Observation, Proposal, TaskSearch
+from policies.space.sampling import row_keys
 
 TOLERANCE = 0.05
 """A run has arrived when its best is within this share of the dataset's best."""

@@ -42,7 +42,7 @@ def _process(*arguments: str) -> Iterator[None]:
 
 def _wait_for_servers(port: int) -> None:
     """Until both servers are registered."""
-    from devices.tracker import TrackerConnection
+    from devices.wire.tracker import TrackerConnection
 
     deadline = time.monotonic() + _DEADLINE_SECS
     while True:

@@ -18,12 +18,12 @@ import tvm
 from bench.common import BenchError, cores, die_with_parent
 from bench.peers.metaschedule import matmul_relu
 from bench.peers.rpc_runner import SIZE
-from devices.artifact import Artifact, MeasureRequest, TensorSpec
-from devices.evaluator import Evaluation
-from devices.linking import link
-from devices.rpc_device import RpcDevice
+from devices.builds.linking import link
+from devices.client.rpc_device import RpcDevice
+from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.targets import parse_target, resolve_target
-from fleet_tune.config import DeviceConfig
+from devices.timing.evaluator import Evaluation
+from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Candidate, Outcome
 
 _TASK = "matmul"
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> None:
         return Artifact(_TASK, candidate, library, specs, specs, (2,), (), "", 0.1)
 
     config = DeviceConfig(name="bench", target="native", threads=cores())
-    device = _Timed(config, "127.0.0.1", tracker_port, decide="policies.stopping:decide", tracker_key=key)
+    device = _Timed(config, "127.0.0.1", tracker_port, decide="policies.measuring.stopping:decide", tracker_key=key)
     device.add_reference(artifact(None))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

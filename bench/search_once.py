@@ -19,9 +19,9 @@ import numpy as np
 
 from bench.common import BenchError, die_with_parent
 from bench.measured import observations, read
-from fleet_tune.dataset import TaskData
-from policies.presets import preset
-from policies.search import TaskSearch
+from fleet_tune.records.dataset import TaskData
+from policies.search.methods import preset
+from policies.search.search import TaskSearch
 
 BATCH = 64
 

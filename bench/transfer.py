@@ -22,13 +22,13 @@ import numpy as np
 from bench.common import BenchError, BenchResult, bench_env, die_with_parent
 from bench.measured import DATA, labels, read
 from bench.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
-from fleet_tune.dataset import TaskData
-from fleet_tune.pretrained import BUILTIN_PATH, read_model
-from policies.cost_model import CostModel
-from policies.knowledge import general_prior, own_prior
-from policies.models import load_model
-from policies.presets import Preset, preset
-from policies.search import TaskSearch
+from fleet_tune.records.dataset import TaskData
+from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from policies.cost_models.knowledge import general_prior, own_prior
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import load_model
+from policies.search.methods import Preset, preset
+from policies.search.search import TaskSearch
 
 OTHER_CLASS = DATA / "other-class" / "avx2-1.ftd"
 HELD_OUT = DATA / "held-out" / "znver5-2.ftd"

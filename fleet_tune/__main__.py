@@ -15,11 +15,11 @@ _EXTRA = "pip install 'fleet-tune[tune]'"
 def run() -> NoReturn:
     """The console script."""
     if sys.argv[1:3] == _SERVE:
-        from fleet_tune import cli_serve
+        from fleet_tune.cli import serve as cli_serve
 
         sys.exit(cli_serve.main(sys.argv[3:]))
     try:
-        from fleet_tune import cli
+        from fleet_tune.cli import main as cli
     except ModuleNotFoundError as error:
         print(f"error: this command needs {error.name}, which is not installed", file=sys.stderr)
         print(f"next: {_EXTRA}; a device needs only 'fleet-tune device serve'", file=sys.stderr)

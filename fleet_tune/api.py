@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fleet_tune.config import FleetConfig, default_fleet, load_fleet
+from fleet_tune.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.domain import Record
 from fleet_tune.results import Collected, Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
-    from devices.compiled import CompiledNetwork
-    from fleet_tune.options import Options
+    from devices.networks.compiled import CompiledNetwork
+    from fleet_tune.config.options import Options
 
 __all__ = [
     "Collected",
@@ -62,7 +62,7 @@ def tune(
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
     """
-    from fleet_tune.run import Run
+    from fleet_tune.runs.run import Run
 
     options = dataclasses.replace(
         _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port),
@@ -95,7 +95,7 @@ async def stream(
 ) -> AsyncIterator[Record]:
     """Tune as :func:`tune` does and yield each new record as soon as it is durable. When the iteration ends by itself,
     the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
-    from fleet_tune.run import Run
+    from fleet_tune.runs.run import Run
 
     options = dataclasses.replace(
         _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port),
@@ -120,7 +120,7 @@ def plan(
 ) -> Plan:
     """What :func:`tune` would do: the tasks with weights and sketches, and what the search would start from. Starts no
     cluster, trains and measures nothing."""
-    from fleet_tune import preparation
+    from fleet_tune.runs import preparation
 
     options = dataclasses.replace(
         _options(model, Path("."), method, trials, time_budget_secs, fleet, None, 0, None),
@@ -146,7 +146,7 @@ def collect(
     The trials of earlier runs in ``out`` count; the other arguments are those of :func:`tune`. The dataset is written
     also where SIGINT or SIGTERM end the collecting early. Raises :class:`fleet_tune.errors.UserError`.
     """
-    from fleet_tune import collection
+    from fleet_tune.runs import collection
 
     options = _options(model, out, "random", None, time_budget_secs, fleet, address, seed, None, per_task)
     return _run(lambda: collection.collect(options, on_progress))
@@ -156,7 +156,7 @@ def compile_network(
     model: Any, *, records: Path | str, out: Path | str, fleet: Path | str | FleetConfig | None = None
 ) -> TuneResult:
     """Compile ``model`` from the best records of a database, without tuning."""
-    from fleet_tune.preparation import compile_from_records
+    from fleet_tune.runs.preparation import compile_from_records
 
     options = _options(model, out, "fleet", None, None, fleet, None, 0, None)
     return compile_from_records(options, Path(records))
@@ -164,7 +164,7 @@ def compile_network(
 
 def load(folder: Path | str) -> CompiledNetwork:
     """The compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
-    from devices import compiled
+    from devices.networks import compiled
 
     return compiled.load(Path(folder))
 
@@ -181,7 +181,7 @@ def _options(
     metrics_port: int | None,
     per_task: int | None = None,
 ) -> Options:
-    from fleet_tune.options import DEFAULT_TIME_BUDGET_SECS, Options
+    from fleet_tune.config.options import DEFAULT_TIME_BUDGET_SECS, Options
 
     if fleet is None:
         fleet = default_fleet()

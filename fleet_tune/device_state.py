@@ -2,7 +2,7 @@
 
 The fields are separate because they answer separate questions: does it answer (connectivity), can its results be
 trusted (health), do people want it used (admin), who uses it now (lease). The rules by which they change are
-:mod:`policies.health`.
+:mod:`policies.measuring.health`.
 """
 
 from __future__ import annotations

@@ -244,9 +244,8 @@ class StopRule:
     infinite to let every candidate finish.
 
     ``timeout_secs`` bounds the whole; with an incumbent it is ``timeout_factor`` times the incumbent's cost, but not
-    less than ``min_timeout_secs`` (see :func:`policies.stopping.following`). ``flush_bytes``: memory that is copied
-    before every run, to empty the caches; 0 leaves them as the run before left them.
-    """
+    less than ``min_timeout_secs`` (see :func:`policies.measuring.stopping.following`). ``flush_bytes``: memory that is
+    copied before every run, to empty the caches; 0 leaves them as the run before left them."""
 
     micro_batch_secs: float = 0.004
     min_batches: int = 3

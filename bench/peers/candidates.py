@@ -8,8 +8,8 @@ from typing import Any
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
-from devices.spaces import DesignSpace, ScheduleError, parse_module
-from fleet_tune.dataset import TaskData
+from devices.sketches.spaces import DesignSpace, ScheduleError, parse_module
+from fleet_tune.records.dataset import TaskData
 
 
 class Scheduler:

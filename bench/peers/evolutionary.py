@@ -22,11 +22,11 @@ from tvm.s_tir import meta_schedule as ms
 from bench.common import BenchError, die_with_parent
 from bench.measured import read
 from bench.peers.candidates import Scheduler
-from devices.intrinsics import load_intrinsics
-from devices.sketch_rules import REGISTER_BLOCKED
-from devices.spaces import parse_module
+from devices.sketches.intrinsics import load_intrinsics
+from devices.sketches.rules import REGISTER_BLOCKED
+from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
-from fleet_tune.dataset import TaskData
+from fleet_tune.records.dataset import TaskData
 
 BATCH = 64
 _NO_LIMIT = 1 << 30

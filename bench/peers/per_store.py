@@ -31,9 +31,9 @@ from tvm.s_tir import meta_schedule as ms
 from bench.common import die_with_parent
 from bench.measured import Rows, best_of_share, read, split
 from bench.peers.candidates import Scheduler
-from devices.spaces import parse_module
+from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
-from fleet_tune.dataset import Dataset, TaskData
+from fleet_tune.records.dataset import Dataset, TaskData
 
 CHUNK = 50
 """Candidates that a process schedules at a time."""

@@ -23,9 +23,9 @@ from bench.common import die_with_parent
 from bench.cost_model_figures import Ranked, parts
 from bench.measured import Rows, first, read
 from bench.peers.per_store import Features, _Known, all_features, extract, ranking
-from devices.spaces import parse_module
+from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
-from fleet_tune.dataset import TaskData
+from fleet_tune.records.dataset import TaskData
 
 EXTRACTED = 64
 """Candidates whose feature extraction is timed; prediction is timed for as many as ours."""

@@ -19,12 +19,12 @@ from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
-from devices.device import Device
-from devices.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice
+from devices.protocol import Device
+from devices.simulated.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice
 from fleet_tune.domain import DeviceClass, Record, StopRule, Task, Workload
-from fleet_tune.records import RecordReader
+from fleet_tune.records.store import RecordReader
 from fleet_tune.sketch import Sketch, Tile
-from policies.stopping import decide
+from policies.measuring.stopping import decide
 
 CLASS = DeviceClass("simulated", '{"kind":"llvm"}')
 

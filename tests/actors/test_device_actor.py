@@ -18,9 +18,8 @@ import ray
 from actors.calls import ActorLostError, ask
 from actors.device import DeviceActor, device_actor
 from actors.remote_device import RemoteDevice
-from devices.artifact import Artifact, MeasureRequest
-from devices.device import Device
-from devices.simulated import SIMULATED_CPU
+from devices.protocol import Artifact, Device, MeasureRequest
+from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Measurement, Outcome, Record, StopRule
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

@@ -22,13 +22,13 @@ import psutil
 import pytest
 
 from actors.calls import ask
-from devices.artifact import Artifact, BuildRequest, BuildResult
-from devices.simulated import SimulatedBuilder
-from fleet_tune.config import DeviceConfig
+from devices.protocol import Artifact, BuildRequest, BuildResult
+from devices.simulated.simulated import SimulatedBuilder
+from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.device_state import Admin, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, StopRule
-from fleet_tune.fleet_orders import FleetOrders
-from fleet_tune.records import RecordReader
+from fleet_tune.records.orders import FleetOrders
+from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Progress
 from tests.actors.conftest import Fleet, search_task
 from tests.devices.conftest import make_artifact, native_target
@@ -57,7 +57,7 @@ class OneKernel(SimulatedBuilder):
 
 @contextlib.contextmanager
 def open_rpc(name: str, port: int) -> Iterator[Any]:
-    from devices.rpc_device import RpcDevice
+    from devices.client.rpc_device import RpcDevice
 
     config = DeviceConfig(name=name, threads=2, device_class="here")
     with contextlib.closing(RpcDevice(config, "127.0.0.1", port, connect_timeout_secs=3.0)) as device:

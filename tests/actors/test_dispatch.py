@@ -13,14 +13,14 @@ import pytest
 from actors.board import Board, TaskTrials, Trial
 from actors.dispatch import Dispatch
 from actors.fleet_health import FleetHealth
-from devices.artifact import Artifact, BuildRequest
-from devices.simulated import Drift, Faults, Landscape, Link, SimulatedBuilder, SimulatedDevice, VirtualClock
+from devices.protocol import Artifact, BuildRequest
+from devices.simulated.simulated import Drift, Faults, Landscape, Link, SimulatedBuilder, SimulatedDevice, VirtualClock
 from fleet_tune.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
 from fleet_tune.errors import DevicesLostError
-from policies import health
-from policies.stopping import decide
-from tests.actors.virtual_time import VirtualDevice, run_virtual
+from policies.measuring import health
+from policies.measuring.stopping import decide
+from tests.helpers.virtual_time import VirtualDevice, run_virtual
 
 CLASSES = ("server", "orin")
 

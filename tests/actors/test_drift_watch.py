@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.drift_watch import DriftWatch
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from policies.drift import Baseline
+from policies.measuring.speed import Baseline
 
 GOOD = Measurement(Outcome.OK, (1.0,), verified=True)
 FAILED = Measurement(Outcome.RUN_ERROR, detail="crash")

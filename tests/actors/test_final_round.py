@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from actors.calls import ask
-from devices.simulated import Drift
+from devices.simulated.simulated import Drift
 from fleet_tune.domain import Record, StopRule
-from fleet_tune.records import RecordReader
+from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Progress
-from policies.shootout import MAX_FINALISTS, ROUND_BATCHES, ROUNDS
+from policies.measuring.shootout import MAX_FINALISTS, ROUND_BATCHES, ROUNDS
 from tests.actors.conftest import Fleet, search_task, trials
 
 DEADLINE_SECS = 120.0

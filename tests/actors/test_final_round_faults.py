@@ -11,13 +11,13 @@ from actors.board import TaskTrials
 from actors.final_round import FinalRound
 from actors.fleet_health import FleetHealth
 from actors.recorder import make_record
-from devices.artifact import Artifact, BuildRequest
-from devices.simulated import Faults, SimulatedBuilder, SimulatedDevice, VirtualClock
+from devices.protocol import Artifact, BuildRequest
+from devices.simulated.simulated import Faults, SimulatedBuilder, SimulatedDevice, VirtualClock
 from fleet_tune.device_state import Admin, DeviceEvent
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
-from policies import health
-from policies.stopping import decide
-from tests.actors.virtual_time import VirtualDevice, run_virtual
+from policies.measuring import health
+from policies.measuring.stopping import decide
+from tests.helpers.virtual_time import VirtualDevice, run_virtual
 
 CLASS = DeviceClass("board", "{}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from actors.finalists import measured_in_turn
-from devices.artifact import Artifact, MeasureRequest
+from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
 
 

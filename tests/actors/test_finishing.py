@@ -14,13 +14,13 @@ import pytest
 from actors.calls import Shared, ask
 from actors.recorder import make_record
 from actors.searcher import Searcher, SearchTask
-from devices.simulated import Faults
+from devices.simulated.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
-from fleet_tune.records import RecordReader
+from fleet_tune.records.store import RecordReader
 from fleet_tune.sketch import Sketch
-from policies.bandits import CONVERGENCE_TRIALS
-from policies.search import Proposal, TaskSearch
+from policies.search.bandits import CONVERGENCE_TRIALS
+from policies.search.search import Proposal, TaskSearch
 from tests.actors.conftest import Fleet, search_task, trials
 from tests.actors.test_scheduler import DEADLINE_SECS, run
 

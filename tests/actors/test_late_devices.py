@@ -9,12 +9,12 @@ import pytest
 
 from actors.calls import ActorTimeoutError
 from actors.session import Session
-from devices.simulated import SIMULATED_CPU
-from fleet_tune.config import load_fleet
+from devices.simulated.simulated import SIMULATED_CPU
+from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import DeviceClass, Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, FleetFileError
-from fleet_tune.fleet_orders import FleetOrders, orders_path
+from fleet_tune.records.orders import FleetOrders, orders_path
 
 ORIN = Fingerprint(DeviceClass("orin", "{}"), SIMULATED_CPU, "cpu", 8, "none", 1e-3)
 

@@ -20,13 +20,13 @@ from actors.learner import Learner
 from actors.searcher import SearchTask
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Task, Workload
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
-from policies.boosted_trees import InvariantTreesModel
-from policies.knowledge import general_examples, own_prior
-from policies.moa import MomentumModel
-from policies.models import load_model
-from policies.sampling import sample
-from policies.search import Observation
-from policies.transfer import GlobalLocalModel
+from policies.cost_models.boosted import InvariantTreesModel
+from policies.cost_models.global_local import GlobalLocalModel
+from policies.cost_models.knowledge import general_examples, own_prior
+from policies.cost_models.moa import MomentumModel
+from policies.cost_models.registry import load_model
+from policies.search.search import Observation
+from policies.space.sampling import sample
 from tests.actors.conftest import Fleet, trials
 
 DEADLINE_SECS = 120.0

@@ -194,7 +194,7 @@ def _tune(out: Path, *options: str) -> list[str]:
 
 
 def _uids(out: Path) -> list[str]:
-    from fleet_tune.records import RecordReader
+    from fleet_tune.records.store import RecordReader
 
     with RecordReader(out / "records.db") as reader:
         return [record.uid for record in reader]
@@ -265,7 +265,7 @@ def test_stopped_job_loses_no_acknowledged_record_and_a_new_one_resumes(head: He
     assert len(resumed) >= len(after) + 6
 
     from fleet_tune.domain import Outcome
-    from fleet_tune.records import RecordReader
+    from fleet_tune.records.store import RecordReader
 
     with RecordReader(out / "records.db") as reader:
         measured = [

@@ -11,7 +11,7 @@ from actors.recorder import Recorder, make_record
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
 from fleet_tune.errors import StaleLeaseError
-from fleet_tune.records import RecordReader
+from fleet_tune.records.store import RecordReader
 
 TASK = Task(Workload("17", "matmul", 2.0, "{}"), DeviceClass("cpu-2", '{"kind":"llvm"}'), 3)
 

@@ -9,7 +9,7 @@ import pytest
 
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.session import Session, SessionPlan
-from fleet_tune.config import load_fleet
+from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import StopRule
 from tests.actors.conftest import search_task
 

@@ -10,9 +10,9 @@ import pytest
 
 from actors.device import opened_device
 from actors.session import is_local
-from devices.registration import Tracker
-from devices.server import DeviceServer
-from fleet_tune.config import DeviceConfig
+from devices.server.registration import Tracker
+from devices.server.server import DeviceServer
+from fleet_tune.config.fleet_file import DeviceConfig
 
 TRACKER = """
 import ctypes, sys

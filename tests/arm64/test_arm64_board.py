@@ -28,16 +28,16 @@ import pytest
 import tvm
 from tvm import te
 
-from devices import linking
-from devices.linking import foreign_linkers, link
-from devices.linking_there import is_archive
-from devices.rpc_device import RpcDevice
-from devices.rpc_session import RpcSession
+from devices.builds import linking
+from devices.builds.linking import foreign_linkers, link
+from devices.client.rpc_device import RpcDevice
+from devices.client.session import RpcSession
+from devices.client.workbench import Workbench
 from devices.targets import parse_target, resolve_target
-from devices.workbench import Workbench
-from fleet_tune.config import DeviceConfig
+from devices.wire.linking_there import is_archive
+from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Outcome
-from fleet_tune.records import RecordReader
+from fleet_tune.records.store import RecordReader
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tests/arm64/small_network.py:small"
@@ -288,7 +288,7 @@ def network_error_there(board: Board, folder: Path, tmp_path: Path) -> float:
         "import sys; sys.modules['torch'] = None\n"
         "import numpy as np\n"
         "from pathlib import Path\n"
-        "from devices.loaded import CompiledNetwork\n"
+        "from devices.networks.loaded import CompiledNetwork\n"
         f"folder = Path({str(tmp_path)!r})\n"
         "network = CompiledNetwork.read(folder / 'copied')\n"
         "np.save(folder / 'output.npy', network(np.load(folder / 'input.npy')))\n"

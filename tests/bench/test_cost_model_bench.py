@@ -15,7 +15,7 @@ from bench.cost_model import _figures, run
 from bench.cost_model_figures import Ranked, correlation, parts, top_k
 from bench.measured import DATA, dataset_path, first, held_out_path, read
 from bench.tables import cost_model as table
-from fleet_tune.dataset import save
+from fleet_tune.records.dataset import save
 
 
 def test_top_k_is_pruners_equation() -> None:

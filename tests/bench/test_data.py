@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet_tune.collection import refresh
-from fleet_tune.dataset import Dataset, load
+from fleet_tune.records.dataset import Dataset, load
+from fleet_tune.runs.collection import refresh
 
 PATH = Path(__file__).parents[2] / "bench" / "data" / "znver5-2.ftd"
 

@@ -13,7 +13,7 @@ import pytest
 from bench import gpu, tables
 from bench.common import ROOT, BenchError
 from bench.gpu import compare, fleet_file, skipped
-from fleet_tune.config import load_fleet
+from fleet_tune.config.fleet_file import load_fleet
 
 GPU = {"name": "a GPU", "target": {"kind": "cuda", "arch": "sm_90"}}
 

@@ -29,11 +29,11 @@ from bench.replay_runs import (
 )
 from bench.search_once import propose_once
 from bench.search_time import pair_figures
-from fleet_tune.dataset import OUTCOMES, Dataset, TaskData
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Outcome, Task, Workload
+from fleet_tune.records.dataset import OUTCOMES, Dataset, TaskData
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
-from policies.presets import PRESET_NAMES, preset
-from policies.sampling import enumerate_all
+from policies.search.methods import PRESET_NAMES, preset
+from policies.space.sampling import enumerate_all
 
 CPU = DeviceAbstraction("cpu", 2, 16, 32, 48 * 1024, 1024 * 1024, 32 * 1024 * 1024, 512e9, 40e9)
 

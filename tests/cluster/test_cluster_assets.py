@@ -34,7 +34,7 @@ def test_every_alert_has_a_test() -> None:
 def test_alerts_use_metrics_that_a_run_exports() -> None:
     from urllib.request import urlopen
 
-    from fleet_tune.metrics import Metrics
+    from fleet_tune.runs.metrics import Metrics
 
     metrics = Metrics(0)
     try:
@@ -55,7 +55,7 @@ def _rules() -> str:
 
 
 def test_unit_starts_a_command_that_exists() -> None:
-    from fleet_tune import cli_serve
+    from fleet_tune.cli import serve as cli_serve
 
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
@@ -68,7 +68,7 @@ def test_unit_starts_a_command_that_exists() -> None:
 
 
 def test_the_guide_names_options_that_exist() -> None:
-    from fleet_tune import cli_serve
+    from fleet_tune.cli import serve as cli_serve
 
     known = {option for action in cli_serve.parser()._actions for option in action.option_strings}
     commands = re.findall(r"^.*device serve (.*)$", (CLUSTER / "devices.md").read_text(), re.MULTILINE)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from devices.artifact import Artifact, TensorSpec
+from devices.protocol import Artifact, TensorSpec
 from fleet_tune.domain import Candidate
 
 MakeArtifact = Callable[..., Artifact]
@@ -30,7 +30,7 @@ def make_artifact(native_target: str) -> MakeArtifact:
     "allocate" (memory without end), "outside" (writes far out of bounds), "overwrite" (right, and zeroes its input, out
     of bounds of what it may write), "halt" (stops its own process).
     """
-    from devices.linking import link
+    from devices.builds.linking import link
     from devices.targets import parse_target
 
     libraries: dict[tuple[str, int], bytes] = {}
@@ -143,7 +143,7 @@ def _written(what: str, n: int) -> object:
 @pytest.fixture(scope="module")
 def server() -> Iterator[object]:
     """A device server of two threads, whose measurements stop at the rule's maximum."""
-    from devices.server import DeviceServer
+    from devices.server.server import DeviceServer
 
     with DeviceServer(threads=2) as running:
         yield running

@@ -1,4 +1,4 @@
-"""What every device promises (devices.device.Device), checked on the real, the simulated and the replayed one."""
+"""What every device promises (devices.protocol.Device), checked on the real, the simulated and the replayed one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from devices.artifact import Artifact, BuildRequest, MeasureRequest
-from devices.device import Device
-from devices.replay import ReplayDevice
-from devices.rpc_device import RpcDevice
-from devices.server import DeviceServer
-from devices.simulated import SIMULATED_CPU, Faults, SimulatedBuilder, SimulatedDevice
-from fleet_tune.config import DeviceConfig
-from fleet_tune.dataset import Dataset, task_data
+from devices.client.rpc_device import RpcDevice
+from devices.protocol import Artifact, BuildRequest, Device, MeasureRequest
+from devices.server.server import DeviceServer
+from devices.simulated.recorded import ReplayDevice
+from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedBuilder, SimulatedDevice
+from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import (
     Candidate,
     DeviceClass,
@@ -27,6 +25,7 @@ from fleet_tune.domain import (
     Workload,
 )
 from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.records.dataset import Dataset, task_data
 from fleet_tune.sketch import Choice, Sketch
 
 MakeArtifact = Callable[..., Artifact]

@@ -11,13 +11,13 @@ import pytest
 from tvm.s_tir import meta_schedule as ms
 
 from devices.metaschedule import RECORDS, assumed, read_database
-from devices.networks import workload_hash
-from devices.spaces import DesignSpace, parse_module
+from devices.networks.lowering import workload_hash
+from devices.sketches.spaces import DesignSpace, parse_module
 from devices.targets import parse_target, resolve_target
 from fleet_tune.domain import Candidate, DeviceClass, Task
 from fleet_tune.errors import TransferError
-from policies.sampling import sample
-from tests.devices.workloads import TARGETS, task
+from policies.space.sampling import sample
+from tests.helpers.workloads import TARGETS, task
 
 TARGET = resolve_target(TARGETS["avx512"], 2)
 

@@ -1,0 +1,240 @@
+"""Builds candidates in a warm, long-lived child process: a candidate that crashes or hangs LLVM costs itself only."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from devices.builds.cache import ArtifactCache, artifact_key, folder_here
+from devices.builds.worker import CACHED_TASKS, encode_task, over_memory, pass_options
+from devices.cuda import compiler as cuda_compiler
+from devices.host.child import Child
+from devices.host.limits import memory_total_bytes
+from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, TensorSpec
+from fleet_tune.domain import Measurement, Outcome
+from fleet_tune.errors import FleetTuneError, UserError
+
+# A child takes 0.2 GiB before its first build: with much less than this many builds would fail.
+MIN_BUILD_BYTES = 1 << 30
+MAX_BUILD_BYTES = 8 << 30
+
+
+class BuilderStartError(FleetTuneError):
+    """The child process could not be started: a fault of the installation, not of a candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTimings:
+    """Where the time of one build went, in seconds."""
+
+    schedule_secs: float
+    compile_secs: float
+    link_secs: float
+
+
+class BuildWorker:
+    """One warm child process that builds one candidate at a time.
+
+    ``artifacts``: folder of artifacts that were built before (see :mod:`devices.builds.cache`), None for none.
+    ``memory_limit_bytes``: memory that the child may take; a build that needs more fails. None for what
+    :func:`memory_limit` says where ``workers`` of them share this host. ``recycle_bytes``, ``recycle_builds``: the
+    child is replaced after a build that leaves more resident memory than this (or than half of its limit), and after so
+    many builds. ``start_timeout_secs``: how long a fresh child may take to be ready. ``module``: the module that the
+    child runs (tests give their own).
+
+    :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
+    and again after a crash, a timeout or a recycling, without being waited for: the next build waits for it.
+    """
+
+    def __init__(
+        self,
+        artifacts: Path | None = None,
+        workers: int = 1,
+        memory_limit_bytes: int | None = None,
+        recycle_bytes: int = 2 << 30,
+        recycle_builds: int = 2000,
+        start_timeout_secs: float = 120.0,
+        module: str = "devices.builds.worker",
+    ) -> None:
+        self._cache = ArtifactCache(folder_here(artifacts)) if artifacts is not None else None
+        self._memory_limit_bytes = memory_limit_bytes or memory_limit(memory_total_bytes(), workers)
+        self._recycle_bytes = min(recycle_bytes, self._memory_limit_bytes // 2)
+        self._recycle_builds = recycle_builds
+        self._builds = 0  # of the child that runs
+        self._start_timeout_secs = start_timeout_secs
+        self._module = module
+        self._turn = threading.Lock()
+        self._starting = threading.Lock()  # no child may start after close()
+        self._closed = False
+        self._child: Child | None = None
+        self._ready = False
+        self._known_tasks: OrderedDict[str, None] = OrderedDict()
+        self.last_timings: BuildTimings | None = None
+
+    def __enter__(self) -> BuildWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the current child, None before the first start."""
+        return self._child.pid if self._child else None
+
+    def start(self) -> None:
+        """Start the child if there is none, without waiting for it."""
+        with self._turn:
+            if self._child is None and not self._closed:
+                self._start()
+
+    def build(self, request: BuildRequest) -> BuildResult:
+        """Build one candidate; blocks for at most its timeout, on top of the start of a fresh child. One that was built
+        before is taken from the cache, with the build time that it had then.
+
+        Raises UserError where the build host lacks something (a linker for the target), BuilderStartError if no child
+        can be started, RuntimeError after :meth:`close`. Every fault of the candidate is a BuildFailure.
+        """
+        with self._turn:
+            if self._closed:
+                raise RuntimeError("the build worker is closed")
+            key = artifact_key(request, built_by(request.task.device_class.target)) if self._cache else ""
+            found = self._cache.find(key, request) if self._cache else None
+            if found is not None:
+                return found
+            result = self._build(self._ready_child(), request)
+            if self._cache is not None and isinstance(result, Artifact):
+                self._cache.store(key, result)
+            return result
+
+    def close(self) -> None:
+        """Kill the child, also in the middle of a build (whose caller gets a RuntimeError). May be called twice."""
+        with self._starting:
+            self._closed = True
+        if self._child is not None:
+            self._child.kill()
+
+    def _build(self, child: Child, request: BuildRequest) -> BuildResult:
+        started = time.monotonic()
+        try:
+            child.channel.send(self._message(request))
+            answer = child.channel.receive(request.timeout_secs)
+        except TimeoutError:
+            self._replace(child)
+            return _failure(request, Outcome.BUILD_TIMEOUT, started, f"no result within {request.timeout_secs:g} s")
+        except (EOFError, OSError):
+            obituary = child.obituary()
+            self._replace(child)
+            return _failure(request, Outcome.BUILD_ERROR, started, self._ended(obituary))
+        self._builds += 1
+        starved = answer["status"] == "error" and over_memory(answer["detail"])
+        grown = answer["resident_bytes"] > self._recycle_bytes
+        if starved or grown or self._builds >= self._recycle_builds:
+            self._replace(child)
+        match answer["status"]:
+            case "ok":
+                self.last_timings = BuildTimings(answer["schedule_secs"], answer["compile_secs"], answer["link_secs"])
+                return _artifact(request, answer)
+            case "user_error":
+                raise UserError(answer["problem"], answer["next_step"])
+            case _:
+                detail = self._ended(answer["detail"]) if starved else answer["detail"]
+                return _failure(request, Outcome.BUILD_ERROR, started, detail)
+
+    def _ended(self, reason: str) -> str:
+        if over_memory(reason):
+            return f"the build needed more than {self._memory_limit_bytes >> 20} MiB of memory ({reason})"
+        return f"the build process ended: {reason}"
+
+    def _message(self, request: BuildRequest) -> dict[str, Any]:
+        """The request as a msgpack map, with the task if the child does not have it (its cache evicts like ours)."""
+        task, candidate = request.task, request.candidate
+        known = task.id in self._known_tasks
+        self._known_tasks[task.id] = None
+        self._known_tasks.move_to_end(task.id)
+        if len(self._known_tasks) > CACHED_TASKS:
+            self._known_tasks.popitem(last=False)
+        return {
+            "task_id": task.id,
+            "task": None if known else encode_task(task),
+            "candidate": candidate and [candidate.sketch, candidate.sketch_id, list(candidate.decisions)],
+        }
+
+    def _start(self) -> Child:
+        with self._starting:
+            if self._closed:
+                raise RuntimeError("the build worker was closed during a build")
+            arguments = [f"--memory-limit={self._memory_limit_bytes}"]
+            self._child = Child(self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+        self._ready = False
+        self._builds = 0
+        self._known_tasks.clear()
+        return self._child
+
+    def _replace(self, child: Child) -> None:
+        child.kill()
+        self._start()
+
+    def _ready_child(self) -> Child:
+        child = self._child
+        if child is None or (self._ready and not child.alive()):  # died between two builds: no candidate's fault
+            if child is not None:
+                child.kill()
+            child = self._start()
+        if not self._ready:
+            try:
+                child.channel.receive(self._start_timeout_secs)
+            except (EOFError, OSError) as error:
+                if self._closed:
+                    raise RuntimeError("the build worker was closed during a build") from error
+                reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
+                child.kill()
+                self._child = None
+                raise BuilderStartError(f"the build process did not start: {reason}") from error
+            self._ready = True
+        return child
+
+
+@cache
+def built_by(target: str) -> str:
+    """What an artifact depends on beside its request: versions, options of code generation, the compiler of a GPU's
+    code."""
+    versions = {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
+    gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
+    return json.dumps([versions, pass_options(target), gpu], sort_keys=True)
+
+
+def memory_limit(total_bytes: int, workers: int) -> int:
+    """Bytes for each of ``workers`` children on a host (or in a control group) with ``total_bytes``: an equal part of
+    half of it, at least 1 GiB and at most 8 GiB. The rest is the search's and the devices'."""
+    return max(MIN_BUILD_BYTES, min(MAX_BUILD_BYTES, total_bytes // 2 // workers))
+
+
+def _artifact(request: BuildRequest, answer: Mapping[str, Any]) -> Artifact:
+    return Artifact(
+        task_id=request.task.id,
+        candidate=request.candidate,
+        library=answer["library"],
+        args=tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in answer["args"]),
+        original_args=tuple(TensorSpec(tuple(shape), dtype) for shape, dtype in answer["original_args"]),
+        outputs=tuple(answer["outputs"]),
+        packed=tuple(answer["packed"]),
+        trace=answer["trace"],
+        build_secs=answer["build_secs"],
+    )
+
+
+def _failure(request: BuildRequest, outcome: Outcome, started: float, detail: str) -> BuildFailure:
+    measurement = Measurement(outcome, build_secs=time.monotonic() - started, detail=detail)
+    return BuildFailure(request.task.id, request.candidate, "", measurement)

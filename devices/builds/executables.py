@@ -1,0 +1,221 @@
+"""Lowered networks as executables of TVM's virtual machine, with their weights beside them.
+
+The weights become arguments of ``main``, so that the library stays small and building it does not depend on their
+size. Where a schedule wants a weight in another layout, the re-layout is lifted out of ``main`` into a function of its
+own, which runs once, here, when the network is built: at run time it costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.s_tir import dlight
+
+from devices.cuda.compiler import PASS_OPTIONS, compiling_for
+from devices.protocol import TensorSpec
+from devices.targets import NATIVE, parse_target, resolve_target
+from fleet_tune.errors import UnsupportedModelError
+
+Array = npt.NDArray[Any]
+
+FIX_SHAPES = "leave what depends on the data (non-zero elements, unique values, boolean masks) out of the network"
+_TRANSFORM = "main_transform_params"
+
+
+@dataclass(frozen=True)
+class Executable:
+    """``module``: TVM's runtime module for the target, not yet linked. ``parameters``: the weights in the layouts that
+    ``main`` wants, in the order of its arguments after the inputs. ``lowered``: the IRModule that was built."""
+
+    module: Any
+    parameters: tuple[Array, ...]
+    lowered: Any
+
+
+def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
+    """Shapes and dtypes of Relax tensor types, tuples flattened.
+
+    Raises :class:`~fleet_tune.errors.UnsupportedModelError` for a shape that is not fixed.
+    """
+    specs: list[TensorSpec] = []
+    for kind in types:
+        if isinstance(kind, relax.TupleType):
+            specs.extend(tensor_specs(list(kind.fields)))
+        elif not has_fixed_shape(kind):
+            raise UnsupportedModelError(
+                f"the network has an input or output without a fixed shape: {str(kind).strip()}", FIX_SHAPES
+            )
+        else:
+            specs.append(TensorSpec(tuple(int(extent) for extent in kind.shape.values), str(kind.dtype)))
+    return tuple(specs)
+
+
+def has_fixed_shape(kind: Any) -> bool:
+    """Whether all extents of a Relax type's tensors are numbers; types that hold no tensor are fixed."""
+    if isinstance(kind, relax.TupleType):
+        return all(has_fixed_shape(field) for field in kind.fields)
+    if not isinstance(kind, relax.TensorType):
+        return True
+    shape = kind.shape
+    return isinstance(shape, relax.ShapeExpr) and all(isinstance(n, int | tvm.tirx.IntImm) for n in shape.values)
+
+
+def build(module: Any, target_text: str) -> Executable:
+    """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule stay as they are
+    on a CPU, and get TVM's default one on a GPU, where they could not run without."""
+    module, constants = _constants_to_parameters(module)
+    module = relax.transform.LiftTransformParams()(_split_layout_rewrites(module))
+    parameters = _transformed(_reachable(module, _TRANSFORM), constants)
+    main = _reachable(module, "main")
+    target = parse_target(target_text)
+    options = PASS_OPTIONS if target.kind.name == "cuda" else {}
+    with tvm.transform.PassContext(config=options), compiling_for(target_text):
+        compiled = _compile(main, target)
+    return Executable(compiled.mod, parameters, main)
+
+
+def calls(expression: Any) -> Iterator[Call]:
+    """All calls in a Relax function's body, in order, branches included."""
+    if isinstance(expression, Call):
+        yield expression
+    elif isinstance(expression, relax.SeqExpr):
+        for block in expression.blocks:
+            for binding in block.bindings:
+                yield from calls(binding.value)
+        yield from calls(expression.body)
+    elif isinstance(expression, relax.If):
+        yield from calls(expression.true_branch)
+        yield from calls(expression.false_branch)
+
+
+def kernel_calls(function: Any) -> list[Call]:
+    """A Relax function's calls of kernels, in order: ``args[0]`` is the kernel's variable, ``args[1]`` its inputs."""
+    return [
+        call for call in calls(function.body) if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
+    ]
+
+
+def _split_layout_rewrites(module: Any) -> Any:
+    """Splits each scheduled kernel that re-lays out a weight into the re-layout and the rest."""
+    scheduled: dict[Any, Any] = {}
+    others: dict[Any, Any] = {}
+    for variable, function in module.functions.items():
+        # TVM's pass fails on kernels of external code, which have no blocks.
+        plain = isinstance(function, tvm.tirx.PrimFunc) and not _re_lays_out(function)
+        (others if plain else scheduled)[variable] = function
+    split = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(scheduled, module.attrs))
+    return tvm.IRModule({**dict(split.functions.items()), **others}, module.attrs)
+
+
+def _re_lays_out(kernel: Any) -> bool:
+    return any("meta_schedule.layout_rewrite_preproc" in block.annotations for block in blocks(kernel.body))
+
+
+def blocks(statement: Any) -> Iterator[Any]:
+    """The blocks of a kernel that are reached through loops and sequences alone, outer ones first."""
+    if isinstance(statement, tvm.s_tir.SBlockRealize):
+        yield statement.block
+        yield from blocks(statement.block.body)
+    elif isinstance(statement, tvm.tirx.SeqStmt):
+        for part in statement.seq:
+            yield from blocks(part)
+    elif isinstance(statement, tvm.tirx.For):
+        yield from blocks(statement.body)
+
+
+def _reachable(module: Any, name: str) -> Any:
+    """The function ``name`` and the kernels it calls."""
+    main = module.get_global_var(name)
+    used = [main, *(call.args[0] for call in kernel_calls(module[main]))]
+    return tvm.IRModule({variable: module[variable] for variable in used}, module.attrs)
+
+
+def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
+    """The lowered network as a function of arrays on this machine's CPU (to check numbers, not to be fast)."""
+    target = json.loads(resolve_target(NATIVE))
+    # Building takes as long as running: without the late optimisations it is a third faster.
+    executable = build(module, json.dumps({**target, "opt-level": 1}))
+    machine = relax.VirtualMachine(tvm.runtime.Executable(executable.module), tvm.cpu())
+    parameters = [tvm.runtime.tensor(array) for array in executable.parameters]
+
+    def run(*inputs: Array) -> tuple[Array, ...]:
+        return flatten(machine["main"](*(tvm.runtime.tensor(np.asarray(x, order="C")) for x in inputs), *parameters))
+
+    return run
+
+
+def flatten(result: Any) -> tuple[Array, ...]:
+    """The tensors of a virtual machine's result as arrays, nested tuples flattened."""
+    if hasattr(result, "numpy"):
+        return (result.numpy(),)
+    return tuple(array for item in result for array in flatten(item))
+
+
+@mutator
+class _Binder(PyExprMutator):  # type: ignore[misc]
+    """Replaces every constant by a new parameter."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.variables: list[Any] = []
+        self.arrays: list[Any] = []
+
+    def visit_generic_const_(self, constant: GenericConst) -> Any:
+        if not hasattr(constant.value, "numpy"):
+            return constant
+        # One for each use: the layout of a weight is chosen by the kernel that reads it.
+        variable = relax.Var(f"param_{len(self.variables)}", constant.ty)
+        self.variables.append(variable)
+        self.arrays.append(constant.value)
+        return variable
+
+
+def _constants_to_parameters(module: Any) -> tuple[Any, list[Any]]:
+    function = module["main"]
+    binder = _Binder(module)
+    body = binder.visit_expr(function.body)
+    with_parameters = relax.Function(
+        [*function.params, *binder.variables], body, function.ret_ty, function.is_pure, function.attrs
+    ).with_attr("num_input", len(function.params))
+    result = tvm.IRModule(dict(module.functions.items()), module.attrs)
+    result.update_func(module.get_global_var("main"), with_parameters)
+    return result, binder.arrays
+
+
+def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
+    """Runs the lifted re-layout on this machine."""
+    executable = _compile(module, parse_target(resolve_target(NATIVE)))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    # The function takes and returns tuples of tensors.
+    return tuple(tensor.numpy() for tensor in machine[_TRANSFORM](constants))
+
+
+def _compile(module: Any, target: tvm.target.Target) -> Any:
+    transform = relax.transform
+    pipeline = [
+        transform.RewriteDataflowReshape(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        transform.StaticPlanBlockMemory(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]
+    if target.kind.name != "llvm":
+        rules = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction, dlight.gpu.GeneralReduction)
+        pipeline.insert(0, dlight.ApplyDefaultSchedule(*(rule() for rule in rules), dlight.gpu.Fallback()))
+    with target:
+        return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(pipeline))

@@ -1,0 +1,168 @@
+"""The child process of :class:`devices.builds.builder.BuildWorker`: schedules, compiles and links, one request at a
+time.
+
+Run as ``python -m devices.builds.worker``. TVM is imported once; the design spaces of recent tasks stay in memory. A
+request names a task by its id; the task itself comes with the first request for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import resource
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from devices.cuda import compiler as cuda_compiler
+from devices.failures import last_line
+from devices.host.child import Channel, parent_channel, read_in_background, without_torch
+from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.errors import UserError
+
+# A task's design space holds a TVM schedule for each sketch: about a megabyte each.
+CACHED_TASKS = 64
+# The checks of arguments at every call are a fifth of the code that LLVM has to compile; ours fit.
+_PASS_OPTIONS = {"tirx.disable_assert": True}
+# How TVM, LLVM and Python say that an allocation failed.
+_MEMORY_WORDS = ("out of memory", "allocation failed", "bad_alloc", "memoryerror", "cannot allocate memory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
+    limit_memory(parser.parse_args().memory_limit)
+    channel = parent_channel()
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    read_in_background(channel, requests.put)
+    without_torch()
+    serve(channel, requests.get, Compiler())
+
+
+def serve(channel: Channel, next_request: Callable[[], dict[str, Any]], compiler: Compiler) -> None:
+    """Answer requests until the process is killed."""
+    channel.send({"ready": True})
+    while True:
+        request = next_request()
+        started = time.perf_counter()
+        try:
+            answer = compiler.build(request)
+        except UserError as error:
+            answer = {"status": "user_error", "problem": error.problem, "next_step": error.next_step}
+        except Exception as error:
+            answer = {"status": "error", "detail": last_line(error)}
+        answer["build_secs"] = time.perf_counter() - started
+        answer["resident_bytes"] = resident_bytes()
+        channel.send(answer)
+
+
+class Compiler:
+    """Design spaces by task, and the way from a candidate to a library."""
+
+    def __init__(self) -> None:
+        # Slow to import: the worker is ready when it has done so.
+        from devices.builds import linking
+        from devices.sketches import intrinsics, spaces
+        from devices.targets import NATIVE, resolve_target
+
+        self._load_intrinsics = intrinsics.load_intrinsics
+        self._load_intrinsics(resolve_target(NATIVE))  # most likely needed, and better now than in the first build
+        self._spaces = spaces
+        self._link = linking.link
+        self._compiling_for = cuda_compiler.compiling_for
+        self._tasks: OrderedDict[str, Task] = OrderedDict()
+        self._space_by_task: dict[str, spaces.DesignSpace] = {}
+
+    def build(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request: library, arguments and trace. Raises whatever TVM or the design space raises."""
+        import tvm
+
+        from devices.targets import parse_target
+
+        started = time.perf_counter()
+        task = self._task(request)
+        if request["candidate"] is None:
+            scheduled = self._spaces.unscheduled(task)
+        else:
+            sketch, sketch_id, decisions = request["candidate"]
+            candidate = Candidate(task.id, sketch, sketch_id, tuple(decisions))
+            scheduled = self._space(task).schedule(candidate)
+        scheduled_at = time.perf_counter()
+        target = task.device_class.target
+        with tvm.transform.PassContext(config=pass_options(target)), self._compiling_for(target):
+            module = tvm.tirx.build(scheduled.module, target=parse_target(target))
+        compiled_at = time.perf_counter()
+        library = self._link(module, target)
+        return {
+            "status": "ok",
+            "library": library,
+            "args": [[list(spec.shape), spec.dtype] for spec in scheduled.args],
+            "original_args": [[list(spec.shape), spec.dtype] for spec in scheduled.original_args],
+            "outputs": list(scheduled.outputs),
+            "packed": list(scheduled.packed),
+            "trace": scheduled.trace,
+            "schedule_secs": scheduled_at - started,
+            "compile_secs": compiled_at - scheduled_at,
+            "link_secs": time.perf_counter() - compiled_at,
+        }
+
+    def _task(self, request: dict[str, Any]) -> Task:
+        """The task of a request: remembered, or sent along."""
+        task_id = request["task_id"]
+        if request["task"] is not None:
+            task = decode_task(request["task"])
+            self._load_intrinsics(task.device_class.target)
+            self._tasks[task_id] = task
+            if len(self._tasks) > CACHED_TASKS:
+                forgotten, _ = self._tasks.popitem(last=False)
+                self._space_by_task.pop(forgotten, None)
+        self._tasks.move_to_end(task_id)
+        return self._tasks[task_id]
+
+    def _space(self, task: Task) -> Any:
+        if task.id not in self._space_by_task:
+            self._space_by_task[task.id] = self._spaces.DesignSpace(task)
+        return self._space_by_task[task.id]
+
+
+def encode_task(task: Task) -> dict[str, Any]:
+    """A task as a msgpack map."""
+    workload, device_class = task.workload, task.device_class
+    return {
+        "workload": [workload.hash, workload.name, workload.flop, workload.module],
+        "device_class": [device_class.name, device_class.target],
+        "weight": task.weight,
+    }
+
+
+def decode_task(message: dict[str, Any]) -> Task:
+    return Task(Workload(*message["workload"]), DeviceClass(*message["device_class"]), message["weight"])
+
+
+def pass_options(target: str) -> dict[str, Any]:
+    """What TVM's passes are told when a kernel for a canonical ``target`` is built."""
+    return {**_PASS_OPTIONS, **(cuda_compiler.PASS_OPTIONS if json.loads(target)["kind"] == "cuda" else {})}
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Let allocations of this process fail beyond ``limit_bytes`` of private memory (code and mapped files do not
+    count): a build that needs more fails, and does not take the host's memory."""
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def over_memory(text: str) -> bool:
+    """Whether an error's text, or a process' last words, say that memory was refused."""
+    return any(words in text.lower() for words in _MEMORY_WORDS)
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+if __name__ == "__main__":
+    main()

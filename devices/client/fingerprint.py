@@ -1,0 +1,167 @@
+"""What a device is and what it can do, probed when it joins."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.target import codegen
+
+from devices.client import probe_kernels
+from devices.client.probe_kernels import ProbeKernel
+from devices.client.workbench import Workbench
+from devices.host.machine import parse_size
+from devices.protocol import TensorSpec
+from devices.targets import architecture, parse_target, vector_bits
+from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
+
+TIMEOUT_SECS = 120.0
+# Single runs of a millisecond or two: on a shared machine one of so many is undisturbed.
+_REPEATS = 30
+_MEBIBYTE = 1 << 20
+# Each tensor of the bandwidth probe is as large as the last-level cache, within these limits.
+_TRIAD_BYTES = (16 * _MEBIBYTE, 128 * _MEBIBYTE)
+# TVM's number of the attribute; its Python class has no name for it.
+_MAX_REGISTERS_PER_BLOCK = 9
+# Where the kernel of the device does not tell cache sizes: the smallest that CPUs of the last ten years have.
+_ASSUMED_CACHES = {"1": 32 << 10, "2": 256 << 10}
+
+_log = logging.getLogger(__name__)
+
+
+def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> Fingerprint:
+    """Fingerprint of the device behind ``bench``; blocks for about a second on a server, longer on a board.
+
+    ``threads``: threads that the fleet file asks for, checked against what the server runs kernels on.
+    """
+    says = describe(bench)
+    actual = says["threads"]
+    if threads is not None and bench.kind == "cpu" and threads != actual:
+        _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
+    cores, lanes = _parallelism(bench, device_class.target, actual)
+    kernel = _reference_kernel(device_class.target, cores, lanes)
+    secs = _reference_secs(bench, kernel)
+    limits = _cuda_limits(bench.device) if bench.kind == "cuda" else _cpu_limits(device_class.target, says["caches"])
+    abstraction = DeviceAbstraction(
+        kind=bench.kind,
+        cores=cores,
+        lanes=lanes,
+        peak_flops=kernel.work / secs,
+        bandwidth_bytes=bandwidth_bytes(bench, device_class.target, lanes, limits["l3_bytes"] or limits["l2_bytes"]),
+        **limits,
+    )
+    return Fingerprint(
+        device_class=device_class,
+        abstraction=abstraction,
+        cpu_model=says["cpu_model"],
+        threads=actual,
+        tvm_version=says["tvm_version"],
+        reference_secs=secs,
+    )
+
+
+def reference_secs(bench: Workbench, target: str) -> float:
+    """Seconds of one run of the reference kernel, the one of the fingerprint; blocks for about 0.1 s."""
+    threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
+    return _reference_secs(bench, _reference_kernel(target, *_parallelism(bench, target, threads)))
+
+
+def _parallelism(bench: Workbench, target: str, threads: int) -> tuple[int, int]:
+    """Cores (or multiprocessors) and lanes of a vector (or threads of a warp) that the reference kernel is made for."""
+    if bench.kind == "cuda":
+        return int(bench.device.multi_processor_count), int(bench.device.warp_size)
+    return threads, vector_bits(target) // 32
+
+
+# Compiled once for each kind of device that this process knows.
+_reference_kernel = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
+
+
+def _reference_secs(bench: Workbench, kernel: ProbeKernel) -> float:
+    tensors = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
+    return run_secs(bench, kernel, tensors)
+
+
+def describe(bench: Workbench) -> dict[str, Any]:
+    """What the device's server says of its machine (see :func:`devices.server.sessions.describe`).
+
+    A plain TVM RPC server is asked for the number of its threads, and for the files of its kernel about its caches.
+    """
+    session = bench.session
+    if session.ours:
+        description: dict[str, Any] = json.loads(session.function("fleet_tune.describe")())
+        description["threads"] = description["threads"] or int(session.function("runtime.NumThreads")())
+        return description
+    caches: dict[str, int] = {}
+    for index in range(8):
+        folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
+        try:
+            kind, level, size = (_text(session.download(f"{folder}/{name}")) for name in ("type", "level", "size"))
+            if kind != "Instruction":
+                caches[level] = parse_size(size)
+        except (ValueError, RuntimeError, OSError):
+            break
+    return {
+        "cpu_model": "unknown",
+        "threads": int(session.function("runtime.NumThreads")()),
+        "tvm_version": "unknown",
+        "caches": caches,
+    }
+
+
+def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any]) -> float:
+    """Best of many short timings of a probe kernel: what the device can do, not what others left of it."""
+    module = bench.load(kernel.library)
+    timer = module.time_evaluator("main", bench.device, number=1, repeat=_REPEATS)
+    return float(min(timer(*tensors).results))
+
+
+def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int) -> float:
+    """Bytes per second of main memory with all cores, by a triad over tensors that do not fit the caches."""
+    low, high = _TRIAD_BYTES
+    elements = min(max(cache_bytes, low), high) // (4 * probe_kernels.CHUNK) * probe_kernels.CHUNK
+    make = bench.load(probe_kernels.fill(target, elements, lanes).library)
+    tensors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
+    for tensor in tensors:
+        make["main"](tensor)
+    kernel = probe_kernels.triad(target, elements, lanes)
+    return kernel.work / run_secs(bench, kernel, tensors)
+
+
+def vector_registers(target: str) -> int:
+    """Vector registers of a core: 32 with AVX-512 and on 64-bit ARM, 16 on other x86 CPUs."""
+    if architecture(target) in ("aarch64", "arm64"):
+        return 32
+    return 32 if codegen.target_has_features("avx512f", parse_target(target)) else 16
+
+
+def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:
+    if not caches.keys() >= _ASSUMED_CACHES.keys():
+        _log.warning("the device does not tell its cache sizes: assuming %s bytes by level", _ASSUMED_CACHES)
+    known = {**_ASSUMED_CACHES, **caches}
+    return {
+        "registers": vector_registers(target),
+        "l1_bytes": known["1"],
+        "l2_bytes": known["2"],
+        "l3_bytes": known.get("3", 0),
+    }
+
+
+def _cuda_limits(device: Any) -> dict[str, int]:
+    return {
+        "registers": int(device._GetDeviceAttr(device.dlpack_device_type(), device.index, _MAX_REGISTERS_PER_BLOCK)),
+        "l1_bytes": int(device.max_shared_memory_per_block),
+        "l2_bytes": int(device.l2_cache_size_bytes),
+        "l3_bytes": 0,
+        "max_threads_per_block": int(device.max_threads_per_block),
+    }
+
+
+def _text(content: bytes) -> str:
+    """A sysfs file as a server sends it: some send it padded with zeros to the size that sysfs pretends."""
+    return content.rstrip(b"\0").decode().strip()

@@ -1,0 +1,113 @@
+"""Kernels that show what a device can do: one that only multiplies and adds in registers, one that only moves memory.
+
+Both are compiled for the device's target like any candidate and run over the same path, so that they work for every
+device that candidates work for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+
+from devices.builds.linking import link
+from devices.cuda.compiler import compiling_for
+from devices.targets import parse_target
+
+# Independent sums per core: more than latency x units of any FMA pipeline (4 x 2 on x86 and ARM servers).
+_SUMS = 12
+_STEPS = 2048
+_CUDA_THREADS = 256
+_CUDA_SUMS = 16
+# Elements that one parallel step of the memory kernels takes; sizes are multiples of it.
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class ProbeKernel:
+    """A library whose ``main`` runs over float32 tensors of ``shapes``; ``work`` is its FLOP or bytes per run."""
+
+    library: bytes
+    shapes: tuple[tuple[int, ...], ...]
+    work: float
+
+
+def arithmetic(target: str, cores: int, lanes: int) -> ProbeKernel:
+    """``C[p, j] = sum_k A[j] * B[k]`` with the sums over ``j`` in registers; ``work`` in FLOP.
+
+    ``cores``: CPU threads or multiprocessors; ``lanes``: float32 values of a vector register, or threads of a warp.
+    """
+    cuda = parse_target(target).kind.name == "cuda"
+    width = _CUDA_THREADS * _CUDA_SUMS if cuda else _SUMS * lanes
+    rows = cores * (64 if cuda else 256)
+    a = te.placeholder((width,), name="A")
+    b = te.placeholder((_STEPS,), name="B")
+    k = te.reduce_axis((0, _STEPS), name="k")
+    c = te.compute((rows, width), lambda _p, j: te.sum(a[j] * b[k], axis=k), name="C")
+    schedule = Schedule(_module(te.create_prim_func([a, b, c])))
+    block = schedule.get_sblock("C")
+    local = schedule.cache_write(block, 0, "local")
+    p, j, step = schedule.get_loops(block)
+    if cuda:
+        _, outer = schedule.split(j, [_CUDA_SUMS, _CUDA_THREADS])
+        inner = schedule.get_loops(block)[1]
+        schedule.reorder(p, outer, step, inner)
+        schedule.bind(p, "blockIdx.x")
+        schedule.bind(outer, "threadIdx.x")
+        schedule.reverse_compute_at(local, outer)
+        schedule.unroll(inner)
+        schedule.decompose_reduction(block, step)
+    else:
+        sums, lane = schedule.split(j, [_SUMS, lanes])
+        schedule.reorder(p, step, sums, lane)
+        schedule.parallel(p)
+        schedule.unroll(sums)
+        schedule.vectorize(lane)
+        schedule.reverse_compute_at(local, p)
+        schedule.decompose_reduction(block, step)
+        schedule.vectorize(schedule.split(schedule.get_loops(local)[-1], [None, lanes])[1])
+    return ProbeKernel(_compile(schedule, target), ((width,), (_STEPS,), (rows, width)), 2.0 * rows * width * _STEPS)
+
+
+def triad(target: str, elements: int, lanes: int) -> ProbeKernel:
+    """``C[i] = A[i] + 3 * B[i]``; ``elements``: a multiple of CHUNK; ``work`` in bytes, as STREAM counts them."""
+    cuda = parse_target(target).kind.name == "cuda"
+    a = te.placeholder((elements,), name="A")
+    b = te.placeholder((elements,), name="B")
+    c = te.compute((elements,), lambda i: a[i] + b[i] * 3.0, name="C")
+    schedule = Schedule(_module(te.create_prim_func([a, b, c])))
+    _spread(schedule, "C", cuda, lanes)
+    return ProbeKernel(_compile(schedule, target), ((elements,),) * 3, 12.0 * elements)
+
+
+def fill(target: str, elements: int, lanes: int) -> ProbeKernel:
+    """``A[i] = 1``: makes the pages of a fresh tensor real before they are read."""
+    cuda = parse_target(target).kind.name == "cuda"
+    a = te.compute((elements,), lambda _i: te.const(1.0, "float32"), name="A")
+    schedule = Schedule(_module(te.create_prim_func([a])))
+    _spread(schedule, "A", cuda, lanes)
+    return ProbeKernel(_compile(schedule, target), ((elements,),), 4.0 * elements)
+
+
+def _spread(schedule: Schedule, name: str, cuda: bool, lanes: int) -> None:
+    """Run an element-wise block on all cores, vectorised."""
+    (i,) = schedule.get_loops(schedule.get_sblock(name))
+    if cuda:
+        blocks, threads = schedule.split(i, [None, _CUDA_THREADS])
+        schedule.bind(blocks, "blockIdx.x")
+        schedule.bind(threads, "threadIdx.x")
+    else:
+        chunks, _, lane = schedule.split(i, [None, CHUNK // lanes, lanes])
+        schedule.parallel(chunks)
+        schedule.vectorize(lane)
+
+
+def _module(function: tvm.tirx.PrimFunc) -> tvm.IRModule:
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
+def _compile(schedule: Schedule, target: str) -> bytes:
+    with compiling_for(target):
+        return link(tvm.tirx.build(schedule.mod, target=parse_target(target)), target)

@@ -1,0 +1,327 @@
+"""An open TVM RPC session in which every wait has a deadline.
+
+TVM's RPC client blocks in native code for as long as the server takes, and offers no way out. Here a watchdog shuts the
+connection down at the deadline, so that the blocked call fails at once. (Its socket is found among this process'
+descriptors when it is connected; a duplicate is kept, which stays valid whatever TVM does with its own.)
+
+A server of ours is also watched on a second connection while a call takes long: one that is stopped, or behind a
+network that swallows everything, is noticed in seconds and not at the deadline of the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import rpc
+
+from devices.builds.linking import LinkerError
+from devices.failures import last_line
+from devices.wire import handshake
+from devices.wire.handshake import HandshakeError
+from devices.wire.linking_there import NO_LINKER
+
+# A call that takes longer than this has its server asked for a sign of life, every second.
+_WATCHED_AFTER_SECS = 2.0
+_PING_SECS = 1.0
+_SILENCE_SECS = 3.0
+_ALIVE_SECS = 5.0
+
+
+def _no_linker(detail: str) -> LinkerError:
+    return LinkerError(
+        f"neither the build host nor the device can link for it ({detail})",
+        "install a linker on the build host (binutils-aarch64-linux-gnu for 64-bit ARM, lld, or the Python package "
+        "ziglang), or binutils on the device",
+    )
+
+
+class SessionLostError(Exception):
+    """The session is gone: the other side closed or crashed, or could not be reached."""
+
+
+class SessionTimeoutError(SessionLostError):
+    """The other side did not answer within the deadline, and the session was given up."""
+
+
+class RpcSession:
+    """One session with a TVM RPC server, ours or a plain one.
+
+    ``timeout_secs``: deadline for connecting; a server that is busy with another client is waited for as long.
+    ``plain_secs``: what a plain server is asked to end the session after, whatever it does then. ``name``: under which
+    our own server knows this client (see :mod:`devices.wire.handshake`).
+
+    Raises SessionLostError if nobody listens, SessionTimeoutError past the deadline.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str = "",
+        timeout_secs: float = 10.0,
+        plain_secs: float | None = None,
+        name: str = "",
+    ) -> None:
+        self._socket: socket.socket | None = None
+        self._watched: socket.socket | None = None
+        self._dog = _Watchdog(self)
+        deadline = time.monotonic() + timeout_secs
+        try:
+            self.ours = self._watch(host, port, timeout_secs)
+            options = f"{key} -name={name}" if name and self.ours else key
+            with _connecting_alone(deadline):
+                self._others = _sockets_to(self._peer)
+                with self.deadline(max(0.1, deadline - time.monotonic())):
+                    lifetime_secs = 0 if self.ours or plain_secs is None else plain_secs
+                    self._session = rpc.connect(self._peer[0], port, options, session_timeout=lifetime_secs)
+                self._socket = self._find_socket()
+            handshake.detect_cut(self._socket)
+        except BaseException:
+            self.close()
+            raise
+        self._started = time.monotonic()
+
+    @property
+    def age_secs(self) -> float:
+        return time.monotonic() - self._started
+
+    def function(self, name: str) -> Any:
+        """A packed function of the other side."""
+        return self._session.get_function(name)
+
+    def device(self, kind: str) -> Any:
+        """The other side's first device of a kind (``"cpu"``, ``"cuda"``)."""
+        return self._session.device(kind, 0)
+
+    def load(self, library: bytes, name: str) -> Any:
+        """Upload a shared object under ``name``, which must be new (overwriting a loaded one crashes the session),
+        load it, and remove the file again."""
+        self._session.upload(bytearray(library), name)
+        try:
+            return self._session.load_module(name)
+        finally:
+            with contextlib.suppress(Exception):  # the session may be the reason that loading failed
+                self._session.remove(name)
+
+    def load_objects(self, archive: bytes, name: str) -> Any:
+        """Upload an archive of object files under ``name``, which must be new, have the other side link and load it.
+
+        Raises LinkerError where it has nothing to link with, RuntimeError where linking or loading fails.
+        """
+        if not self.ours:
+            try:
+                return self.load(archive, f"{name}.tar")  # TVM's own server links with its host's C++ compiler
+            except RuntimeError as error:
+                raise _no_linker(last_line(error)) from error
+        self._session.upload(bytearray(archive), f"{name}.tar")
+        try:
+            problem = str(self.function("fleet_tune.link")(f"{name}.tar", f"{name}.so"))
+            if problem:
+                raise _no_linker(problem) if problem == NO_LINKER else RuntimeError(problem)
+            return self._session.load_module(f"{name}.so")
+        finally:
+            for suffix in (".tar", ".so"):
+                with contextlib.suppress(Exception):
+                    self._session.remove(f"{name}{suffix}")
+
+    def download(self, path: str) -> bytes:
+        """A file of the other side. TVM's own servers take absolute paths too."""
+        return bytes(self._session.download(path))
+
+    @contextmanager
+    def deadline(self, timeout_secs: float) -> Iterator[None]:
+        """Run calls on the session; cut it if they take longer, or if the server shows no sign of life meanwhile.
+
+        Raises SessionTimeoutError past the deadline, SessionLostError if the session is found dead after an error; any
+        other exception of the calls passes through, and the session is still good.
+        """
+        with self._dog.guarding(timeout_secs) as guard:
+            try:
+                yield
+            except SessionLostError:
+                raise
+            except Exception as error:
+                guard.over()
+                if guard.silent:
+                    raise SessionLostError(f"the server gave no sign of life for {_SILENCE_SECS:g} s") from error
+                if guard.late:
+                    raise SessionTimeoutError(f"no answer within {timeout_secs:g} s") from error
+                if not self.alive():
+                    raise SessionLostError(last_line(error)) from error
+                raise
+
+    def alive(self) -> bool:
+        """Whether the session still answers (False while connecting)."""
+        if self._socket is None:
+            return False
+        with self._dog.guarding(_ALIVE_SECS):
+            try:
+                self._session.get_function("tvm.rpc.server.upload")
+            except Exception:
+                return False
+        return True
+
+    def cut(self) -> None:
+        """Shut the connection down; calls in flight fail. The session is lost."""
+        found = [self._socket] if self._socket else [socket.socket(fileno=os.dup(fd)) for fd in self._new_sockets()]
+        for connection in found:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            if connection is not self._socket:
+                connection.close()
+
+    def close(self) -> None:
+        """End the session in order, as far as the other side plays along."""
+        self._dog.end()
+        self.cut()
+        for connection in (self._socket, self._watched):
+            if connection is not None:
+                connection.close()
+
+    def gives_sign_of_life(self, timeout_secs: float) -> bool:
+        """Whether the server answers on the second connection, or there is none to ask on."""
+        if self._watched is None:
+            return True
+        try:
+            self._watched.settimeout(timeout_secs)
+            self._watched.sendall(b"?")
+            return self._watched.recv(1) == b"?"
+        except OSError:
+            return False
+
+    def _watch(self, host: str, port: int, timeout_secs: float) -> bool:
+        """Reach the server, learn whether it is one of ours, and keep the connection to one that is."""
+        try:
+            connection = socket.create_connection((host, port), timeout=timeout_secs)
+        except TimeoutError as error:
+            raise SessionTimeoutError(f"no connection to {host}:{port} within {timeout_secs:g} s") from error
+        except OSError as error:
+            raise SessionLostError(f"no connection to {host}:{port}: {error.strerror or error}") from error
+        ours = False
+        try:
+            self._peer = connection.getpeername()
+            ours = handshake.watch(connection)
+            if ours:
+                self._watched = connection
+            return ours
+        except TimeoutError as error:
+            raise SessionTimeoutError(f"{host}:{port} did not answer within {timeout_secs:g} s") from error
+        except (OSError, HandshakeError) as error:
+            raise SessionLostError(f"{host}:{port} is no TVM RPC server, or it ended: {error}") from error
+        finally:
+            if not ours:
+                connection.close()
+
+    def _find_socket(self) -> socket.socket:
+        found = self._new_sockets()
+        if not found:
+            raise SessionLostError("the connection is gone as soon as it was made")
+        return socket.socket(fileno=os.dup(max(found)))
+
+    def _new_sockets(self) -> set[int]:
+        return _sockets_to(self._peer) - self._others if hasattr(self, "_others") else set()
+
+
+class _Guard:
+    """One guarded stretch of calls. ``late``, ``silent``: why the session was cut in it."""
+
+    def __init__(self, timeout_secs: float) -> None:
+        self.begun = time.monotonic()
+        self.limit = self.begun + timeout_secs
+        self.late = self.silent = False
+        self.active = True
+
+    def over(self) -> None:
+        self.active = False
+
+
+class _Watchdog:
+    """A thread that cuts ``session`` when a guarded stretch takes too long. One thread for the whole session: starting
+    one for every call would cost more than the call."""
+
+    def __init__(self, session: RpcSession) -> None:
+        self._session = session
+        self._changed = threading.Condition()
+        self._guards: list[_Guard] = []
+        self._ended = False
+        self._wakes_at = 0.0
+        threading.Thread(target=self._run, name="rpc-watchdog", daemon=True).start()
+
+    @contextmanager
+    def guarding(self, timeout_secs: float) -> Iterator[_Guard]:
+        guard = _Guard(timeout_secs)
+        with self._changed:
+            self._guards.append(guard)
+            if guard.limit < self._wakes_at:
+                self._changed.notify()
+        try:
+            yield guard
+        finally:
+            with self._changed:
+                guard.over()
+                self._guards.remove(guard)
+
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                next_limit = min((guard.limit for guard in self._guards if guard.active), default=now + _PING_SECS)
+                self._wakes_at = min(now + _PING_SECS, max(now, next_limit))
+                if not self._ended:
+                    self._changed.wait(self._wakes_at - now)
+                if self._ended:
+                    return
+                now = time.monotonic()
+                active = [guard for guard in self._guards if guard.active]
+                late = [guard for guard in active if now >= guard.limit]
+                long = [guard for guard in active if now - guard.begun > _WATCHED_AFTER_SECS]
+            silent = not late and bool(long) and not self._session.gives_sign_of_life(_SILENCE_SECS)
+            with self._changed:  # a call that has ended meanwhile is left in peace
+                overdue = [guard for guard in (long if silent else late) if guard.active]
+                for guard in overdue:
+                    guard.late, guard.silent = not silent, silent
+                    guard.over()
+                if overdue:
+                    self._session.cut()
+
+
+# Sockets to one address are told apart by when they appear: one connection is made at a time.
+_connecting = threading.Lock()
+
+
+@contextmanager
+def _connecting_alone(deadline: float) -> Iterator[None]:
+    if not _connecting.acquire(timeout=max(0.1, deadline - time.monotonic())):
+        raise SessionTimeoutError("another connection of this process was being made all the time")
+    try:
+        yield
+    finally:
+        _connecting.release()
+
+
+def _sockets_to(peer: Any) -> set[int]:
+    """Descriptors of this process that are sockets connected to ``peer``."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            duplicate = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue  # the descriptor of the listing itself, or closed meanwhile
+        with duplicate, contextlib.suppress(OSError):
+            if duplicate.getpeername()[:2] == peer[:2]:
+                found.add(int(name))
+    return found

@@ -1,0 +1,102 @@
+"""What lies on a device in one session: the tensors of recent tasks, and loaded kernels.
+
+All of it vanishes with the session, and is made anew from the same seeds in the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+
+from devices.client.session import RpcSession
+from devices.protocol import Artifact, TensorSpec
+from devices.timing.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
+from devices.wire.linking_there import is_archive
+
+
+class Workbench:
+    """Tensors and kernels on a device, over one session.
+
+    ``cache_bytes``: tensors of the tasks used last are kept up to this size, those of the task in use in any case.
+    Every method blocks on the device: call it inside ``session.deadline``.
+    """
+
+    def __init__(self, session: RpcSession, kind: str, cache_bytes: int) -> None:
+        self.session = session
+        self.kind = kind
+        self.device = session.device(kind)
+        self._cache_bytes = cache_bytes
+        self._tensors: OrderedDict[tuple[str, bool], list[Any]] = OrderedDict()
+        self._sizes: dict[tuple[str, bool], int] = {}
+        self._names = itertools.count()
+        self._rng = np.random.default_rng(0)
+        self._spacer: Any = None
+
+    def load(self, library: bytes) -> Any:
+        """The library as a module of the device's server, linked there if it is an archive of objects."""
+        name = f"kernel-{next(self._names)}"
+        if is_archive(library):
+            return self.session.load_objects(library, name)
+        return self.session.load(library, f"{name}.so")
+
+    def empty(self, spec: TensorSpec) -> Any:
+        return tvm.runtime.empty(spec.shape, spec.dtype, self.device)
+
+    def tensors(self, artifact: Artifact, positive: bool) -> list[Any]:
+        """Tensors of the task's original arguments: seeded inputs, zeroed outputs (see :func:`make_inputs`)."""
+        key = (artifact.task_id, positive)
+        if key not in self._tensors:
+            size = sum(nbytes(spec) for spec in artifact.original_args)
+            self._make_room(size)
+            arrays = make_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive)
+            self._tensors[key] = [tvm.runtime.tensor(array, self.device) for array in arrays]
+            self._sizes[key] = size
+        self._tensors.move_to_end(key)
+        return list(self._tensors[key])
+
+    def forget(self, task_id: str) -> None:
+        """Make the task's tensors anew when they are needed next."""
+        for key in ((task_id, False), (task_id, True)):
+            if self._tensors.pop(key, None) is not None:
+                del self._sizes[key]
+
+    def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
+        """Tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own functions."""
+        tensors = self.tensors(artifact, positive)
+        for index in artifact.packed:
+            packed = self.empty(artifact.args[index])
+            module[f"pack_{index}"](tensors[index], packed)
+            tensors[index] = packed
+        return tensors
+
+    def place_anew(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
+        """What :meth:`arguments` gives, with the task's tensors in other memory than before."""
+        # What was there before is let go only at the end, or the new tensors would take its place; and behind a space
+        # of another size each time, since two places would be taken in turn otherwise.
+        before = self._tensors.get((artifact.task_id, positive)), self._spacer
+        self.forget(artifact.task_id)
+        self._spacer = self.empty(TensorSpec((int(self._rng.integers(1, 65)) * 1024,), "float32"))
+        arguments = self.arguments(artifact, module, positive)
+        del before
+        return arguments
+
+    def outputs(self, artifact: Artifact, module: Any, arguments: Sequence[Any]) -> list[Array]:
+        """Run ``main`` once on ``arguments``, whose outputs are poisoned before, and fetch the outputs."""
+        for index in artifact.outputs:
+            arguments[index].copyfrom(poison(artifact.args[index]))
+        module["main"](*arguments)
+        self.device.sync()
+        return [
+            arguments[index].numpy().astype(numpy_dtype(artifact.args[index].dtype), copy=False)
+            for index in artifact.outputs
+        ]
+
+    def _make_room(self, size: int) -> None:
+        while self._tensors and sum(self._sizes.values()) + size > self._cache_bytes:
+            key, _ = self._tensors.popitem(last=False)
+            del self._sizes[key]

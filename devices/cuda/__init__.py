@@ -1,0 +1,1 @@
+"""CUDA without a GPU at hand: the compiler, and the runtime that loads what it made."""

@@ -1,0 +1,210 @@
+"""Long-lived child processes of ours: how they start, talk to their parent, and end with it.
+
+A child is a fresh interpreter (never a fork of a process that has TVM loaded) that runs one module of this package.
+Parent and child share a socket pair; messages are msgpack maps with their length in front, or plain bytes where the
+child runs on a board without msgpack. The socket is the child's lifeline too: when the parent dies, however it dies,
+the kernel closes its end, and the child sees that and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Channel:
+    """Messages over a connected stream socket. Either end may be used by one thread at a time for each direction."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Raises OSError when the other end is gone."""
+        import msgpack  # type: ignore[import-untyped]
+
+        body = msgpack.packb(message, use_bin_type=True)
+        self._socket.settimeout(None)
+        self._socket.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self, timeout_secs: float | None = None) -> dict[str, Any]:
+        """The next message. Raises EOFError when the other end is gone, TimeoutError past the deadline."""
+        body = self.receive_bytes(timeout_secs)
+        import msgpack
+
+        message: dict[str, Any] = msgpack.unpackb(body, raw=False)
+        return message
+
+    def tell(self, body: bytes) -> None:
+        """Send a short message of bytes, or drop it: where the other end is stopped or gone, this one goes on."""
+        with contextlib.suppress(OSError):
+            self._socket.send(_LENGTH.pack(len(body)) + body, socket.MSG_DONTWAIT)
+
+    def receive_bytes(self, timeout_secs: float | None = None) -> bytes:
+        """The bytes of the next message, as :meth:`receive`."""
+        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        return self._read(length, deadline)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self, size: int, deadline: float | None) -> bytes:
+        chunks = bytearray()
+        while len(chunks) < size:
+            if deadline is None:
+                self._socket.settimeout(None)
+            else:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise TimeoutError("no message within the deadline")
+                self._socket.settimeout(remaining)
+            try:
+                chunk = self._socket.recv(min(size - len(chunks), 1 << 20))
+            except ConnectionError as error:
+                raise EOFError("the other process is gone") from error
+            if not chunk:
+                raise EOFError("the other process is gone")
+            chunks += chunk
+        return bytes(chunks)
+
+
+class Child:
+    """A running child process, seen from its parent.
+
+    ``module``: dotted name of the module to run; it gets ``args`` on its command line and its end of the channel from
+    :func:`parent_channel`. ``env``: variables on top of this process' own. ``pass_fds``: descriptors it inherits.
+    """
+
+    def __init__(
+        self, module: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *args],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": path, **(env or {}), _CHANNEL_VARIABLE: str(theirs.fileno())},
+                pass_fds=[theirs.fileno(), *pass_fds],
+                # Its own process group: Ctrl-C in a terminal is for the parent, which then ends its children in order.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the child still runs. One whose first thread has ended cannot be reaped before its others have, but
+        answers no more."""
+        if self._process.poll() is not None:
+            return False
+        try:
+            return "\nState:\tZ" not in Path(f"/proc/{self._process.pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # the file is there, but not the process any more
+            return False
+
+    def wait(self) -> None:
+        """Wait until the child has ended."""
+        self._process.wait()
+
+    def kill(self) -> None:
+        """End the child and all processes of its group, and reap it. May be called twice."""
+        if self._process.poll() is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                self._process.kill()
+        self._process.wait()
+        self.channel.close()
+        self._errors.close()
+
+    def obituary(self, wait_secs: float = 5.0) -> str:
+        """What a child that ended said last and how it ended, in one line; kill() takes the words away."""
+        try:
+            code = self._process.wait(wait_secs)
+        except subprocess.TimeoutExpired:
+            return "still running, with its channel closed"
+        return "; ".join(filter(None, [describe_exit(code), self.last_words()]))
+
+    def last_words(self) -> str:
+        """The last line of the child's output; nothing after :meth:`kill`, which another thread may call meanwhile."""
+        lines: list[str] = []
+        with contextlib.suppress(ValueError):  # the file is closed
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, size - 4096))
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip()[:500] if lines else ""
+
+
+def describe_exit(code: int) -> str:
+    """A process' exit code in words, as :mod:`subprocess` gives it: negative is the number of a signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def parent_channel() -> Channel:
+    """In the child: its end of the channel."""
+    return Channel(socket.socket(fileno=int(os.environ.pop(_CHANNEL_VARIABLE))))
+
+
+def read_in_background(
+    channel: Channel, handle: Callable[[dict[str, Any]], None], clean_up: Callable[[], None] | None = None
+) -> None:
+    """In the child: hand each message to ``handle`` on a thread, and exit at once when the parent is gone, after
+    ``clean_up``, which removes what the parent would have removed."""
+
+    def run() -> None:
+        while True:
+            try:
+                message = channel.receive()
+            except (EOFError, OSError):
+                try:
+                    if clean_up is not None:
+                        clean_up()
+                finally:
+                    os._exit(0)
+            handle(message)
+
+    threading.Thread(target=run, name="parent", daemon=True).start()
+
+
+def without_torch() -> None:
+    """In the child, before TVM is imported: make ``import torch`` fail.
+
+    tvm_ffi imports torch if it can, which takes a second and 200 MB, and TVM's code generation needs none of it.
+    """
+    sys.modules["torch"] = None  # type: ignore[assignment]
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """In a forked child of ``parent_pid``: have the kernel kill it when its parent's forking thread ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+    if os.getppid() != parent_pid:
+        os._exit(0)
+
+
+_CHANNEL_VARIABLE = "FLEET_TUNE_CHANNEL"

@@ -1,0 +1,67 @@
+"""What a device's machine says of itself: its CPU, caches, threads and versions. Runs on the device."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def native_target() -> str:
+    """Canonical JSON text of this machine's CPU as a target.
+
+    Asked of a process of its own: LLVM, which knows the CPU's name, is not in TVM's runtime library.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "TVM_USE_RUNTIME_LIB"}
+    code = "from devices.host.child import without_torch; without_torch()\n"
+    code += "from devices.targets import resolve_target; print(resolve_target('native'))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """What this machine says of itself: CPU model, threads of TVM's pool, cache sizes of core 0 by level, versions."""
+    import tvm
+
+    return {
+        "cpu_model": cpu_model(root),
+        "threads": int(environment.get("TVM_NUM_THREADS", "0")),
+        "tvm_version": tvm.__version__,
+        "caches": cache_sizes(root),
+    }
+
+
+def cpu_model(root: Path = Path("/")) -> str:
+    """The CPU's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
+    fields: dict[str, str] = {}
+    for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    named = fields.get("model name") or fields.get("Model")
+    if named:
+        return named
+    part = " ".join(f"{key} {fields[key]}" for key in ("CPU implementer", "CPU part") if key in fields)
+    return part or platform.processor() or platform.machine()
+
+
+def cache_sizes(root: Path = Path("/")) -> dict[str, int]:
+    """Bytes of the data caches that core 0 sees, by level ("1", "2", "3"); empty where the kernel does not say."""
+    sizes: dict[str, int] = {}
+    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            if (index / "type").read_text().strip() != "Instruction":
+                sizes[(index / "level").read_text().strip()] = parse_size((index / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    return sizes
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as sysfs writes it: ``48K``, ``1M``, ``32768``. Raises ValueError for anything else."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)

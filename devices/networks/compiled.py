@@ -1,0 +1,246 @@
+"""The result of tuning as a folder: ``network.so``, ``params.safetensors``, ``manifest.json``; and loading it again.
+
+The manifest is written last and holds the content hashes of the other two, so that a folder that was being written when
+the power went is recognised. Nothing in the folder is a pickle. Loading needs TVM's runtime, not torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from safetensors.numpy import save
+
+from devices.builds.cache import source_digest
+from devices.builds.executables import Array, Executable, build
+from devices.builds.linking import link
+from devices.cuda import compiler as cuda_compiler
+from devices.networks.frontend import Model
+from devices.networks.loaded import CompiledNetwork, run_on_this_machine
+from devices.networks.lowering import Network
+from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
+from devices.targets import device_kind
+from fleet_tune.domain import Task
+from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+
+__all__ = ["CompiledNetwork", "compile_network", "load", "measure_untuned_secs", "scheduled_module", "update_manifest"]
+
+SCHEMA = 1
+LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
+
+
+def compile_network(
+    network: Network, best: Mapping[str, str | None], out: Path, manifest_extra: Mapping[str, Any] | None = None
+) -> Path:
+    """Compiles ``network`` with the trace of each task (``best``: task id to JSON text; tasks without one stay
+    unscheduled) and writes the folder ``out``. Returns ``out``.
+
+    Where ``out`` holds the same network already, compiled from the same traces by the same versions, its library and
+    weights stay as they are.
+
+    ``manifest_extra`` is added to the manifest (``threads``, ``device_fingerprint``, measured latencies, errors); its
+    ``tasks``, a mapping from task id to fields such as ``best_secs`` and ``rule``, is merged into the tasks' entries.
+
+    Raises :class:`RecordStoreError` where a trace does not fit its task, :class:`DiskFullError`,
+    :class:`OutputFolderError` where ``out`` cannot be written.
+    """
+    made_of = _made_of(network, best)
+    kept = _kept(out, made_of)
+    written: dict[str, bytes] = {}
+    if kept is None:
+        executable = build(scheduled_module(network, best), network.device_class.target)
+        keys, unique = _deduplicated(executable.parameters)
+        written = {LIBRARY: _link(executable, network.device_class.target), PARAMETERS: save(unique)}
+        kept = {"parameters": keys, "files": {name: _digest(content) for name, content in written.items()}}
+    extra = dict(manifest_extra or {})
+    manifest = {
+        "schema": SCHEMA,
+        "model": network.model_name,
+        "model_fingerprint": network.model_fingerprint,
+        "device_class": network.device_class.name,
+        "target": json.loads(network.device_class.target),
+        "versions": {"fleet_tune": _own_version(), "tvm": tvm.__version__},
+        "inputs": [{"name": n, "shape": list(s.shape), "dtype": s.dtype} for n, s in network.inputs],
+        "outputs": [{"shape": list(s.shape), "dtype": s.dtype} for s in network.outputs],
+        "made_of": made_of,
+        "parameters": kept["parameters"],
+        "files": kept["files"],
+        "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in network.tasks],
+        **{key: value for key, value in extra.items() if key != "tasks"},
+    }
+    _make_folder(out)
+    for name, content in written.items():
+        _write(out / name, content)
+    _write(out / MANIFEST, _json(manifest))
+    return out
+
+
+def update_manifest(folder: Path, extra: Mapping[str, Any]) -> None:
+    """Adds what was measured after compiling (latencies, errors) to the manifest of ``folder``."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    _write(folder / MANIFEST, _json({**manifest, **extra}))
+
+
+def load(folder: Path | str) -> CompiledNetwork:
+    """The network in ``folder`` as a callable on numpy arrays and torch tensors (see :class:`CompiledNetwork`).
+
+    Raises :class:`OutputFolderError` where the folder is missing, incomplete, damaged, or for another machine.
+    """
+    return CompiledNetwork.read(Path(folder))
+
+
+def measure_untuned_secs(network: Network, model: Model, threads: int, budget_secs: float) -> float:
+    """Median seconds per run of the network without any schedule, on this machine with ``threads`` threads."""
+    executable = build(network.module, network.device_class.target)
+    untuned = run_on_this_machine(executable, network.device_class.target, threads)
+    return untuned.measure_within(model.example_inputs, budget_secs)
+
+
+def scheduled_module(network: Network, best: Mapping[str, str | None]) -> Any:
+    """The network's module with every kernel scheduled by the trace of its task.
+
+    The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to
+    names, and traces name blocks.
+    """
+    scheduled: dict[str, Any] = {}
+    for task in network.tasks:
+        trace = best.get(task.id)
+        if trace is None:
+            continue
+        try:
+            module = apply_trace(parse_module(task.workload.module), trace)
+        except ScheduleError as error:
+            raise RecordStoreError(
+                f"a recorded schedule does not fit the task {task.workload.name} ({error})",
+                "tune the network again with this version",
+            ) from error
+        scheduled[task.workload.hash] = module["main"]
+    functions: dict[Any, Any] = {}
+    for variable, function in network.module.functions.items():
+        replacement = scheduled.get(network.workloads.get(variable.name_hint, ""))
+        if replacement is not None:
+            # Private again, as fused kernels are: the VM calls them by their global variable.
+            function = replacement.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
+        functions[variable] = function
+    return tvm.IRModule(functions, network.module.attrs)
+
+
+def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "id": task.id,
+        "name": task.workload.name,
+        "hash": task.workload.hash,
+        "weight": task.weight,
+        "flop": task.workload.flop,
+        "rule": "unscheduled" if trace is None else "",
+        "best_secs": None,
+        "gflops": None,
+        "trace": None if trace is None else json.loads(trace),
+    }
+    entry.update(extra.get(task.id, {}))
+    if entry["best_secs"]:
+        entry["gflops"] = task.workload.flop / entry["best_secs"] / 1e9
+    return entry
+
+
+def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, Array]]:
+    """A key for each parameter, and the arrays by key: equal arrays (tied weights) are stored once."""
+    keys, unique = [], {}
+    for array in parameters:
+        contiguous = np.asarray(array, order="C")
+        key = hashlib.blake2b(f"{array.dtype}{array.shape}".encode() + contiguous.tobytes(), digest_size=16).hexdigest()
+        unique[key] = contiguous.reshape(array.shape)
+        keys.append(key)
+    return keys, unique
+
+
+def _made_of(network: Network, best: Mapping[str, str | None]) -> str:
+    """Hash of all that the library and the weights depend on."""
+    target = network.device_class.target
+    gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
+    parts = [SCHEMA, network.model_fingerprint, target, tvm.__version__, source_digest(), gpu]
+    traces = [[task.workload.hash, best.get(task.id)] for task in network.tasks]
+    return _digest(json.dumps([*parts, traces], sort_keys=True).encode())
+
+
+def _kept(out: Path, made_of: str) -> dict[str, Any] | None:
+    """The manifest in ``out`` if it describes what ``made_of`` stands for and its files are whole, else None."""
+    try:
+        manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text())
+        if manifest.get("made_of") != made_of:
+            return None
+        whole = all(_digest((out / name).read_bytes()) == manifest["files"][name] for name in (LIBRARY, PARAMETERS))
+        return manifest if whole else None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _link(executable: Executable, target: str) -> bytes:
+    try:
+        return link(executable.module, target)
+    except (RuntimeError, OSError) as error:
+        if "No space left" in str(error):
+            raise _disk_full(Path(tempfile.gettempdir())) from error
+        raise
+
+
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("fleet-tune")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _json(manifest: Mapping[str, Any]) -> bytes:
+    return (json.dumps(manifest, indent=1) + "\n").encode()
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file so that after a crash there is the old one or the new one, never a part of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> OutputFolderError | DiskFullError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _disk_full(path)
+    return OutputFolderError(f"{path} cannot be written ({error.strerror})", "choose another output folder")
+
+
+def _disk_full(path: Path) -> DiskFullError:
+    return DiskFullError(f"no space left on the disk of {path}", "free some and compile again from the records")

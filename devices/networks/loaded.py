@@ -1,0 +1,216 @@
+"""A compiled network, loaded and ready to run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from tvm import relax
+
+from devices.builds.executables import Array, Executable, flatten, tensor_specs
+from devices.cuda.runtime import prepare_cuda
+from devices.protocol import TensorSpec
+from devices.targets import device_kind, is_native
+from devices.wire.linking_there import linked
+from fleet_tune.errors import OutputFolderError, UserError
+
+_SCHEMA = 1
+# TVM's AffinityMode kSpecifyOneCorePerThread.
+_ONE_CPU_PER_THREAD = -1
+_AGAIN = "compile it again with 'fleet-tune compile'"
+
+
+class NetworkInputError(UserError, ValueError):
+    """The inputs of a call do not fit the network: pass others."""
+
+
+class CompiledNetwork:
+    """A callable: ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs
+    in the same kind: one array or tensor, or a tuple where the network has several outputs.
+
+    ``manifest``: what is known of it (see :mod:`devices.networks.compiled`), empty for one that was not loaded from a
+    folder. Calls from several threads take turns."""
+
+    def __init__(
+        self,
+        module: Any,
+        parameters: Sequence[Array],
+        inputs: Sequence[tuple[str, TensorSpec]],
+        kind: str,
+        threads: int,
+        manifest: Mapping[str, Any],
+    ) -> None:
+        self.manifest = manifest
+        self.threads = threads
+        self._inputs = tuple(inputs)
+        self._device = tvm.cuda(0) if kind == "cuda" else tvm.cpu()
+        self._machine = relax.VirtualMachine(module, self._device)
+        self._main = self._machine["main"]
+        self._parameters = [tvm.runtime.tensor(array, self._device) for array in parameters]
+        self._lock = threading.Lock()
+        self._pool = threading.local()
+
+    @classmethod
+    def read(cls, folder: Path) -> CompiledNetwork:
+        """Loads a folder written by :func:`devices.networks.compiled.compile_network`."""
+        manifest = _read_manifest(folder)
+        target = json.dumps(manifest["target"])
+        if not is_native(target):
+            raise OutputFolderError(
+                f"{folder} was compiled for another kind of processor ({manifest['device_class']})",
+                "load it on a device of that class",
+            )
+        library, parameters = (_read_checked(folder, name, manifest) for name in ("network.so", "params.safetensors"))
+        try:
+            tensors = load_tensors(parameters.read_bytes())
+            kind = device_kind(target)
+            if kind == "cuda":
+                prepare_cuda()
+            # From the file, not from its bytes: the loader maps it.
+            with linked(library) as shared_object:
+                module = tvm.runtime.load_module(str(shared_object))
+            arrays = [tensors[key] for key in manifest["parameters"]]
+            inputs = [(i["name"], TensorSpec(tuple(i["shape"]), i["dtype"])) for i in manifest["inputs"]]
+        except (SafetensorError, KeyError, TypeError, RuntimeError, OSError) as error:
+            built_with = manifest.get("versions", {}).get("tvm")
+            raise OutputFolderError(
+                f"{folder} cannot be loaded with TVM {tvm.__version__} (it was compiled with {built_with}): {error}",
+                _AGAIN,
+            ) from error
+        threads = int(manifest.get("threads") or manifest["target"].get("num-cores") or os.cpu_count() or 1)
+        return cls(module, arrays, inputs, kind, threads, manifest)
+
+    def __call__(self, *inputs: Any) -> Any:
+        tensors = self._converted(inputs)
+        with self._lock:
+            self._start_threads()
+            result = self._main(*tensors, *self._parameters)
+        single = not isinstance(result, list | tuple | tvm_ffi.Array)
+        if inputs and _is_torch(inputs[0]):
+            import torch
+
+            outputs: tuple[Any, ...] = tuple(torch.from_numpy(array) for array in flatten(result))
+        else:
+            outputs = flatten(result)
+        return outputs[0] if single else outputs
+
+    def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
+        """Median seconds of a run on ``inputs`` (a tuple, or the only input), converted once, outside of the time."""
+        single = isinstance(inputs, np.ndarray) or _is_torch(inputs)
+        tensors = self._converted((inputs,) if single else tuple(inputs))
+        times = []
+        with self._lock:
+            self._start_threads()
+            for at in range(warmups + repeats):
+                start = time.perf_counter()
+                self._main(*tensors, *self._parameters)
+                self._device.sync()
+                if at >= warmups:
+                    times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+    def measure_within(self, inputs: Sequence[Any], budget_secs: float, repeats: int = 50) -> float:
+        """Median seconds of a run, of at most ``repeats`` runs that take about ``budget_secs``, of one at least."""
+        first_secs = self.measure_secs(inputs, repeats=1, warmups=0)
+        affordable = min(repeats, int(budget_secs / first_secs))
+        return self.measure_secs(inputs, affordable, min(3, affordable)) if affordable else first_secs
+
+    def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
+        """The inputs as TVM tensors of their own: TVM wants them contiguous and aligned to 64 bytes."""
+        if len(inputs) != len(self._inputs):
+            names = ", ".join(name for name, _ in self._inputs)
+            raise NetworkInputError(
+                f"{len(inputs)} inputs given, the network takes {len(self._inputs)}", f"pass {names}"
+            )
+        tensors = []
+        for value, (name, spec) in zip(inputs, self._inputs, strict=True):
+            array = value.detach().cpu().numpy() if _is_torch(value) else value
+            if not isinstance(array, np.ndarray):
+                raise NetworkInputError(
+                    f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
+                )
+            if array.shape != spec.shape or array.dtype.name != spec.dtype:
+                raise NetworkInputError(
+                    f"input {name!r} is {array.dtype.name}{list(array.shape)}",
+                    f"pass {spec.dtype}{list(spec.shape)}",
+                )
+            tensors.append(tvm.runtime.tensor(np.asarray(array, order="C"), self._device))
+        return tensors
+
+    def _start_threads(self) -> None:
+        """Gives the calling thread's pool the number of threads that the network was tuned for.
+
+        TVM has one pool for each calling thread; by default it uses half of the CPUs on x86. Naming the CPUs is what
+        sets the number: a number alone is capped by that default at every launch.
+        """
+        if getattr(self._pool, "threads", None) == self.threads:
+            return
+        cpus = sorted(os.sched_getaffinity(0))[: self.threads]
+        if len(cpus) < self.threads:
+            warnings.warn(
+                f"this process may use {len(cpus)} CPUs: the network runs slower than with the {self.threads} threads "
+                "it was tuned for",
+                stacklevel=3,
+            )
+        tvm_ffi.get_global_func("runtime.config_threadpool")(_ONE_CPU_PER_THREAD, len(cpus), [str(cpu) for cpu in cpus])
+        self._pool.threads = self.threads
+
+
+def run_on_this_machine(executable: Executable, target: str, threads: int) -> CompiledNetwork:
+    """An executable that was built for this machine, without writing it to a folder."""
+    main = executable.lowered["main"]
+    inputs = main.params[: len(main.params) - len(executable.parameters)]
+    specs = tensor_specs([variable.ty for variable in inputs])
+    names = [str(variable.name) for variable in inputs]
+    module = tvm.runtime.Executable(executable.module)
+    return CompiledNetwork(
+        module, executable.parameters, list(zip(names, specs, strict=True)), device_kind(target), threads, {}
+    )
+
+
+def _is_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise OutputFolderError(f"no such folder: {folder}", "give a folder that 'fleet-tune tune' wrote")
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        schema = manifest["schema"]
+    except FileNotFoundError:
+        raise OutputFolderError(
+            f"{folder} holds no compiled network (no manifest.json)", "give a folder that 'fleet-tune tune' finished"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OutputFolderError(f"{folder}/manifest.json is damaged ({error})", _AGAIN) from error
+    if schema != _SCHEMA:
+        raise OutputFolderError(f"{folder} has the manifest schema {schema}, this version reads {_SCHEMA}", _AGAIN)
+    missing = {"target", "device_class", "files", "parameters", "inputs"} - manifest.keys()
+    if missing:
+        raise OutputFolderError(f"{folder}/manifest.json is damaged (no {', '.join(sorted(missing))})", _AGAIN)
+    return dict(manifest)
+
+
+def _read_checked(folder: Path, name: str, manifest: Mapping[str, Any]) -> Path:
+    path = folder / name
+    try:
+        digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        raise OutputFolderError(f"{path} cannot be read ({error.strerror})", _AGAIN) from error
+    if digest != manifest["files"].get(name):
+        raise OutputFolderError(f"{path} is damaged: it is not the file that the manifest describes", _AGAIN)
+    return path

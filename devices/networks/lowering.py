@@ -1,0 +1,268 @@
+"""From a model to tasks: the graph pipeline, and one task for each distinct workload of the network.
+
+Layout. Convolutions run channels-last (NHWC, weights HWIO) on CPUs and on CUDA. On a CPU the output channels are then
+the contiguous axis of input, weights and output: register-blocked kernels vectorise over them whatever the image
+size is. On CUDA neighbouring threads take neighbouring channels, so that all three are read and written in whole memory
+transactions, and the convolution has the form of a matrix product, which tensor-core sketches need. Both are also the
+forms that MetaSchedule's rules are written for; NCHW loses that on images of 7x7 and 14x14.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.s_tir.analysis import estimate_tir_flops
+
+from devices.builds.executables import (
+    FIX_SHAPES,
+    blocks,
+    calls,
+    compile_host,
+    has_fixed_shape,
+    kernel_calls,
+    tensor_specs,
+)
+from devices.networks.frontend import Model
+from devices.networks.rewrites import rewrite
+from devices.protocol import TensorSpec
+from devices.targets import parse_target
+from fleet_tune.domain import DeviceClass, Task, Workload
+from fleet_tune.errors import ModelError, UnsupportedModelError
+
+# Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
+_RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
+_DESIRED_LAYOUTS = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    # Named, or it takes the layout of its input, which TVM cannot lower.
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
+# Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
+# puts transposes around every ReLU6.
+_ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model lowered for one device class.
+
+    ``module``: the IRModule of ``main`` and the kernels it calls. ``tasks``: one for each distinct workload that can be
+    tuned, in the order of their first call. ``workloads``: for each kernel (by its name in ``module``) the hash of its
+    workload; kernels that are not in it stay as they are. ``inputs``: name, shape and dtype of each input.
+    """
+
+    model_name: str
+    model_fingerprint: str
+    device_class: DeviceClass
+    module: Any = field(repr=False)
+    tasks: tuple[Task, ...]
+    workloads: Mapping[str, str] = field(repr=False)
+    inputs: tuple[tuple[str, TensorSpec], ...] = field(repr=False)
+    outputs: tuple[TensorSpec, ...] = field(repr=False)
+
+
+def import_network(model: Model, device_class: DeviceClass) -> Network:
+    """Lowers ``model`` for ``device_class`` and extracts its tasks.
+
+    Raises :class:`UnsupportedModelError` naming the operators that cannot be lowered, or whose results have shapes that
+    depend on the data.
+    """
+    target = parse_target(device_class.target)
+    module = _lower(model.relax_module, target, model.name)
+    tasks, workloads = _extract_tasks(module, device_class)
+    main = module["main"]
+    return Network(
+        model_name=model.name,
+        model_fingerprint=model.fingerprint,
+        device_class=device_class,
+        module=module,
+        tasks=tasks,
+        workloads=workloads,
+        inputs=tuple(zip(model.input_names, tensor_specs([p.ty for p in main.params]), strict=True)),
+        outputs=tensor_specs([main.ret_ty]),
+    )
+
+
+def check_network(network: Network, model: Model) -> tuple[float, float]:
+    """Runs the untuned network on this machine's CPU and compares it with the model's framework.
+
+    Returns the largest absolute error over all outputs, and the largest relative error: the absolute one divided by the
+    largest absolute value of the same output. Raises :class:`ModelError` where they disagree.
+    """
+    outputs = compile_host(network.module)(*model.example_inputs)
+    absolute, relative = compare(outputs, model.reference())
+    if not relative <= _tolerance(network):
+        raise ModelError(
+            f"the imported network {network.model_name} disagrees with its framework: relative error {relative:.2g}",
+            "report the model: an operator of it is imported wrongly",
+        )
+    return absolute, relative
+
+
+def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float, float]:
+    """Largest absolute and relative error (see :func:`check_network`); infinite where the shapes differ."""
+    if len(outputs) != len(expected):
+        return float("inf"), float("inf")
+    absolute = relative = 0.0
+    for ours, theirs in zip(outputs, expected, strict=True):
+        if ours.shape != theirs.shape:
+            return float("inf"), float("inf")
+        if theirs.size == 0:
+            continue
+        error = float(np.max(np.abs(ours.astype(np.float64) - theirs.astype(np.float64))))
+        scale = float(np.max(np.abs(theirs.astype(np.float64))))
+        if not np.isfinite(error):
+            error = float("inf")
+        absolute = max(absolute, error)
+        relative = max(relative, error / scale if scale > 0 else error)
+    return absolute, relative
+
+
+def _tolerance(network: Network) -> float:
+    """Relative error that rounding alone may reach: float32 networks of a hundred layers reach 1e-5 here."""
+    half = any(spec.dtype in ("float16", "bfloat16") for spec in network.outputs)
+    return 5e-2 if half else 1e-3
+
+
+# --- graph pipeline --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _register_layouts() -> None:
+    """Gives the operators without a layout rule the one that TVM has for ReLU."""
+    rule = tvm.ir.Op.get("relax.nn.relu").get_attr("FRelaxInferLayout")
+    for name in _ELEMENTWISE_WITHOUT_LAYOUT:
+        if tvm.ir.Op.get(name).get_attr("FRelaxInferLayout") is None:
+            tvm.ir.register_op_attr(name, "FRelaxInferLayout", rule)
+
+
+def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
+    """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely."""
+    _register_layouts()
+    transform = relax.transform
+    canonical = tvm.transform.Sequential([transform.CanonicalizeBindings(), transform.DeadCodeElimination(["main"])])
+    with target:
+        module = canonical(transform.DecomposeOpsForInference()(module))
+        _refuse_data_dependent(module["main"], name)
+        module = rewrite(module)
+        module = transform.ConvertLayout(_DESIRED_LAYOUTS)(module)
+        # Folds the transposed weights, and moves the transposes together that ConvertLayout could not.
+        module = rewrite(transform.Normalize()(module))
+        module = tvm.transform.Sequential(relax.pipeline.library_dispatch_passes(target))(module)
+        try:
+            module = transform.LegalizeOps()(module)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise UnsupportedModelError(f"{name} cannot be lowered: {reason}", "simplify the model") from error
+        _refuse_unlowered(module["main"], name)
+        return tvm.transform.Sequential(
+            [
+                transform.AnnotateTIROpPattern(),
+                transform.FoldConstant(),
+                transform.FuseOps(),
+                transform.FuseTIR(),
+                transform.DeadCodeElimination(["main"]),
+                # A reshape alone is a view at run time: no kernel to tune.
+                transform.RewriteDataflowReshape(),
+                transform.DeadCodeElimination(["main"]),
+                transform.AttachAttrLayoutFreeBuffers(),
+            ]
+        )(module)
+
+
+def _refuse_data_dependent(main: Any, name: str) -> None:
+    """Kernels are compiled, and measured, for shapes that are known before the network runs."""
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if has_fixed_shape(binding.var.ty):
+                continue
+            call = binding.value
+            named = isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op)
+            source = f"operator {call.op.name.removeprefix('relax.')}" if named else f"value {binding.var.name_hint}"
+            raise UnsupportedModelError(f"{name}: the {source} gives a tensor whose shape depends on data", FIX_SHAPES)
+
+
+def _refuse_unlowered(main: Any, name: str) -> None:
+    unknown = sorted(
+        {
+            call.op.name
+            for call in calls(main.body)
+            if isinstance(call.op, tvm.ir.Op)
+            and call.op.name not in _RUNTIME_OPERATORS
+            and isinstance(call.ty, relax.TensorType | relax.TupleType)
+        }
+    )
+    if unknown:
+        raise UnsupportedModelError(
+            f"{name} uses operators that cannot be compiled: {', '.join(op.removeprefix('relax.') for op in unknown)}",
+            "replace them in the model",
+        )
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, ...], dict[str, str]]:
+    calls_of = Counter(call.args[0].name_hint for call in kernel_calls(module["main"]))
+    functions: dict[str, tuple[str, Any]] = {}
+    weights: Counter[str] = Counter()
+    workloads: dict[str, str] = {}
+    for name, count in calls_of.items():
+        function = normal_form(module[name])
+        if not _can_be_scheduled(function):
+            continue
+        digest = workload_hash(function)
+        workloads[name] = digest
+        weights[digest] += count
+        functions.setdefault(digest, (name, function))
+    names: Counter[str] = Counter()
+    tasks = []
+    for digest, (name, function) in functions.items():
+        shown = _display_name(name, function)
+        names[shown] += 1
+        kernel = tvm.IRModule({"main": function})
+        workload = Workload(
+            hash=digest,
+            name=shown if names[shown] == 1 else f"{shown}#{names[shown]}",
+            flop=float(estimate_tir_flops(kernel)),
+            module=tvm.ir.save_json(kernel),
+        )
+        tasks.append(Task(workload, device_class, weights[digest]))
+    return tuple(tasks), workloads
+
+
+def normal_form(function: Any) -> Any:
+    """Normal form of a kernel: called ``main``, without the attribute by which the graph was fused."""
+    return function.without_attr("op_pattern").with_attr("global_symbol", "main")
+
+
+def workload_hash(function: Any) -> str:
+    """Structural hash: equal for the same computation in every process, whatever functions and variables are called.
+
+    Which arguments may be laid out freely is part of it: it decides what can be made of the workload.
+    """
+    return f"{tvm_ffi.structural_hash(function) & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def _can_be_scheduled(function: Any) -> bool:
+    """Whether ``function`` consists of blocks with iteration axes (not of calls of external code)."""
+    return "tirx.is_scheduled" not in function.attrs and any(len(block.iter_vars) for block in blocks(function.body))
+
+
+def _display_name(name: str, function: Any) -> str:
+    """``fused_conv2d1_add1_relu11`` as ``conv2d_add_relu 56x56x64``: the operators and the shape of the result."""
+    operators = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
+    # "conv2d1" lost its number, and "conv2d" must keep its own.
+    restored = [{"conv": "conv2d"}.get(part, part) for part in operators if part not in ("tir", "")]
+    output = tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_prim_func(function)[-1]
+    extents = [int(extent) for extent in output.shape]
+    shown = [extent for extent in extents if extent != 1] or [1]
+    return f"{'_'.join(restored)} {'x'.join(map(str, shown))}"

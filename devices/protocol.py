@@ -1,0 +1,114 @@
+"""What every device offers, whatever stands behind it (a TVM RPC server, a dataset, a simulation), and what travels
+between searcher, builder and device. Plain values, no TVM: actors hand them on without loading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet_tune.domain import Candidate, Confirmation, Fingerprint, Measurement, StopRule, Task
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and dtype of one argument of a kernel."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """Build ``candidate`` of ``task``; ``candidate`` None asks for the unscheduled program (the numeric reference)."""
+
+    task: Task
+    candidate: Candidate | None
+    timeout_secs: float = 60.0
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A kernel compiled for a device.
+
+    ``library``: bytes of a shared object with the function ``main`` over ``args`` (inputs and outputs in the order of
+    the TensorIR function). ``packed``: indices of the constant-weight arguments that ``main`` expects re-laid out; for
+    each the library has a function ``pack_<index>(original, packed)``. ``original_args``: the arguments before
+    re-laying out. ``outputs``: indices of the arguments that the kernel writes. ``trace``: JSON text of the applied
+    trace, empty for the reference.
+    """
+
+    task_id: str
+    candidate: Candidate | None
+    library: bytes = field(repr=False)
+    args: tuple[TensorSpec, ...]
+    original_args: tuple[TensorSpec, ...]
+    outputs: tuple[int, ...]
+    packed: tuple[int, ...]
+    trace: str = field(repr=False)
+    build_secs: float
+
+
+@dataclass(frozen=True)
+class BuildFailure:
+    """A build that gave no artifact, as a value; ``measurement`` has the outcome BUILD_ERROR or BUILD_TIMEOUT."""
+
+    task_id: str
+    candidate: Candidate | None
+    trace: str = field(repr=False)
+    measurement: Measurement
+
+
+BuildResult = Artifact | BuildFailure
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureRequest:
+    """Measure ``artifact``. ``incumbent_secs``: cost of the task's best verified candidate so far, infinite if none, 0
+    for a measurement that nothing is to be compared with. ``confirm``: what a good result must stand, None for nothing.
+    What is below ``incumbent_secs`` then is checked numerically before it is returned. ``placed_anew``: with
+    tensors in other memory than the task's last measurement had; where they lie makes up to 10 or 20 % of the time."""
+
+    artifact: Artifact
+    incumbent_secs: float
+    rule: StopRule = field(default_factory=StopRule)
+    confirm: Confirmation | None = None
+    placed_anew: bool = False
+
+
+class Device(Protocol):
+    """One device. Not thread-safe: one owner calls it. Every call returns within a deadline."""
+
+    def fingerprint(self) -> Fingerprint:
+        """Probe the device. Raises DeviceUnreachableError."""
+
+    def ping(self) -> float:
+        """Seconds of one round trip to the device's server. Raises DeviceUnreachableError."""
+
+    def reference_secs(self) -> float:
+        """Seconds of one run of the reference kernel, the one of :attr:`Fingerprint.reference_secs`.
+
+        Raises DeviceUnreachableError where the device does not answer, ReferenceKernelError where it answers and the
+        kernel fails.
+        """
+
+    def vitals(self) -> dict[str, float]:
+        """Temperature and clock as far as the device offers them (see :mod:`devices.host.vitals`); nothing where it
+        does not answer."""
+
+    def add_reference(self, artifact: Artifact) -> None:
+        """Keep the unscheduled program of a task (an artifact with no candidate) to check results against.
+
+        Raises ValueError for an artifact with a candidate.
+        """
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        """Measure one candidate; however that ends is a value.
+
+        A result below ``request.incumbent_secs`` was compared with the reference's output: it is ``verified``, or its
+        outcome is WRONG_OUTPUT. ``build_secs`` is the artifact's.
+
+        Raises ValueError for an artifact without a candidate, or of a task whose reference was not added.
+        """
+
+    def close(self) -> None:
+        """Let go of the device. May be called twice."""

@@ -1,0 +1,134 @@
+"""Keeps a device server registered at a TVM RPC tracker, whatever the tracker does meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from devices.wire.tracker import TrackerConnection, TrackerError
+
+# The tracker is asked this often which of our match keys are still open: so we notice too that it is gone.
+PING_SECS = 1.0
+# A match key that was handed out and is not used for so long is replaced: its client has vanished (TVM's server does it
+# alike).
+UNUSED_SECS = 6.0
+_ANSWER_SECS = 5.0
+_FIRST_RETRY_SECS, _LAST_RETRY_SECS = 0.25, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """Where to register and as what. ``advertise``: the host that clients are told; None: as the tracker sees us."""
+
+    host: str
+    port: int
+    key: str
+    advertise: str | None = None
+
+
+class Registration:
+    """A server on ``port``, registered at ``tracker`` on a thread of its own. Never fails: a tracker that is away is
+    tried again for ever, and ``log`` gets a line when that begins and when it ends.
+
+    The server says :meth:`taken` when a session begins and :meth:`free` when it is over; while it is taken it stays
+    listed at the tracker, but is not handed out.
+    """
+
+    def __init__(self, tracker: Tracker, port: int, log: Callable[[str], None]) -> None:
+        self._tracker = tracker
+        self._port = port
+        self._log = log
+        self._changed = threading.Condition()
+        self._free_at: float | None = time.monotonic()
+        self._match_key = ""
+        self._connection: TrackerConnection | None = None
+        threading.Thread(target=self._run, name="tracker", daemon=True).start()
+
+    def accepts(self, key: str) -> bool:
+        """Whether ``key`` is the match key that the tracker hands out for us at present."""
+        with self._changed:
+            return bool(self._match_key) and key == self._match_key
+
+    def taken(self) -> None:
+        """A session begins: its match key is used up."""
+        with self._changed:
+            self._free_at = None
+            self._match_key = ""
+            self._changed.notify()
+
+    def free(self, after_secs: float = 0.0) -> None:
+        """The session is over; offer another one after ``after_secs``, in which the same client may come back."""
+        with self._changed:
+            self._free_at = time.monotonic() + after_secs
+            self._changed.notify()
+
+    def close_inherited(self) -> None:
+        """In a forked session: close its copy of the connection, by which the tracker knows that the server lives."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _run(self) -> None:
+        tracker = self._tracker
+        pause_secs, told_away, told_here = _FIRST_RETRY_SECS, False, False
+        while True:
+            try:
+                with TrackerConnection(tracker.host, tracker.port, _ANSWER_SECS) as connection:
+                    self._connection = connection
+                    connection.announce(tracker.key, tracker.advertise, self._port)
+                    if not told_here:
+                        self._log(f"registered as {tracker.key!r} at the tracker {tracker.host}:{tracker.port}")
+                    pause_secs, told_away, told_here = _FIRST_RETRY_SECS, False, True
+                    self._keep_offering(connection)
+            except TrackerError as error:
+                if not told_away:
+                    self._log(f"not registered: {error}; trying again until it answers")
+                told_away, told_here = True, False
+                threading.Event().wait(pause_secs)
+                pause_secs = min(_LAST_RETRY_SECS, 2 * pause_secs)
+            finally:
+                self._connection = None
+                with self._changed:
+                    self._match_key = ""
+
+    def _keep_offering(self, connection: TrackerConnection) -> None:
+        """Offer one match key after the other. Returns when an offer is to be taken back, which closing does."""
+        tracker = self._tracker
+        offered, handed_out_at = "", 0.0
+        while True:
+            now = time.monotonic()
+            with self._changed:
+                used = bool(offered) and self._match_key != offered
+                due = self._free_at is not None and now >= self._free_at
+                if due and not offered:
+                    # TVM's tracker finds the key of a lost server in front of the last colon.
+                    offered = self._match_key = f"{tracker.key}:{secrets.token_hex(8)}"
+                    handed_out_at = 0.0
+                    put = True
+                else:
+                    put = False
+            if put:
+                connection.put(tracker.key, tracker.advertise, self._port, offered)
+            pending = offered in connection.pending() if offered else bool(connection.pending())
+            if used:
+                if pending:
+                    return  # a client came directly, and the tracker still thinks that we are free
+                offered = ""
+                continue
+            if offered and not pending:
+                handed_out_at = handed_out_at or now
+                if now - handed_out_at > UNUSED_SECS:
+                    offered = ""
+                    continue
+            with self._changed:
+                if (bool(offered) and self._match_key != offered) or self._due_now(bool(offered)):
+                    continue
+                wait_secs = PING_SECS
+                if self._free_at is not None and not offered:
+                    wait_secs = min(wait_secs, max(0.0, self._free_at - time.monotonic()))
+                self._changed.wait(wait_secs)
+
+    def _due_now(self, offered: bool) -> bool:
+        return not offered and self._free_at is not None and time.monotonic() >= self._free_at

@@ -1,0 +1,316 @@
+"""The device server: what ``fleet-tune device serve`` runs, and what a device actor starts for its own machine.
+
+It holds the listening socket, and keeps a child process on it that serves TVM RPC sessions
+(:mod:`devices.server.sessions`). A kernel that crashes costs its session's process; if the child itself dies or falls
+silent, a new one takes over the same socket, and clients that connect in between wait in its queue.
+
+Nothing here needs more than Python, numpy and TVM.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from devices.host.child import Child
+from devices.host.limits import Limits, PrivateFolder, check_account, default_limits
+from devices.server.registration import Tracker
+from devices.server.sessions import Settings
+from devices.timing.evaluator import load_decide
+from fleet_tune.errors import FleetTuneError, UserError
+
+DEFAULT_KEY = ""
+_START_TIMEOUT_SECS = 60.0
+# A child that dies sooner than this after its start is not tried again at once.
+_QUICK_DEATH_SECS = 5.0
+_MAX_QUICK_DEATHS = 5
+# A child that has not been heard of for so long is stopped or stuck, and is replaced; it speaks every second.
+_SILENCE_SECS = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class ServerStartError(FleetTuneError):
+    """The server's child process could not be started: a fault of the installation."""
+
+
+class ServerAddressError(UserError):
+    """The address cannot be listened on: choose another one."""
+
+
+class DeviceServer:
+    """A supervised TVM RPC server for one device.
+
+    ``host``, ``port``: where to listen; port 0 takes a free one (see :attr:`port`). Whoever reaches the port can run
+    code as this user, so the default is loopback. ``threads``: threads that kernels run on (TVM's own default is half
+    of the logical CPUs); None for all CPUs that this process may use. ``decide``: ``"module:function"`` of the rule
+    that stops a measurement; None to stop at the rule's maximum only.
+    ``key``: what clients may name to be served, besides nothing (TVM's routing label, no secret). ``tracker``: where to
+    register, with a key of its own. ``limits``: of a session; None for the defaults. ``user``: whom everything runs as
+    that clients reach; None for the user of this process. ``realtime``: time kernels at real-time priority
+    where that is allowed (:mod:`devices.host.priority`). ``log``: gets a line for what an operator should know.
+
+    The server ends with the process that started it, also when that is killed.
+
+    Raises AccountError for a user that it cannot become.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int | None = None,
+        decide: str | None = None,
+        key: str = DEFAULT_KEY,
+        *,
+        tracker: Tracker | None = None,
+        limits: Limits | None = None,
+        user: str | None = None,
+        realtime: bool = True,
+        log: Callable[[str], None] = _log.info,
+    ) -> None:
+        load_decide(decide)  # a wrong name is the caller's error, here and now
+        if user is not None:
+            check_account(user)
+        self.host = host
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.tvm_says = ""
+        self._requested_port = port
+        self._decide = decide
+        self._key = tracker.key if tracker is not None else key
+        self._tracker = tracker
+        self._limits = limits or default_limits()
+        self._user = user
+        self._realtime = realtime
+        self._log = log
+        self._socket: socket.socket | None = None
+        self._private: PrivateFolder | None = None
+        self._child: Child | None = None
+        self._supervisor: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self.failure: ServerStartError | None = None
+
+    def __enter__(self) -> DeviceServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port in use. RuntimeError before :meth:`start`."""
+        if self._socket is None:
+            raise RuntimeError("the device server is not started")
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def child_pid(self) -> int:
+        """Process id of the child that serves at the moment. RuntimeError before :meth:`start`."""
+        if self._child is None:
+            raise RuntimeError("the device server is not started")
+        return self._child.pid
+
+    @property
+    def folder(self) -> Path:
+        """The private folder for what clients send. RuntimeError before :meth:`start`."""
+        if self._private is None:
+            raise RuntimeError("the device server is not started")
+        return self._private.path
+
+    @property
+    def exposed(self) -> bool:
+        """Whether the port can be reached from other machines."""
+        return not is_loopback(self.host)
+
+    def start(self) -> None:
+        """Listen, start the child and return when it serves.
+
+        Raises ServerAddressError if the address is taken or not ours, ServerStartError if the child does not start.
+        """
+        self._socket = self._listen()
+        self._private = PrivateFolder(self._user)
+        try:
+            self._child = self._start_child()
+        except ServerStartError:
+            self.stop()
+            raise
+        self._supervisor = threading.Thread(target=self._supervise, name="device-server", daemon=True)
+        self._supervisor.start()
+
+    def stop(self) -> None:
+        """End the child and its session, close the socket, remove the temporary files. May be called twice."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.kill()
+        if self._supervisor is not None:
+            self._supervisor.join(10.0)
+        if self._socket is not None:
+            self._socket.close()
+        if self._private is not None:
+            self._private.remove()
+
+    def serve_forever(self, ready: Callable[[DeviceServer], None] | None = None) -> None:
+        """Start, call ``ready``, and serve until SIGTERM or SIGINT (main thread only).
+
+        Raises what :meth:`start` raises, and ServerStartError if the child can not be kept alive.
+        """
+
+        def finish(_number: int, _frame: FrameType | None) -> None:
+            self._stopping.set()
+
+        before = {number: signal.signal(number, finish) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            with self:
+                if ready is not None:
+                    ready(self)
+                self._stopping.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.failure is not None:
+            raise self.failure
+
+    def _listen(self) -> socket.socket:
+        listening = None
+        try:
+            family = socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)[0][0]
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self.host, self._requested_port))
+            listening.listen(16)
+        except OSError as error:
+            if listening is not None:
+                listening.close()
+            raise ServerAddressError(
+                f"cannot listen on {self.host}:{self._requested_port} ({error.strerror or error})",
+                "choose another host or port, or port 0 for a free one",
+            ) from error
+        return listening
+
+    def _start_child(self) -> Child:
+        assert self._socket is not None
+        assert self._private is not None
+        settings = Settings(
+            listening=self._socket.fileno(),
+            lock=self._private.lock,
+            folder=str(self._private.path),
+            key=self._key,
+            decide=self._decide,
+            limits=self._limits,
+            tracker=self._tracker,
+            user=self._user,
+            realtime=self._realtime,
+        )
+        environment = {
+            "TVM_NUM_THREADS": str(self.threads),
+            "OMP_NUM_THREADS": str(self.threads),
+            "TVM_BIND_THREADS": "1",  # TVM's default, whatever the process around us wants for itself
+            # Starts in half the time and half the memory; a device runs kernels and compiles none.
+            "TVM_USE_RUNTIME_LIB": "1",
+        }
+        child = Child(
+            "devices.server.sessions", [settings.to_json()], environment, pass_fds=[settings.listening, settings.lock]
+        )
+        try:
+            self.tvm_says = str(_message(child, _START_TIMEOUT_SECS)["tvm_says"])
+        except (EOFError, OSError) as error:
+            reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
+            child.kill()
+            raise ServerStartError(f"the device server's process did not start: {reason}") from error
+        return child
+
+    def _supervise(self) -> None:
+        """Replace the child whenever it dies; give up when it keeps dying as soon as it is started."""
+        quick_deaths = 0
+        while True:
+            assert self._child is not None
+            started = time.monotonic()
+            reason = self._listen_to(self._child)
+            if self._stopping.is_set():
+                return
+            quick_deaths = quick_deaths + 1 if time.monotonic() - started < _QUICK_DEATH_SECS else 0
+            self._child.kill()
+            self._log(f"the process that serves clients is replaced: {reason}")
+            try:
+                if quick_deaths >= _MAX_QUICK_DEATHS:
+                    raise ServerStartError(f"the device server's process keeps dying: {reason}")
+                child = self._start_child()
+            except ServerStartError as error:
+                self.failure = error
+                self._stopping.set()
+                return
+            self._child = child
+            if self._stopping.is_set():
+                child.kill()
+                return
+
+    def _listen_to(self, child: Child) -> str:
+        """Hear the child out until it ends or falls silent; returns which."""
+        while True:
+            try:
+                message = _message(child, _SILENCE_SECS)
+            except TimeoutError:
+                return f"it was not heard of for {_SILENCE_SECS:g} s"
+            except (EOFError, OSError, ValueError):
+                return child.obituary() if not self._stopping.is_set() else ""
+            if "log" in message:
+                self._log(str(message["log"]))
+
+
+def _message(child: Child, timeout_secs: float) -> dict[str, Any]:
+    """The child's next message. Raises EOFError, OSError, ValueError, TimeoutError."""
+    message = json.loads(child.channel.receive_bytes(timeout_secs))
+    return message if isinstance(message, dict) else {}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listening address is reached from this machine alone. A name counts with the address that it has."""
+    try:
+        address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+        return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    threads: int | None = None,
+    decide: str | None = None,
+    key: str = DEFAULT_KEY,
+    announce: Callable[[str], None] = print,
+    *,
+    tracker: Tracker | None = None,
+    limits: Limits | None = None,
+    user: str | None = None,
+    realtime: bool = True,
+    log: Callable[[str], None] = _log.info,
+) -> None:
+    """Serve this machine as a device until SIGTERM or SIGINT; ``announce`` gets one line when it is ready, ``log`` what
+    happens later, and first of all TVM's warning where the address can be reached from other machines.
+
+    Raises ServerAddressError, ServerStartError, AccountError.
+    """
+    server = DeviceServer(
+        host, port, threads, decide, key, tracker=tracker, limits=limits, user=user, realtime=realtime, log=log
+    )
+
+    def ready(running: DeviceServer) -> None:
+        if running.exposed:
+            log(f"{running.host} can be reached from other machines. {running.tvm_says}")
+        announce(f"device server ready on {running.host}:{running.port} ({running.threads} threads)")
+
+    server.serve_forever(ready)

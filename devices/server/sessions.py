@@ -1,0 +1,357 @@
+"""The child process of :class:`devices.server.server.DeviceServer`: accepts TVM RPC clients and forks one process for
+each.
+
+Run as ``python -m devices.server.sessions SETTINGS``. It speaks the handshake of TVM's RPC server
+(:mod:`devices.wire.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's
+Python server, which does the same, ends for good when a session process dies of a crashing kernel, and waits for ever
+on a client that connects and says nothing; this one notes how the session ended and takes the next client at once. It
+never waits for anything but events, so it answers those who watch it, and its parent, while a session runs.
+
+On top of TVM's functions a session has those of :mod:`devices.server.functions`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import OrderedDict, deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from devices.host.child import (
+    Channel,
+    describe_exit,
+    die_with_parent,
+    parent_channel,
+    read_in_background,
+    without_torch,
+)
+from devices.host.limits import Limits, become, confine
+from devices.host.priority import KERNEL_PRIORITY, refusal
+from devices.server.registration import Registration, Tracker
+from devices.timing.evaluator import load_decide
+from devices.wire.handshake import Client, HandshakeError, read_client
+
+# The parent hears of this process so often; without that it is replaced.
+HEARTBEAT_SECS = 1.0
+SILENCE_TIMEOUT_SECS = 30.0
+# A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is let pass.
+_STOPPED_SECS = 1.0
+# A session that was killed closes its connection a moment before the kernel says how it ended.
+_ENDING_SECS = 0.1
+# After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
+_RETURN_SECS = 2.0
+# Above that of kernels (see :mod:`devices.host.priority`), which may have all cores for seconds; this process works
+# little.
+WATCHING_PRIORITY = KERNEL_PRIORITY + 1
+# Connections at a time, and clients whose sessions' ends are kept.
+_MAX_CONNECTIONS = 128
+_MAX_ENDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the parent tells this process on its command line. ``listening``: descriptor of the listening socket;
+    ``lock``: that of the folder's lock, which is only held."""
+
+    listening: int
+    lock: int
+    folder: str
+    key: str
+    decide: str | None
+    limits: Limits
+    tracker: Tracker | None
+    user: str | None
+    realtime: bool
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        given = json.loads(text)
+        tracker = given.pop("tracker")
+        limits = Limits(**given.pop("limits"))
+        return cls(**given, limits=limits, tracker=Tracker(**tracker) if tracker else None)
+
+
+@dataclass
+class _Session:
+    """A forked process that serves ``client``."""
+
+    pid: int
+    client: Client
+    folder: Path
+    stopped_at: float | None = None
+    # Why we ended it ourselves, for its client; None where it ends by itself.
+    ended_for: str | None = None
+
+
+def main() -> None:
+    settings = Settings.from_json(sys.argv[1])
+    channel = parent_channel()
+    read_in_background(channel, lambda _message: None, lambda: _remove(Path(settings.folder)))
+    without_torch()
+    server = SessionServer(settings, channel)
+    if settings.user is not None:
+        become(settings.user, WATCHING_PRIORITY if settings.realtime else 0)
+    channel.tell(json.dumps({"ready": True, "tvm_says": _what_tvm_says()}).encode())
+    server.run()
+
+
+def _what_tvm_says() -> str:
+    """TVM's own warning of exposing an RPC server: the paragraph of its documentation that says whom it trusts."""
+    import tvm.rpc
+
+    paragraphs = (" ".join(each.split()) for each in (tvm.rpc.__doc__ or "").split("\n\n"))
+    return next((each for each in paragraphs if "trusted" in each), "an RPC server runs whatever code it is sent")
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of uploads for an owner that was killed. A session that still runs may put a file into it while
+    it is emptied: then once more."""
+    for _ in range(10):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+
+
+class SessionServer:
+    """Accepts clients on a listening socket, serves one session at a time, until the process is killed."""
+
+    def __init__(self, settings: Settings, channel: Channel) -> None:
+        from devices.server.functions import SessionFunctions
+
+        self._settings = settings
+        self._folder = Path(settings.folder)
+        self._channel = channel
+        for left in self._folder.glob("session-*"):  # of a process before this one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        self._functions = SessionFunctions(
+            load_decide(settings.decide), settings.limits.upload_bytes, settings.realtime
+        )
+        self._listening = socket.socket(fileno=settings.listening)
+        self._listening.setblocking(False)
+        self._silent: dict[socket.socket, float] = {}
+        self._waiting: deque[Client] = deque()
+        self._watching: set[socket.socket] = set()
+        self._session: _Session | None = None
+        self._ends: OrderedDict[str, str] = OrderedDict()
+        self._signals, wakeup = socket.socketpair()
+        self._signals.setblocking(False)
+        wakeup.setblocking(False)
+        self._wakeup = wakeup
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+        self._registration: Registration | None = None
+
+    def run(self) -> None:
+        port = int(self._listening.getsockname()[1])
+        if self._settings.tracker is not None:
+            self._registration = Registration(self._settings.tracker, port, self._log)
+        refused = refusal() if self._settings.realtime else "not wanted"
+        if refused and self._settings.realtime:
+            self._log(f"kernels run at the usual priority: {refused}")
+        if not refused:
+            with contextlib.suppress(OSError):  # an emulator may know the one and not the other
+                # Not inherited by sessions.
+                os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(WATCHING_PRIORITY))
+        beat_at = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= beat_at:
+                self._channel.tell(b"{}")
+                beat_at = now + HEARTBEAT_SECS
+            self._give_up_silent(now)
+            self._end_stopped(now)
+            if self._session is None and self._waiting:
+                self._start_session(self._waiting.popleft())
+            soon = HEARTBEAT_SECS / 4 if self._session and self._session.stopped_at else HEARTBEAT_SECS
+            self._handle_events(min(soon, beat_at - now))
+
+    def _handle_events(self, wait_secs: float) -> None:
+        waiting = {client.connection: client for client in self._waiting}
+        watched = [self._listening, self._signals, *self._silent, *waiting, *self._watching]
+        readable, _, _ = select.select(watched, [], [], max(0.0, wait_secs))
+        for ready in readable:
+            if ready is self._listening:
+                self._accept()
+            elif ready is self._signals:
+                self._reap()
+            elif ready in self._silent:
+                del self._silent[ready]
+                self._listen_to(ready)
+            elif ready in self._watching:
+                self._answer_watcher(ready)
+            else:  # a client that waits has nothing to say: it hung up
+                self._waiting.remove(waiting[ready])
+                ready.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except OSError:
+            return  # it hung up before it was accepted
+        if len(self._silent) + len(self._waiting) + len(self._watching) >= _MAX_CONNECTIONS:
+            connection.close()
+            return
+        self._silent[connection] = time.monotonic()
+
+    def _listen_to(self, connection: socket.socket) -> None:
+        """Hear what a new client wants."""
+        try:
+            client = read_client(connection)
+            if client.watches:
+                client.accept(self._settings.key)
+                connection.setblocking(False)
+                self._watching.add(connection)
+            elif not (client.key in ("", self._settings.key) or self._is_match_key(client.key)):
+                client.refuse()
+            else:
+                self._reap()  # a session of this client may have ended by itself a moment ago
+                session = self._session
+                if session is not None and client.name and client.name == session.client.name:
+                    self._waiting.appendleft(client)  # the device stays with the one that has it
+                    select.select([self._signals], [], [], _ENDING_SECS)
+                    self._reap()
+                    if self._session is session:
+                        self._end_session(session, "")
+                else:
+                    self._waiting.append(client)
+        except HandshakeError:
+            connection.close()
+
+    def _is_match_key(self, key: str) -> bool:
+        return self._registration is not None and self._registration.accepts(key)
+
+    def _answer_watcher(self, connection: socket.socket) -> None:
+        try:
+            received = connection.recv(64)
+            if received:
+                connection.send(received)
+                return
+        except OSError:
+            pass
+        self._watching.discard(connection)
+        connection.close()
+
+    def _give_up_silent(self, now: float) -> None:
+        for connection, since in list(self._silent.items()):
+            if now - since > SILENCE_TIMEOUT_SECS:
+                del self._silent[connection]
+                connection.close()
+
+    def _start_session(self, client: Client) -> None:
+        """Fork the session's process."""
+        try:
+            client.accept(self._settings.key)
+        except HandshakeError:
+            client.connection.close()
+            return
+        if self._registration is not None:
+            self._registration.taken()
+        folder = Path(tempfile.mkdtemp(prefix="session-", dir=self._folder))
+        own_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent(own_pid)
+                self._serve(client, folder)
+            except BaseException as error:
+                print(f"session: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        client.connection.close()
+        self._session = _Session(pid, client, folder)
+
+    def _serve(self, client: Client, folder: Path) -> None:
+        """In the forked process: TVM's server loop over the connection, until the client closes it."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        others = [each.connection for each in self._waiting]
+        for other in (self._listening, self._signals, self._wakeup, *self._silent, *self._watching, *others):
+            other.close()
+        self._channel.close()
+        if self._registration is not None:
+            self._registration.close_inherited()
+        os.chdir(folder)
+        confine(self._settings.limits)
+        _end_with_client(client)
+        self._functions.serve(client.connection, folder / "files", self._ends.get(client.name, ""))
+
+    def _reap(self) -> None:
+        """Note how the session ended, or that it was stopped."""
+        try:
+            while self._signals.recv(256):
+                pass
+        except BlockingIOError:
+            pass
+        session = self._session
+        while session is not None:
+            pid, status = os.waitpid(session.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                session.stopped_at = time.monotonic()
+            elif os.WIFCONTINUED(status):
+                session.stopped_at = None
+            else:
+                break
+        if session is None:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        if session.ended_for is not None and code == -signal.SIGKILL:
+            end = session.ended_for
+        else:  # by itself, be it a moment before we meant to end it
+            end = describe_exit(code) if code else ""
+        self._ends[session.client.name] = end
+        self._ends.move_to_end(session.client.name)
+        while len(self._ends) > _MAX_ENDS:
+            self._ends.popitem(last=False)
+        shutil.rmtree(session.folder, ignore_errors=True)
+        self._session = None
+        if self._registration is not None:
+            self._registration.free(_RETURN_SECS if end else 0.0)
+
+    def _end_stopped(self, now: float) -> None:
+        session = self._session
+        if session is not None and session.stopped_at is not None and now - session.stopped_at > _STOPPED_SECS:
+            self._end_session(session, "it was stopped (SIGSTOP) and did not go on")
+
+    def _end_session(self, session: _Session, ended_for: str) -> None:
+        if session.ended_for is None:
+            session.ended_for = ended_for
+            os.kill(session.pid, signal.SIGKILL)
+
+    def _log(self, line: str) -> None:
+        self._channel.tell(json.dumps({"log": line}).encode())
+
+
+def _end_with_client(client: Client) -> None:
+    """End this process once the client is gone or its session has expired, even while a kernel hangs."""
+
+    def watch() -> None:
+        poller = select.poll()
+        poller.register(client.connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+        wait_secs = math.inf if client.timeout_secs is None else client.timeout_secs
+        poller.poll(None if math.isinf(wait_secs) else wait_secs * 1000)
+        # The server loop sees an orderly end too, and cleans up: give it a moment.
+        threading.Event().wait(1.0)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="client", daemon=True).start()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main()

@@ -1,0 +1,226 @@
+"""A device and a builder that answer from a dataset: whole runs in virtual time, on what a real device once measured.
+
+A candidate of the dataset fails or runs as it did then, micro-batch by micro-batch, so that the stop rule in force
+decides anew when the measurement ends (also by racing). Any other candidate fails, and says that it was not recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, MeasureRequest
+from devices.timing.evaluator import Decide, Evaluation, confirmed, evaluate
+from fleet_tune.domain import Candidate, Fingerprint, Measurement, Outcome, StopRule
+from fleet_tune.errors import DatasetError, DeviceUnreachableError
+from fleet_tune.records.dataset import MEASURED_BY, OUTCOMES, Dataset, TaskData, load
+
+NOT_RECORDED = "the candidate is not in the dataset"
+_BUILD_OUTCOMES = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a dataset says of one candidate; see :class:`fleet_tune.records.dataset.TaskData`."""
+
+    outcome: Outcome
+    run_secs: tuple[float, ...]
+    build_secs: float
+    measure_secs: float
+    detail: str
+
+
+class Recording:
+    """The candidates of a dataset by their ids."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._tasks: Mapping[str, TaskData] = {data.task.id: data for data in dataset}
+        self._rows: dict[str, dict[str, int]] = {}
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._tasks
+
+    def find(self, candidate: Candidate) -> Recorded | None:
+        """What is recorded of ``candidate``, None where nothing is."""
+        data = self._tasks.get(candidate.task_id)
+        if data is None:
+            return None
+        if candidate.task_id not in self._rows:
+            self._rows[candidate.task_id] = {data.candidate(at).id: at for at in range(len(data))}
+        at = self._rows[candidate.task_id].get(candidate.id)
+        if at is None:
+            return None
+        return Recorded(
+            OUTCOMES[int(data.outcome[at])],
+            data.batches(at),
+            float(data.build_secs[at]),
+            float(data.measure_secs[at]),
+            data.details[at] or "failed when it was recorded",
+        )
+
+
+class ReplayBuilder:
+    """Hands out artifacts with empty libraries for the candidates that once built; see :class:`actors.builder.Worker`.
+
+    ``elapsed_secs``: the virtual time of all builds.
+    """
+
+    def __init__(self, *paths: Path) -> None:
+        """``paths``: the datasets of the devices that it builds for. Raises :class:`DatasetError`."""
+        self._recordings = [Recording(load(path)) for path in paths]
+        self.elapsed_secs = 0.0
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def build(self, request: BuildRequest) -> BuildResult:
+        task, candidate = request.task, request.candidate
+        build_secs = 0.0
+        if candidate is not None:
+            found = next((known for each in self._recordings if (known := each.find(candidate))), None)
+            if found is None:
+                failed = Measurement(Outcome.BUILD_ERROR, detail=NOT_RECORDED)
+                return BuildFailure(task.id, candidate, "", failed)
+            build_secs = found.build_secs
+            self.elapsed_secs += build_secs
+            if found.outcome in _BUILD_OUTCOMES:
+                failed = Measurement(found.outcome, build_secs=build_secs, detail=found.detail)
+                return BuildFailure(task.id, candidate, "", failed)
+        return Artifact(
+            task_id=task.id,
+            candidate=candidate,
+            library=b"",
+            args=(),
+            original_args=(),
+            outputs=(),
+            packed=(),
+            trace="",
+            build_secs=build_secs,
+        )
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class ReplayDevice:
+    """A device that answers from a dataset (see :class:`devices.protocol.Device`).
+
+    ``device_class``: which of the dataset's, None for its only one. ``decide``: the stopping rule. ``lost_after``:
+    number of measurements after which the device answers no more, None for never. ``elapsed_secs``: the virtual time
+    of all measurements. An output that was not compared when it was recorded counts as right here.
+
+    Raises :class:`DatasetError` where ``device_class`` does not name one of the dataset's.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        device_class: str | None = None,
+        decide: Decide | None = None,
+        lost_after: int | None = None,
+    ) -> None:
+        names = [fingerprint.device_class.name for fingerprint in dataset.fingerprints]
+        if device_class is None and len(names) == 1:
+            device_class = names[0]
+        if device_class not in names:
+            raise DatasetError(
+                f"the dataset has no device class {device_class!r}"
+                if device_class
+                else "the dataset has several device classes",
+                f"name one of these with device_class: {', '.join(names)}",
+            )
+        self._fingerprint = dataset.fingerprints[names.index(device_class)]
+        self._recording = Recording(dataset)
+        self._decide = decide
+        self._lost_after = lost_after
+        self._measured = 0
+        self._references: set[str] = set()
+        self.elapsed_secs = 0.0
+
+    def fingerprint(self) -> Fingerprint:
+        if self._lost():
+            raise DeviceUnreachableError(self._fingerprint.device_class.name, "replayed loss")
+        return self._fingerprint
+
+    def ping(self) -> float:
+        self.fingerprint()
+        return 0.0
+
+    def reference_secs(self) -> float:
+        return self.fingerprint().reference_secs
+
+    def vitals(self) -> dict[str, float]:
+        return {}
+
+    def add_reference(self, artifact: Artifact) -> None:
+        if artifact.candidate is not None:
+            raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
+        self._references.add(artifact.task_id)
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        artifact = request.artifact
+        if artifact.candidate is None:
+            raise ValueError("the artifact to measure has no candidate")
+        if artifact.task_id not in self._references:
+            raise ValueError(f"the reference of task {artifact.task_id} was not added")
+        if self._lost():
+            return Measurement(Outcome.DEVICE_LOST, build_secs=artifact.build_secs, detail="replayed loss")
+        self._measured += 1
+        found = self._recording.find(artifact.candidate)
+        measured = (
+            Measurement(Outcome.RUN_ERROR, detail=NOT_RECORDED)
+            if found is None
+            else _replayed(found, request, self._decide)
+        )
+        self.elapsed_secs += measured.measure_secs
+        return replace(measured, build_secs=artifact.build_secs)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _lost(self) -> bool:
+        return self._lost_after is not None and self._measured >= self._lost_after
+
+
+def _replayed(found: Recorded, request: MeasureRequest, decide: Decide | None) -> Measurement:
+    """The measurement of a recorded candidate as ``request`` asks for it.
+
+    Its micro-batches are the recorded ones, from the first again where the rule asks for more. Its ``measure_secs`` are
+    the recorded ones, less the micro-batches that the rule spares, or with those that it adds.
+    """
+    if found.outcome is not Outcome.OK:
+        return Measurement(found.outcome, measure_secs=found.measure_secs, detail=found.detail)
+
+    def measure(rule: StopRule, incumbent_secs: float) -> Evaluation:
+        return _evaluated(found.run_secs, rule, incumbent_secs, decide)
+
+    evaluation = confirmed(measure, measure, request)
+    as_recorded = replace(MEASURED_BY, min_batches=1, max_batches=len(found.run_secs), timeout_secs=math.inf)
+    spent_secs = _evaluated(found.run_secs, as_recorded, math.inf, None).device_secs
+    measured = Measurement(
+        Outcome.OK,
+        evaluation.run_secs,
+        measure_secs=max(found.measure_secs - spent_secs, 0.0) + evaluation.device_secs,
+        stopped=evaluation.stopped,
+    )
+    return replace(measured, verified=measured.cost_secs < request.incumbent_secs)
+
+
+def _evaluated(
+    recorded_secs: Sequence[float], rule: StopRule, incumbent_secs: float, decide: Decide | None
+) -> Evaluation:
+    """What the evaluator says of a kernel whose micro-batches took ``recorded_secs`` per run. Its first run,
+    which warms up, is as long as those of the first micro-batch; a longer warm-up would find nothing else."""
+    elapsed_secs = 0.0
+    batches = itertools.chain(recorded_secs[:1], itertools.cycle(recorded_secs))
+
+    def run_batch(runs: int) -> float:
+        nonlocal elapsed_secs
+        secs = next(batches)
+        elapsed_secs += runs * secs
+        return secs
+
+    return evaluate(run_batch, replace(rule, warm_up_secs=0.0), incumbent_secs, decide, lambda: elapsed_secs)

@@ -1,0 +1,1 @@
+"""The design spaces of a task, and their description as plain values."""

@@ -1,0 +1,205 @@
+"""What a block of TensorIR computes and touches, as the plain types of :mod:`fleet_tune.sketch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm.ir import Call, TensorLoad
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx import Add, BufferStore, Div, Max, Min, Mul, PrimFunc, Sub, Var
+from tvm_ffi import structural_map, structural_visit, structural_walk
+
+from devices.sketches.description.digits import Terms, index_rows, terms_of
+from fleet_tune.sketch import Access, Axis, Scope
+
+# Values of tvm.tirx.IterVar.iter_type.
+DATA_PARALLEL = 0
+REDUCTION = 2
+
+_ARITHMETIC = (Add, Sub, Mul, Div, Max, Min)
+Values = list[tuple[Var, Any]]
+# A transcendental function costs about as much as this many additions.
+_CALL_OPERATIONS = 8
+_CALLS = ("tirx.exp", "tirx.log", "tirx.sqrt", "tirx.rsqrt", "tirx.tanh", "tirx.erf", "tirx.sigmoid", "tirx.pow")
+
+
+@dataclass(frozen=True)
+class BlockFacts:
+    """A leaf block: its axes, accesses and float operations per point, whatever its loops are."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    accesses: tuple[Access, ...]
+    flop_per_point: float
+
+    @property
+    def points(self) -> int:
+        return prod(axis.extent for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Rebinding:
+    """A block seen on other axes than its own, which an rfactor or a change of layout has made of them.
+
+    ``axes``: the axes to see it on. ``values``: for every iteration variable of the block ``(axis, divisor, extent)``,
+    it is ``axis // divisor % extent``. ``partial``: the position among the iteration variables of the one that counts
+    partial results, and the axis that stands for it in the buffer that holds them.
+    """
+
+    axes: tuple[Axis, ...]
+    values: tuple[tuple[int, int, int], ...]
+    partial: tuple[int, int] | None = None
+
+
+def leaf_blocks(func: PrimFunc) -> dict[str, SBlock]:
+    """The blocks of ``func`` without blocks inside, by name, in program order."""
+    return {name: path[-1] for name, path in block_paths(func).items()}
+
+
+def block_paths(func: PrimFunc) -> dict[str, list[SBlock]]:
+    """For every block without blocks inside, by name, the blocks from the root to it; in program order."""
+    return {path[-1].name_hint: path for path in _descend([func.body.block])}
+
+
+def block_facts(
+    func: PrimFunc,
+    path: Sequence[SBlock],
+    rebinding: Rebinding | None = None,
+    old_shape: Callable[[Any], tuple[int, ...] | None] = lambda _buffer: None,
+    name_of: Callable[[Any], str] = lambda buffer: str(buffer.name),
+) -> BlockFacts | None:
+    """The facts of the leaf block at the end of ``path``; None where an access is not affine in digits of its axes.
+
+    ``old_shape``: of a buffer whose layout follows from decisions, the shape it had before; each dimension of it is
+    one of the spatial axes, in their order. ``name_of``: what to call a buffer.
+    """
+    block = path[-1]
+    iterations = [iteration for each in path[1:] for iteration in each.iter_vars]
+    axes = tuple(
+        Axis(str(iteration.var.name), int(iteration.dom.extent), int(iteration.iter_type) == REDUCTION)
+        for iteration in iterations
+    )
+    own = [iteration.var for iteration in iterations]
+    variables = own
+    if rebinding is not None:
+        axes = rebinding.axes
+        variables = [Var(axis.name, own[0].ty) for axis in axes]
+    weights = [func.params[int(i)] for i in (func.attrs or {}).get("layout_free_buffers", [])]
+    touched: list[tuple[Any, list[Any], bool]] = []
+    operations = 0.0
+
+    def load(node: TensorLoad) -> None:
+        touched.append((node.source, list(node.indices), False))
+
+    def arithmetic(node: Any) -> None:
+        nonlocal operations
+        operations += _is_float(node)
+
+    def call(node: Call) -> None:
+        nonlocal operations
+        operations += _CALL_OPERATIONS * (getattr(node.op, "name", "") in _CALLS)
+
+    def store(node: BufferStore) -> None:
+        touched.append((node.buffer, list(node.indices), True))
+
+    structural_walk(
+        block.body,
+        [(TensorLoad, load), (BufferStore, store), (Call, call), *((kind, arithmetic) for kind in _ARITHMETIC)],
+    )
+    written = [buffer for buffer, _, write in touched if write]
+    parsed: list[list[Terms]] = []
+    for buffer, indices, _ in touched:
+        rows: list[Terms | None]
+        if old_shape(buffer) is not None:
+            spatial = [at for at, axis in enumerate(axes) if not axis.reduction]
+            rows = [{(at, 1, axes[at].extent): 1} if axes[at].extent > 1 else {} for at in spatial]
+        else:
+            if rebinding is not None:
+                replaced = _replacements(rebinding, own, variables, any(buffer.same_as(each) for each in written))
+                indices = [_simplified(index, replaced, variables, axes) for index in indices]
+            rows = [terms_of(index, variables, axes) for index in indices]
+        if any(row is None for row in rows):
+            return None
+        parsed.append([row for row in rows if row is not None])
+    found = index_rows(axes, parsed)
+    if found is None:
+        return None
+    axes, indexed = found
+    accesses: list[Access] = []
+    for (buffer, _, write), index in zip(touched, indexed, strict=True):
+        access = Access(
+            buffer=name_of(buffer),
+            shape=old_shape(buffer) or tuple(int(n) for n in buffer.shape),
+            element_bytes=max(1, _bits(buffer) // 8),
+            index=index,
+            write=write,
+            scope=_scope(buffer),
+            packed=not write and any(buffer.same_as(weight) for weight in weights),
+            row_align=_row_align(block) if write else (0, 0),
+        )
+        if access not in accesses:
+            accesses.append(access)
+    return BlockFacts(str(block.name_hint), axes, tuple(accesses), operations)
+
+
+def _replacements(rebinding: Rebinding, own: Sequence[Var], variables: Sequence[Var], partial: bool) -> Values:
+    """What stands for every iteration variable; with ``partial``, in the buffer of partial results."""
+    replaced: Values = []
+    for position, (variable, (axis, divisor, extent)) in enumerate(zip(own, rebinding.values, strict=True)):
+        if partial and rebinding.partial is not None and rebinding.partial[0] == position:
+            replaced.append((variable, variables[rebinding.partial[1]]))
+            continue
+        value = variables[axis]
+        value = value if divisor == 1 else tvm.tirx.floordiv(value, divisor)
+        whole = -(-rebinding.axes[axis].extent // divisor) <= extent
+        replaced.append((variable, value if whole else tvm.tirx.floormod(value, extent)))
+    return replaced
+
+
+def _simplified(index: Any, replaced: Values, variables: Sequence[Var], axes: Sequence[Axis]) -> Any:
+    analyzer = tvm.sym.Analyzer()
+    for variable, axis in zip(variables, axes, strict=True):
+        analyzer.bind(variable, tvm.ir.Range(0, axis.extent))
+
+    def value(variable: Var) -> Any:
+        return next((value for own, value in replaced if own.same_as(variable)), variable)
+
+    return analyzer.simplify(structural_map(index, (Var, value)))
+
+
+def _descend(path: list[SBlock]) -> Iterator[list[SBlock]]:
+    inner: list[SBlock] = []
+
+    def visit(realize: SBlockRealize, _visitor: Any) -> None:
+        inner.append(realize.block)  # without visiting further: the blocks inside are found by the next step
+
+    structural_visit(path[-1].body, (SBlockRealize, visit))
+    if not inner:
+        yield path
+    for block in inner:
+        yield from _descend([*path, block])
+
+
+def _row_align(block: SBlock) -> tuple[int, int]:
+    """Padding of the rows of the buffer that a block writes (storage_align of the last dimension but one)."""
+    for _, axis, factor, offset in block.annotations.get("buffer_dim_align", []):
+        if int(axis) == len(block.writes[0].source.shape) - 2:
+            return int(factor), int(offset)
+    return 0, 0
+
+
+def _is_float(node: Any) -> bool:
+    return str(node.ty).startswith(("float", "bfloat"))
+
+
+def _bits(buffer: Any) -> int:
+    return int(tvm.DataType(str(buffer.dtype)).bits)
+
+
+def _scope(buffer: Any) -> Scope:
+    scope = str(buffer.scope())
+    return "shared" if scope.startswith("shared") else "local" if scope.startswith(("local", "wmma")) else "global"

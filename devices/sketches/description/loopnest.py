@@ -1,0 +1,194 @@
+"""State of the interpreter of traces: the loops around every block, as products of factors.
+
+A block's loops run over its *frame*: its iteration variables, or the axes of its :class:`Rebinding`. Splitting,
+fusing and reordering change lists of loops; a fused loop keeps the factors of its parts, so that every loop stays a
+product of tile factors, chosen values, constants and rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from devices.sketches.description.accesses import Rebinding
+from fleet_tune.sketch import LoopKind
+
+
+class UndescribedError(Exception):
+    """The trace does something that the symbolic sketch cannot express."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Part of the iterations of ``axes`` (several: they were fused before they were split, the first the slowest).
+
+    Its extent is that of the decision ``column`` (with ``values``: the chosen one), or what the axes' other factors
+    leave (``rest``), else ``extent``. ``whole``: it is all of its axes. ``slowest``: it was split off first.
+    ``partial``: a reduction that is not summed up here (rfactor).
+    """
+
+    axes: tuple[int, ...]
+    column: int | None = None
+    extent: int = 0
+    values: tuple[int, ...] = ()
+    rest: bool = False
+    whole: bool = False
+    slowest: bool = False
+    partial: bool = False
+
+
+@dataclass(eq=False)
+class Nested:
+    """A loop: the factors it runs over, from the slowest; None where they are not known."""
+
+    factors: tuple[Factor, ...] | None
+    kind: LoopKind = "serial"
+    fused_into: Nested | None = None
+
+    @property
+    def current(self) -> Nested:
+        loop = self
+        while loop.fused_into is not None:
+            loop = loop.fused_into
+        return loop
+
+
+@dataclass(eq=False)
+class Block:
+    """A block and its own loops. ``iters``: what each of its iteration variables is, by factors of its frame.
+
+    ``within``: the block around it that blockize made; its loops come first, and they share the frame.
+    ``at``: the block and loop that it was moved to, or ``column``: the decision that says so.
+    """
+
+    name: str
+    iters: tuple[Factor, ...]
+    loops: list[Nested]
+    within: Block | None = None
+    at: tuple[Block, Nested] | None = None
+    column: int | None = None
+    rebinding: Rebinding | None = None
+    warp: int = 1
+
+    @property
+    def top(self) -> Block:
+        """The block whose place is this one's."""
+        return self if self.within is None else self.within.top
+
+
+def copied(blocks: Mapping[str, Block], loops: Mapping[str, Nested]) -> tuple[dict[str, Block], dict[str, Nested]]:
+    """Blocks and named loops that can be changed without changing these."""
+    made_loops: dict[int, Nested] = {}
+    made_blocks: dict[int, Block] = {}
+
+    def loop(old: Nested) -> Nested:
+        if id(old) not in made_loops:
+            into = None if old.fused_into is None else loop(old.fused_into)
+            made_loops[id(old)] = Nested(old.factors, old.kind, into)
+        return made_loops[id(old)]
+
+    def block(old: Block) -> Block:
+        if id(old) not in made_blocks:
+            made = made_blocks[id(old)] = replace(old, loops=[loop(each) for each in old.loops])
+            made.within = None if old.within is None else block(old.within)
+            made.at = None if old.at is None else (block(old.at[0]), loop(old.at[1]))
+        return made_blocks[id(old)]
+
+    return {name: block(old) for name, old in blocks.items()}, {name: loop(old) for name, old in loops.items()}
+
+
+def axis_factors(extents: Sequence[int]) -> tuple[Factor, ...]:
+    """The iteration variables of a fresh block."""
+    return tuple(Factor((i,), extent=extent, whole=True) for i, extent in enumerate(extents))
+
+
+def distinct(loops: Sequence[Nested]) -> list[Nested]:
+    """The loops as they now are: those that were fused stand once."""
+    found: list[Nested] = []
+    for loop in loops:
+        if loop.current not in found:
+            found.append(loop.current)
+    return found
+
+
+def framed(block: Block) -> list[tuple[Block, Nested]]:
+    """All loops around a block from the outermost, each with the block whose frame it runs over."""
+    if block.column is not None:
+        raise UndescribedError(f"loops of block {block.name} after its location was sampled")
+    around: list[tuple[Block, Nested]] = []
+    if block.within is not None:
+        around = framed(block.within)
+    elif block.at is not None:
+        target, loop = block.at
+        outside = framed(target)
+        at = next(i for i, (_, each) in enumerate(outside) if each is loop.current)
+        around = outside[: at + 1]
+    return [*around, *((block, loop) for loop in distinct(block.loops))]
+
+
+def moved(block: Block) -> None:
+    """Make the loops anew, as moving a block does: one for each iteration variable, over what is needed there."""
+    fresh = []
+    for factor in block.iters:
+        fixed = factor.column is not None or factor.partial or not factor.whole
+        fresh.append(Nested((factor if fixed else Factor(factor.axes, rest=True, whole=True),)))
+    block.loops[:] = fresh
+
+
+def split(
+    loop: Nested,
+    parts: Sequence[tuple[int | None, int | None, tuple[int, ...]]],
+    extents: Sequence[int],
+) -> list[Nested]:
+    """The parts of a loop, each given as its decision column, else its size, else (the first) open, and the values of
+    the column where it is a choice. ``extents``: of the axes of the loop's frame."""
+    whole = _merged(loop.factors or (), extents)
+    open_parts = [i for i, (column, size, _) in enumerate(parts) if column is None and size is None]
+    if whole is None or whole.column is not None or open_parts not in ([], [0]):
+        return [Nested(None) for _ in parts]
+    constant = not whole.rest and all(column is None for column, _, _ in parts)
+    if open_parts and not constant and not (whole.whole or whole.rest):
+        return [Nested(None) for _ in parts]
+    made = []
+    for column, size, values in parts:
+        if column is not None:
+            made.append(Factor(whole.axes, column, values=values))
+        elif size is not None:
+            made.append(Factor(whole.axes, extent=size))
+        elif constant:
+            extent = -(-whole.extent // prod(each or 1 for _, each, _ in parts))
+            made.append(Factor(whole.axes, extent=extent, slowest=whole.whole))
+        else:
+            made.append(Factor(whole.axes, rest=True))
+    return [Nested((factor,)) for factor in made]
+
+
+def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
+    """Several fused loops over whole axes as one; None where they are only parts."""
+    if len(factors) == 1:
+        return factors[0]
+    if not factors or not all(factor.whole for factor in factors):
+        return None
+    axes = tuple(axis for factor in factors for axis in factor.axes)
+    long = tuple(axis for axis in axes if extents[axis] > 1) or axes[-1:]
+    return Factor(long, extent=prod(extents[a] for a in long), rest=any(f.rest for f in factors), whole=True)
+
+
+def fuse(owner: list[Nested], loops: Sequence[Nested]) -> Nested:
+    """Fuse neighbouring loops of one list."""
+    parts = [loop.current for loop in loops]
+    known = [part.factors for part in parts if part.factors is not None]
+    fused = Nested(tuple(f for factors in known for f in factors) if len(known) == len(parts) else None)
+    at = owner.index(parts[0])
+    owner[at : at + len(parts)] = [fused]
+    for part in parts:
+        part.fused_into = fused
+    return fused
+
+
+def reorder(owner: list[Nested], order: Sequence[Nested]) -> None:
+    """Put the loops of ``order``, all of one list, in this order into the places that they have."""
+    places = sorted(owner.index(loop) for loop in order)
+    for place, loop in zip(places, order, strict=True):
+        owner[place] = loop

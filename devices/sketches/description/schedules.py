@@ -1,0 +1,120 @@
+"""Reading a live schedule: the loops and blocks that random variables of a schedule stand for.
+
+TVM checks the types of every argument of a schedule's methods in Python, which takes most of a millisecond a call; the
+interpreter of traces reads tens of thousands of times, so that it calls what is below the checks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir.schedule.instruction import Instruction
+from tvm.tirx.analysis import undefined_vars
+from tvm_ffi import structural_walk
+
+from devices.sketches.description.accesses import REDUCTION
+from fleet_tune.sketch import Axis
+
+_GET: Callable[..., Any] = inspect.unwrap(Schedule.get)
+_GET_SBLOCK: Callable[..., Any] = inspect.unwrap(Schedule.get_sblock)
+_GET_LOOPS: Callable[..., Any] = inspect.unwrap(Schedule.get_loops)
+_GET_CONSUMERS: Callable[..., Any] = inspect.unwrap(Schedule.get_consumers)
+_GET_PRODUCERS: Callable[..., Any] = inspect.unwrap(Schedule.get_producers)
+_GET_CHILD_BLOCKS: Callable[..., Any] = inspect.unwrap(Schedule.get_child_blocks)
+_ANNOTATE: Callable[..., Any] = inspect.unwrap(Schedule.annotate)
+_UNANNOTATE: Callable[..., Any] = inspect.unwrap(Schedule.unannotate)
+_SAMPLE_CATEGORICAL: Callable[..., Any] = inspect.unwrap(Schedule.sample_categorical)
+_SAMPLE_LOCATION: Callable[..., Any] = inspect.unwrap(Schedule.sample_compute_location)
+_COMPUTE_AT: Callable[..., Any] = inspect.unwrap(Schedule.compute_at)
+
+
+def content(schedule: Schedule, variable: Any) -> Any:
+    """The block or loop that a random variable stands for."""
+    return _GET(schedule, variable)
+
+
+def sampled_loop(schedule: Schedule, variable: Any) -> Any | None:
+    """The loop of a sampled location; None where that is the root, or says that the block is computed inline."""
+    try:
+        found = _GET(schedule, variable)
+    except (RuntimeError, ValueError, TypeError):
+        return None
+    return found if hasattr(found, "loop_var") else None
+
+
+def named_block(schedule: Schedule, name: str) -> Any:
+    """The random variable of a block of ``main``."""
+    return _GET_SBLOCK(schedule, name, "main")
+
+
+def named_content(schedule: Schedule, name: str) -> Any:
+    return content(schedule, named_block(schedule, name))
+
+
+def loops_around(schedule: Schedule, block: Any) -> list[Any]:
+    """The loops around a block inside of the next block outwards, from the outermost."""
+    return [_GET(schedule, loop) for loop in _GET_LOOPS(schedule, block)]
+
+
+def consumers(schedule: Schedule, block: Any) -> list[Any]:
+    return list(_GET_CONSUMERS(schedule, block))
+
+
+def producers(schedule: Schedule, block: Any) -> list[Any]:
+    return list(_GET_PRODUCERS(schedule, block))
+
+
+def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], decision: Any) -> list[Any] | None:
+    """Run an instruction of those that stand between sampled places; its outputs. None for an instruction of any other
+    kind, which is not run."""
+    kind, attributes = instruction.kind.name, instruction.attrs
+    if kind == "SampleComputeLocation":
+        return [_SAMPLE_LOCATION(schedule, *inputs, decision)]
+    if kind == "ComputeAt":
+        _COMPUTE_AT(schedule, *inputs, bool(attributes[0]), int(attributes[1]))
+        return []
+    if kind == "SampleCategorical":
+        return [_SAMPLE_CATEGORICAL(schedule, attributes[0], attributes[1], decision)]
+    if kind == "GetSBlock":
+        return [_GET_SBLOCK(schedule, str(attributes[0]), str(attributes[1]))]
+    if kind == "Annotate":
+        _ANNOTATE(schedule, inputs[0], str(attributes[0]), inputs[1])
+        return []
+    if kind == "Unannotate":
+        _UNANNOTATE(schedule, inputs[0], str(attributes[0]))
+        return []
+    found = {"GetConsumers": _GET_CONSUMERS, "GetProducers": _GET_PRODUCERS, "GetChildBlocks": _GET_CHILD_BLOCKS}
+    return list(found[kind](schedule, *inputs)) if kind in found else None
+
+
+def axes_of(statement: Any) -> tuple[Axis, ...]:
+    """The iteration variables of a block."""
+    return tuple(
+        Axis(str(it.var.name), int(it.dom.extent), int(it.iter_type) == REDUCTION) for it in statement.iter_vars
+    )
+
+
+def bindings(schedule: Schedule, block: Any) -> list[Any]:
+    """What the axes of a block are bound to."""
+    statement = content(schedule, block)
+    values: list[list[Any]] = []
+
+    def visit(realize: SBlockRealize) -> None:
+        if realize.block.same_as(statement):
+            values.append(list(realize.iter_values))
+
+    structural_walk(schedule.mod["main"].body, (SBlockRealize, visit))
+    return values[0]
+
+
+def reduction_variables(schedule: Schedule, block: Any) -> list[Any]:
+    """The loop variables that reduction axes of a block run over."""
+    return [
+        variable
+        for axis, value in zip(content(schedule, block).iter_vars, bindings(schedule, block), strict=True)
+        if int(axis.iter_type) == REDUCTION
+        for variable in undefined_vars(value)
+    ]

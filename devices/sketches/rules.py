@@ -1,0 +1,252 @@
+"""Sketch rule "register-blocked": kernels that accumulate a tile of the output in registers (CPU).
+
+MetaSchedule's multi-level tiling accumulates in the output buffer, so that every multiply-accumulate loads and stores
+its sum. The kernels below keep a small tile of sums in a local buffer whose loops are unrolled and vectorised, so that
+LLVM holds it in registers over all reduction loops:
+
+    parallel over fused outer tiles (S0)
+      middle tiles (S1)
+        tile = 0                      unrolled, vectorised
+        reduction loops (R0, R1)
+          tile += a * b               unrolled, vectorised (S2)
+        output = epilogue(tile)       unrolled, vectorised
+
+Everything that is open (tile sizes, where the padding is computed) is a sampling instruction of the trace, so that a
+record of such a schedule loads into TVM as a MetaSchedule record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm.ir import Expr, TensorLoad
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+from tvm.tirx import Add, BufferStore, IntImm, Max, Min, Var
+from tvm.tirx.analysis import undefined_vars
+from tvm_ffi import structural_walk
+
+from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
+
+REGISTER_BLOCKED = "register-blocked"
+# One vectorised loop of up to 64 lanes is as fast as an unrolled loop over vectors: LLVM splits it into registers.
+MAX_LANES = 64
+# Fewer lanes are not worth a block of their own.
+MIN_LANES = 4
+# The innermost non-vector axis of the register tile; more accumulators than this never fit the register file.
+MAX_TILE = 32
+# The other axes of the register tile: a second or third row helps where the innermost axis is short.
+MAX_OUTER_TILE = 4
+# Innermost reduction loops.
+MAX_REDUCTION_TILE = 64
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What the rule needs to know of a block ``C[spatial] += f(...)``; axes are positions among the block's loops.
+
+    ``vector``: the axis along which the output is contiguous. ``batch``: axes of one iteration, and axes that index
+    every one of several operands, so that nothing is reused along them: they are only run in parallel. ``tiled``: the
+    other spatial axes, ``vector`` not among them.
+    """
+
+    name: str
+    extents: tuple[int, ...]
+    batch: tuple[int, ...]
+    tiled: tuple[int, ...]
+    vector: int
+    reductions: tuple[int, ...]
+
+
+def register_blocked(mod: tvm.IRModule, target: Target) -> list[Schedule]:
+    """The register-blocked design spaces of ``mod`` (its function ``main``), none where the rule does not apply.
+
+    Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
+    """
+    if target.kind.name != "llvm":
+        return []
+    try:
+        schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
+        return [schedule] if _apply(schedule, target) else []
+    except (RuntimeError, ValueError):
+        # A program that the primitives refuse is served by the other sketches.
+        return []
+
+
+def _apply(sch: Schedule, target: Target) -> bool:
+    main = _inline_and_find_main(sch, target)
+    if main is None:
+        return False
+    block, shape = main
+    consumer = _epilogue(sch, block)
+    paddings = [p for p in sch.get_producers(block) if _is_spatial(sch, p)]
+    if not _only_these_blocks(sch, [block, consumer, *paddings]):
+        return False
+
+    loops = sch.get_loops(block)
+    outer: list[LoopRV] = [loops[axis] for axis in shape.batch]
+    middle: list[LoopRV] = []
+    tile: list[LoopRV] = []
+    parts: dict[int, list[LoopRV]] = {}
+    for position, axis in enumerate((*shape.tiled, shape.vector)):
+        # The vector axis comes last, and the innermost of the others before it.
+        limit = (MAX_LANES, MAX_TILE, MAX_OUTER_TILE)[min(len(shape.tiled) - position, 2)]
+        parts[axis] = _tile(sch, loops[axis], 3, limit)
+    # Output channels outermost: a thread then reads its share of the weights only.
+    outer += [parts[axis][0] for axis in (shape.vector, *shape.tiled)]
+    middle += [parts[axis][1] for axis in (*shape.tiled, shape.vector)]
+    tile += [parts[axis][2] for axis in (*shape.tiled, shape.vector)]
+    split = [axis for axis in shape.reductions if shape.extents[axis] > 1]
+    unit = [loops[axis] for axis in shape.reductions if shape.extents[axis] == 1]
+    if len(split) > 1:
+        reduced = [_tile(sch, loops[axis], 2, MAX_REDUCTION_TILE) for axis in split]
+        reduction = [*unit, *(r[0] for r in reduced), *(r[1] for r in reduced)]
+    else:
+        reduction = [*unit, *(loops[axis] for axis in split)]
+
+    sch.reorder(*outer, *middle, *reduction, *tile)
+    sch.reverse_compute_at(consumer, middle[-1], preserve_unit_loops=True)
+    sch.set_scope(block, 0, "local")
+    sch.parallel(sch.fuse(*outer))
+    _unroll_and_vectorize(sch, tile)
+    initial = sch.decompose_reduction(block, reduction[0])
+    _unroll_and_vectorize(sch, sch.get_loops(initial)[-len(tile) :])
+    rank = len(sch.get(consumer).iter_vars)
+    _unroll_and_vectorize(sch, sch.get_loops(consumer)[-rank:])
+    for padding in paddings:
+        _place_padding(sch, padding)
+    return True
+
+
+def _tile(sch: Schedule, loop: LoopRV, parts: int, limit: int) -> list[LoopRV]:
+    factors = sch.sample_perfect_tile(loop, n=parts, max_innermost_factor=limit)
+    return list(sch.split(loop, factors))
+
+
+def _unroll_and_vectorize(sch: Schedule, loops: list[LoopRV]) -> None:
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+    sch.vectorize(loops[-1])
+
+
+def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
+    """Vectorise the padding along its channels, and leave open where it is computed: at the root, where it runs in
+    parallel before the main block, or inside of its loops, where it stays in cache."""
+    loops = sch.get_loops(padding)
+    channels = int(sch.get(loops[-1]).extent)
+    # A proper divisor: a block that covers all channels has no channel axis left, and cannot be moved any more.
+    lanes = max(n for n in range(1, MAX_LANES + 1) if channels % n == 0 and (n < channels or n == 1))
+    if lanes >= MIN_LANES:
+        rest, vector = sch.split(loops[-1], [None, lanes])
+        sch.vectorize(vector)
+        padding = sch.blockize(vector)
+        loops = [*loops[:-1], rest]
+    # Counts where the padding stays at the root; moving it makes its loops anew, serial ones.
+    sch.parallel(sch.fuse(*loops[:-2]))
+    location = sch.sample_compute_location(padding)
+    sch.compute_at(padding, location, preserve_unit_loops=True)
+
+
+def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Reduction] | None:
+    """Inline element-wise blocks as MetaSchedule does, and find the one reduction."""
+    described = {block.name_hint: found for block in _blocks(sch) if (found := describe_reduction(block)) is not None}
+    if len(described) != 1:
+        return None
+    (shape,) = described.values()
+    context = ms.TuneContext(sch.mod, target=target)
+    for rule in (
+        ms.schedule_rule.InlineConstantScalars(),
+        ms.schedule_rule.AutoInline(
+            into_producer=False,
+            into_consumer=True,
+            inline_const_tensor=True,
+            disallow_if_then_else=True,
+            require_injective=True,
+            require_ordered=True,
+            disallow_op=["tirx.exp"],
+        ),
+    ):
+        rule._initialize_with_tune_context(context)
+        for name in [block.name_hint for block in reversed(_blocks(sch))]:
+            if name != shape.name:
+                rule.apply(sch, sch.get_sblock(name, "main"))
+    return sch.get_sblock(shape.name, "main"), shape
+
+
+def describe_reduction(block: SBlock) -> Reduction | None:
+    """Match ``C[spatial] = C[spatial] + f(...)`` (or max, min), as it stands in the unscheduled program.
+
+    None for every other block, and where the output is not contiguous along a spatial axis.
+    """
+    store = block.body
+    if block.init is None or not isinstance(store, BufferStore) or not isinstance(store.value, Add | Max | Min):
+        return None
+    axes = [iteration.var for iteration in block.iter_vars]
+    kinds = [int(iteration.iter_type) for iteration in block.iter_vars]
+    extents = tuple(int(iteration.dom.extent) for iteration in block.iter_vars)
+    if any(kind not in (DATA_PARALLEL, REDUCTION) for kind in kinds):
+        return None
+    long = [at for index in store.indices if (at := _position(axes, index)) is not None and extents[at] > 1]
+    if not long:
+        return None
+    used: list[set[int]] = []
+
+    def load(node: TensorLoad) -> None:
+        variables = [variable for index in node.indices for variable in undefined_vars(index)]
+        used.append({at for variable in variables if (at := _position(axes, variable)) is not None})
+
+    structural_walk(store.value.b, (TensorLoad, load))
+    spatial = [axis for axis, kind in enumerate(kinds) if kind == DATA_PARALLEL and axis != long[-1]]
+    reused = len(used) > 1
+    batch = [axis for axis in spatial if extents[axis] == 1 or (reused and all(axis in operand for operand in used))]
+    return Reduction(
+        name=block.name_hint,
+        extents=extents,
+        batch=tuple(batch),
+        tiled=tuple(axis for axis in spatial if axis not in batch),
+        vector=long[-1],
+        reductions=tuple(axis for axis, kind in enumerate(kinds) if kind == REDUCTION),
+    )
+
+
+def _position(axes: list[Var], expression: Expr) -> int | None:
+    """Which axis ``expression`` is, None where it is none of them."""
+    return next((i for i, axis in enumerate(axes) if axis.same_as(expression)), None)
+
+
+def _epilogue(sch: Schedule, block: SBlockRV) -> SBlockRV:
+    """The element-wise block that alone reads the output of ``block``, or a copy where there is no such block."""
+    consumers = sch.get_consumers(block)
+    if len(consumers) == 1:
+        reader, (written,) = sch.get(consumers[0]), sch.get(block).writes
+        same_shape = [int(i.dom.extent) for i in reader.iter_vars] == [int(n) for n in written.source.shape]
+        axes = [iteration.var for iteration in reader.iter_vars]
+        reads = [region.region for region in reader.reads if region.source.same_as(written.source)]
+        if same_shape and reads and _is_identity(reads[0], axes) and _is_identity(reader.writes[0].region, axes):
+            return consumers[0]
+    return sch.cache_write(block, 0, "local")
+
+
+def _is_identity(region: list[tvm.ir.Range], axes: list[Var]) -> bool:
+    """Whether dimension k of a region is axis k (or 0 where that has one iteration, as in a bias)."""
+    return len(region) == len(axes) and all(
+        r.min.same_as(axis) or (isinstance(r.min, IntImm) and int(r.extent) == 1)
+        for r, axis in zip(region, axes, strict=True)
+    )
+
+
+def _is_spatial(sch: Schedule, block: SBlockRV) -> bool:
+    return all(int(iteration.iter_type) == DATA_PARALLEL for iteration in sch.get(block).iter_vars)
+
+
+def _only_these_blocks(sch: Schedule, blocks: list[SBlockRV]) -> bool:
+    return {block.name_hint for block in _blocks(sch)} == {sch.get(block).name_hint for block in blocks}
+
+
+def _blocks(sch: Schedule) -> list[SBlock]:
+    """The blocks of ``main`` in program order, without the root."""
+    root = sch.get_sblock("root", "main")
+    return [sch.get(block) for block in sch.get_child_blocks(root)]

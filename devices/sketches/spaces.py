@@ -1,0 +1,320 @@
+"""Design spaces: from a task to its sketches, and from a candidate to a scheduled program.
+
+The sketches of a task are MetaSchedule's (its space generator with the default rules of the target) and those of our
+own rule (:mod:`devices.sketches.rules`). A sketch is a trace whose sampling decisions are open; a candidate closes
+them. Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which
+vectorise, unroll, bind threads and re-lay out constant weights. The resulting trace, post-processors included, is what
+a record stores: applied to the unscheduled program it gives the same scheduled program, here and in plain TVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import tvm
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, Trace
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule.instruction import Instruction
+from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+from tvm.target import Target
+from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt, Stmt
+from tvm_ffi import structural_walk
+
+from devices.protocol import TensorSpec
+from devices.sketches import intrinsics
+from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
+from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
+from devices.sketches.traces import full_text, open_text
+from devices.targets import parse_target
+from fleet_tune.domain import Candidate, Task
+from fleet_tune.sketch import Choice, Sketch, Tile
+
+# What TVM raises where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
+_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
+_LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
+
+
+class ScheduleError(Exception):
+    """A candidate that cannot be scheduled; the text says why."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A scheduled program.
+
+    ``module``: an IRModule ready to build, with the function ``main`` over ``args`` and, for each argument ``i`` in
+    ``packed`` (constant weights that ``main`` wants re-laid out), a function ``pack_<i>(original, packed)``.
+    ``original_args``: the arguments before re-laying out. ``outputs``: indices of the arguments that ``main`` writes.
+    ``trace``: JSON text of the whole trace, post-processors included; empty for the unscheduled program.
+    """
+
+    module: tvm.IRModule = field(repr=False)
+    original_args: tuple[TensorSpec, ...]
+    args: tuple[TensorSpec, ...]
+    outputs: tuple[int, ...]
+    packed: tuple[int, ...]
+    trace: str = field(repr=False)
+
+
+class DesignSpace:
+    """The sketches of a task, and the way from its candidates to programs. Keeps the parsed program warm."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._module = parse_module(task.workload.module)
+        self._target = parse_target(task.device_class.target)
+        intrinsics.load_intrinsics(task.device_class.target)
+        self._fresh = Schedule(self._module, debug_mask="none", error_render_level="none")
+        context, generated = _generated(self._module, self._target)
+        self._context = context  # the post-processors point into it
+        self.postprocs = list(context.space_generator.postprocs)
+        spaces = [(REGISTER_BLOCKED, s) for s in register_blocked(self._module, self._target)]
+        spaces += [(_rule_name(s.trace), s) for s in generated]
+        self._traces: list[Trace] = []
+        self._sampled: list[list[Instruction]] = []
+        self._descriptions: list[Description] = []
+        # All that scheduling needs; describing the variants takes seconds where several blocks have a place to choose.
+        self._open: list[Sketch] = []
+        for rule, schedule in spaces:
+            trace = schedule.trace.simplified(remove_postproc=True)
+            text = open_text(trace)
+            if any(text == sketch.trace_text for sketch in self._open):
+                continue
+            known = describe(self._fresh, trace)
+            self._traces.append(trace)
+            self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
+            self._descriptions.append(known)
+            self._open.append(Sketch(len(self._open), rule, text, known.decisions, known.statements, known.undescribed))
+
+    @cached_property
+    def sketches(self) -> tuple[Sketch, ...]:
+        """The sketches of the task, described symbolically as far as that can be."""
+        described = []
+        for sketch, trace, known in zip(self._open, self._traces, self._descriptions, strict=True):
+            whole = describe_variants(self._fresh, trace, known)
+            described.append(
+                replace(
+                    sketch,
+                    statements=whole.statements,
+                    undescribed=whole.undescribed,
+                    variants=whole.variants,
+                    variant_of=whole.variant_of,
+                )
+            )
+        return tuple(described)
+
+    def recognise(self, trace: Trace) -> Candidate | None:
+        """The candidate that a trace is, whoever wrote it; None where it follows none of the sketches or decides what
+        they leave no choice for. Only the instructions count, not the names of variables."""
+        plain = trace.simplified(remove_postproc=True)
+        text = open_text(plain)
+        for sketch, known in zip(self._open, self._descriptions, strict=True):
+            if sketch.trace_text == text:
+                decided = [plain.decisions.get(inst) for inst in plain.insts if inst.kind.name in SAMPLING]
+                vector = _vector(sketch, known.locations, decided)
+                return None if vector is None else Candidate(self._task.id, sketch.index, sketch.id, vector)
+        return None
+
+    def schedule(self, candidate: Candidate) -> Scheduled:
+        """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it."""
+        schedule = self.apply(candidate)
+        try:
+            schedule.enter_postproc()
+            for postproc in self.postprocs:
+                if not postproc.apply(schedule):
+                    raise ScheduleError(f"{type(postproc).__name__} rejects the schedule")
+        except _REFUSALS as error:
+            raise ScheduleError(_first_line(error)) from error
+        return _finish(self._module, schedule)
+
+    def apply(self, candidate: Candidate) -> Schedule:
+        """The schedule of ``candidate`` before post-processing. Raises :class:`ScheduleError`."""
+        index = next((s.index for s in self._open if s.id == candidate.sketch_id), None)
+        if index is None:
+            raise ScheduleError(f"task {self._task.id} has no sketch {candidate.sketch_id}")
+        trace = self._traces[index]
+        values = _values(self._open[index], self._descriptions[index].locations, candidate.decisions)
+        closed = Trace(trace.insts, dict(zip(self._sampled[index], values, strict=True)))
+        schedule = self._fresh.copy()
+        try:
+            closed.apply_to_schedule(schedule, remove_postproc=True)
+        except _REFUSALS as error:
+            raise ScheduleError(_first_line(error)) from error
+        return schedule
+
+
+def unscheduled(task: Task) -> Scheduled:
+    """The program of ``task`` as it was imported: the numeric reference."""
+    module = parse_module(task.workload.module)
+    args = _specs(module["main"])
+    return Scheduled(module, args, args, _outputs(module["main"]), (), "")
+
+
+def replay(workload_module: str, trace: str) -> Scheduled:
+    """The program that a record describes: ``workload_module`` (:attr:`Workload.module`) scheduled by ``trace``.
+
+    Raises :class:`ScheduleError` where the trace does not fit the program.
+    """
+    module = parse_module(workload_module)
+    return _finish(module, _replayed(module, trace))
+
+
+def apply_trace(module: tvm.IRModule, trace: str) -> tvm.IRModule:
+    """Schedule the function ``main`` of ``module`` by a stored trace, post-processors included.
+
+    Constant weights are re-laid out by a block inside of the function (annotated
+    ``meta_schedule.layout_rewrite_preproc``), which ``relax.transform.SplitLayoutRewritePreproc`` moves out of it when
+    a network is compiled. Raises :class:`ScheduleError` where the trace does not fit the program.
+    """
+    return _replayed(module, trace).mod
+
+
+def parse_module(text: str) -> tvm.IRModule:
+    """The IRModule of a :attr:`Workload.module`."""
+    return tvm.ir.load_json(text)
+
+
+def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
+    schedule = Schedule(module, debug_mask="none", error_render_level="none")
+    try:
+        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    except _REFUSALS as error:
+        raise ScheduleError(_first_line(error)) from error
+    return schedule
+
+
+def _generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Schedule]]:
+    """MetaSchedule's design spaces, by its default rules, and the context that they were made in.
+
+    Without the rule that looks up hand-written schedules by an annotation: they are not part of TVM any more, and each
+    miss is logged. The rule for reductions across threads fails as a whole where one reduction reads the result of
+    another (a variance): such a program is scheduled without it.
+    """
+    probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
+    rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
+    simpler = [rule for rule in rules if not isinstance(rule, ms.schedule_rule.CrossThreadReduction)]
+    try:
+        return _spaces_by(rules, module, target)
+    except RuntimeError:
+        if len(simpler) == len(rules):
+            raise
+        return _spaces_by(simpler, module, target)
+
+
+def _spaces_by(
+    rules: Sequence[ms.ScheduleRule], module: tvm.IRModule, target: Target
+) -> tuple[ms.TuneContext, list[Schedule]]:
+    generator = ms.space_generator.PostOrderApply(sch_rules=list(rules))
+    context = ms.TuneContext(module, target=target, space_generator=generator, rand_state=1)
+    return context, list(context.generate_design_space())
+
+
+def _rule_name(trace: Trace) -> str:
+    kinds = {inst.kind.name for inst in trace.insts}
+    keys = {str(inst.attrs[0]) for inst in trace.insts if inst.kind.name == "Annotate"}
+    if "Tensorize" in kinds or "meta_schedule.auto_tensorize" in keys:
+        return "tensorize"
+    if "RFactor" in kinds:
+        return "rfactor"
+    return "multi-level-tiling" if "meta_schedule.tiling_structure" in keys else "loops"
+
+
+def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector: tuple[int, ...]) -> list[Any]:
+    """TVM's decisions for a decision vector; raises :class:`ScheduleError` for an invalid one."""
+    if len(vector) != sketch.width:
+        raise ScheduleError(f"{len(vector)} decisions for a sketch of {sketch.width} columns")
+    values: list[Any] = []
+    for decision, places, at in zip(sketch.decisions, locations, sketch.offsets, strict=True):
+        if isinstance(decision, Tile):
+            factors = [int(f) for f in vector[at : at + decision.parts]]
+            if min(factors) < 1 or prod(factors) != decision.extent or factors[-1] > decision.innermost_limit:
+                raise ScheduleError(f"{factors} does not tile {decision}")
+            values.append(factors)
+            continue
+        options = decision.values if isinstance(decision, Choice) else decision.locations
+        if not 0 <= vector[at] < len(options):
+            raise ScheduleError(f"choice {vector[at]} of {decision}")
+        values.append(int(vector[at]) if places is None else places[vector[at]])
+    return values
+
+
+def _vector(
+    sketch: Sketch, locations: Sequence[tuple[int, ...] | None], values: Sequence[Any]
+) -> tuple[int, ...] | None:
+    """The decision vector of TVM's decisions, None where they are outside of the sketch's: :func:`_values` undone."""
+    vector: list[int] = []
+    for decision, places, value in zip(sketch.decisions, locations, values, strict=True):
+        if value is None:
+            return None
+        if isinstance(decision, Tile):
+            factors = [int(factor) for factor in value]
+            if len(factors) != decision.parts or prod(factors) != decision.extent or min(factors) < 1:
+                return None
+            if factors[-1] > decision.innermost_limit:
+                return None
+            vector += factors
+            continue
+        options = decision.values if isinstance(decision, Choice) else decision.locations
+        known = tuple(range(len(options))) if places is None else places
+        if int(value) not in known:
+            return None
+        vector.append(known.index(int(value)))
+    return tuple(vector)
+
+
+def _finish(original: tvm.IRModule, schedule: Schedule) -> Scheduled:
+    """Take the re-laying out of constant weights out of the scheduled program, into functions of their own."""
+    scheduled = schedule.mod["main"]
+    functions = {"main": RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)["main"]}
+    params = list(scheduled.params)
+    packed = []
+    for nest, block in _layout_rewrites(scheduled):
+        source, packed_buffer = block.reads[0].source, block.writes[0].source
+        index = next(i for i, param in enumerate(params) if param.same_as(source))
+        packed.append(index)
+        functions[f"pack_{index}"] = _pack_function(f"pack_{index}", source, packed_buffer, nest)
+    return Scheduled(
+        module=tvm.IRModule(functions),
+        original_args=_specs(original["main"]),
+        args=_specs(functions["main"]),
+        outputs=_outputs(original["main"]),
+        packed=tuple(sorted(packed)),
+        trace=full_text(schedule.trace),
+    )
+
+
+def _layout_rewrites(func: PrimFunc) -> Iterable[tuple[Stmt, SBlock]]:
+    """The loop nests at the root of ``func`` that re-lay out a weight, with their blocks."""
+    body = func.body.block.body
+    for nest in body.seq if isinstance(body, SeqStmt) else [body]:
+        inner = nest
+        while isinstance(inner, For):
+            inner = inner.body
+        if isinstance(inner, SBlockRealize) and _LAYOUT_REWRITE in inner.block.annotations:
+            yield nest, inner.block
+
+
+def _pack_function(name: str, source: Any, packed: Any, nest: Stmt) -> PrimFunc:
+    root = SBlockRealize([], True, SBlock([], [], [], "root", nest))
+    attributes = {"global_symbol": name, "s_tir": True, "tirx.noalias": True}
+    return PrimFunc([source, packed], root).with_attr(attributes)
+
+
+def _specs(func: PrimFunc) -> tuple[TensorSpec, ...]:
+    infos = ms.arg_info.ArgInfo.from_prim_func(func)
+    return tuple(TensorSpec(tuple(int(n) for n in info.shape), str(info.dtype)) for info in infos)
+
+
+def _outputs(func: PrimFunc) -> tuple[int, ...]:
+    written: list[Any] = []
+    structural_walk(func.body, (BufferStore, lambda store: written.append(store.buffer)))
+    return tuple(i for i, param in enumerate(func.params) if any(param.same_as(buffer) for buffer in written))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

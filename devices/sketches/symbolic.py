@@ -1,0 +1,93 @@
+"""From a trace to the symbolic sketch: what ``policies`` needs to know of a design space, without TVM.
+
+The trace is interpreted (:mod:`devices.sketches.description.interpreter`) while it is replayed, and its blocks become
+statements (:mod:`devices.sketches.description.statements`). What the loops enclose (axes, affine accesses, float
+operations) is read from the scheduled program, where splitting and reordering have left it as it was.
+
+Where one block may be placed inside of the main one's loops, its place stays open in the description. Where several
+blocks may be placed, or the main one itself, where a block may go depends on where the others are: every combination of
+places then has its own description (:attr:`fleet_tune.sketch.Sketch.variants`,
+:mod:`devices.sketches.description.places`).
+
+The description is checked against the replayed schedule before it is given out: for the decisions of the replay, loop
+extents and order must be those of the real loops. A trace that uses what is not interpreted here keeps its decisions
+and is left undescribed, with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tvm.s_tir import Schedule, Trace
+
+from devices.sketches.description.interpreter import SAMPLING, Interpreter
+from devices.sketches.description.loopnest import UndescribedError
+from devices.sketches.description.places import Combinations
+from devices.sketches.description.statements import Describer, loop_depths
+from devices.sketches.traces import instructions
+from fleet_tune.sketch import Decision, Location, Statement
+
+__all__ = ["SAMPLING", "Description", "describe", "describe_variants"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a trace. ``locations``: for every decision the values TVM gives to its choices (of a Location:
+    depths in TVM's fused loops, where the Location's own count the statement's loops), else None. ``variants`` and
+    ``variant_of`` as in :class:`fleet_tune.sketch.Sketch`."""
+
+    decisions: tuple[Decision, ...]
+    locations: tuple[tuple[int, ...] | None, ...]
+    statements: tuple[Statement, ...]
+    undescribed: str
+    variants: tuple[tuple[Statement, ...], ...] = ()
+    variant_of: tuple[int, ...] = ()
+
+
+def describe(fresh: Schedule, trace: Trace) -> Description:
+    """Describe ``trace``, a trace without post-processors, of the program of ``fresh`` (not changed).
+
+    Where several blocks are placed the description is still to be made, by :func:`describe_variants`; ``undescribed``
+    then says so.
+    """
+    interpreter = _replay(fresh, trace)
+    statements, failure = _statements(interpreter)
+    decisions = list(interpreter.decisions)
+    places = interpreter.locations
+    locations = tuple(places.get(index) for index in range(len(decisions)))
+    for index, values in places.items() if statements else ():
+        known = decisions[index]
+        if isinstance(known, Location) and index in interpreter.around:
+            decisions[index] = Location(known.block, loop_depths(values, interpreter.around[index][1]))
+    return Description(tuple(decisions), locations, statements, failure)
+
+
+def describe_variants(fresh: Schedule, trace: Trace, known: Description) -> Description:
+    """Describe every combination of places of the blocks of a trace that :func:`describe` could not describe."""
+    places = [values for values in known.locations if values is not None]
+    if known.statements or not places:
+        return known
+    try:
+        variants, variant_of = Combinations(fresh, trace, instructions(trace), places).described()
+    except UndescribedError as error:
+        return replace(known, undescribed=str(error))
+    return Description(known.decisions, known.locations, variants[0], "", variants, variant_of)
+
+
+def _replay(fresh: Schedule, trace: Trace) -> Interpreter:
+    interpreter = Interpreter(fresh.copy(), instructions(trace))
+    trace.apply_to_schedule(interpreter.schedule, remove_postproc=True, decision_provider=interpreter.visit)
+    interpreter.settle()
+    if not interpreter.done:
+        raise RuntimeError("the replay of a trace has left out instructions")
+    return interpreter
+
+
+def _statements(interpreter: Interpreter) -> tuple[tuple[Statement, ...], str]:
+    """The statements, or none and the reason."""
+    if interpreter.failure:
+        return (), interpreter.failure
+    try:
+        return Describer(interpreter, {}).statements(), ""
+    except UndescribedError as error:
+        return (), str(error)

@@ -1,0 +1,187 @@
+"""Times a kernel in micro-batches until a stopping rule says that it is enough.
+
+The same loop runs in two places: beside the kernel, inside the device server's session process (one round trip for a
+whole measurement), or in the client against a plain TVM RPC server (one round trip for each micro-batch). The rule
+itself is a function that is handed in; ``policies.measuring.stopping`` owns the formula.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from devices.protocol import MeasureRequest
+from fleet_tune.domain import StopRule
+
+Decide = Callable[[Sequence[float], StopRule, float], str | None]
+"""``decide(run_secs of the micro-batches so far, rule, incumbent_secs)``: why to stop now, or None to go on."""
+
+MAXIMUM = "maximum"
+
+# A kernel that runs longer than this is timed by calling it, a quicker one by TVM's evaluator, whose loop has no call
+# overhead (1 us) but which begins every batch with a run that it does not count.
+DIRECT_CALL_SECS = 2e-4
+# A first run meets cold caches and untouched pages. It was never seen slower by more than this factor, so a candidate
+# that would be given up even at this fraction of its first run is given up right then.
+COLD_RUN_FACTOR = 2.0
+# Emptying the caches takes longer than most kernels: a micro-batch has no more runs than this where that is asked for.
+MAX_FLUSHED_RUNS = 10
+_CPU = 1  # DLPack's number of the type
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """``run_secs``: mean seconds per run of each micro-batch, in order; ``stopped``: why it ended; ``device_secs``:
+    what all of it took, the runs that are not counted included."""
+
+    run_secs: tuple[float, ...]
+    stopped: str
+    device_secs: float = 0.0
+
+
+def evaluate(
+    run_batch: Callable[[int], float],
+    rule: StopRule,
+    incumbent_secs: float,
+    decide: Decide | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Evaluation:
+    """Time micro-batches until ``decide``, the rule's maximum or its timeout ends it.
+
+    ``run_batch(n)`` runs the kernel ``n`` times and returns the mean seconds of one run. The first call is a single
+    run; single runs are repeated until the rule's warm-up is over, and the last of them sizes the micro-batches. Runs
+    longer than ``rule.micro_batch_secs`` are batches of one. ``rule.timeout_secs`` bounds the whole: past it no further
+    batch begins (a batch that hangs is the caller's matter).
+    """
+    started = clock()
+    warm_secs = run_batch(1)
+    while clock() - started < min(rule.warm_up_secs, rule.timeout_secs):
+        warm_secs = run_batch(1)
+    if decide is not None and warm_secs >= rule.micro_batch_secs:
+        reason = decide([warm_secs / COLD_RUN_FACTOR], rule, incumbent_secs)
+        if reason is not None:
+            return Evaluation((warm_secs,), reason, clock() - started)
+    runs = _batch_size(rule, warm_secs)
+    samples: list[float] = []
+    while True:
+        samples.append(run_batch(runs))
+        reason = decide(samples, rule, incumbent_secs) if decide is not None else None
+        if reason is None and (len(samples) >= rule.max_batches or clock() - started > rule.timeout_secs):
+            reason = MAXIMUM
+        if reason is not None:
+            return Evaluation(tuple(samples), reason, clock() - started)
+        # The first run was cold: size the following batches by what is known now.
+        runs = _batch_size(rule, statistics.median(samples))
+
+
+def _batch_size(rule: StopRule, run_secs: float) -> int:
+    """Runs of one micro-batch of a kernel that takes ``run_secs``."""
+    runs = max(1, math.ceil(rule.micro_batch_secs / max(run_secs, 1e-9)))
+    return min(runs, MAX_FLUSHED_RUNS) if rule.flush_bytes else runs
+
+
+Measure = Callable[[StopRule, float], Evaluation]
+"""``measure(rule, incumbent_secs)`` evaluates one candidate."""
+
+
+def confirmed(measure: Measure, measure_again: Measure, request: MeasureRequest) -> Evaluation:
+    """The evaluation of a request: by its rule, and where that is good enough, by the rule of its confirmation.
+
+    ``measure_again`` evaluates it the second time. What that says stands alone: the first was looked at because it was
+    low, so it is low by luck more often than not.
+    """
+    first = measure(request.rule, request.incumbent_secs)
+    if request.confirm is None or not statistics.median(first.run_secs) < request.confirm.below_secs:
+        return first
+    second = measure_again(request.confirm.rule, math.inf)
+    return Evaluation(second.run_secs, second.stopped, first.device_secs + second.device_secs)
+
+
+def load_decide(dotted: str | None) -> Decide | None:
+    """The stopping function named ``"package.module:function"``; None for None.
+
+    Raises ImportError or AttributeError where there is none: a server with a wrong name must not start.
+    """
+    if dotted is None:
+        return None
+    module, _, name = dotted.partition(":")
+    decide: Decide = getattr(importlib.import_module(module), name)
+    return decide
+
+
+def batch_timer(
+    module: Any, entry: str, device: Any, tensors: Sequence[Any], flush_bytes: int = 0
+) -> Callable[[int], float]:
+    """``run_batch`` for a loaded TVM module and its tensors, of this process or of an RPC session.
+
+    A kernel of this process' CPU that is not too quick for it is called directly and timed by the clock. Everything
+    else is timed by TVM's evaluator where the kernel is: for a GPU with events on its stream (CUDA's timer of TVM),
+    which leave the launch from the host out; for a kernel at the other end of a session without the network between.
+    ``flush_bytes``: memory of the device that is copied before each run; each run is then timed by itself.
+    """
+    kernel = module[entry]
+    direct = device.dlpack_device_type() == _CPU  # a device of a session has another number
+    expected_secs = math.inf
+
+    def run_batch(runs: int) -> float:
+        nonlocal expected_secs
+        if flush_bytes:
+            evaluator = module.time_evaluator(entry, device, number=1, repeat=runs, cache_flush_bytes=flush_bytes)
+            expected_secs = evaluator(*tensors).mean
+        elif direct and expected_secs >= DIRECT_CALL_SECS:
+            started = time.perf_counter()
+            for _ in range(runs):
+                kernel(*tensors)
+            device.sync()
+            expected_secs = (time.perf_counter() - started) / runs
+        else:
+            expected_secs = module.time_evaluator(entry, device, number=runs)(*tensors).mean
+        return float(expected_secs)
+
+    return run_batch
+
+
+@contextmanager
+def killed_after(timeout_secs: float) -> Iterator[None]:
+    """Have the kernel end this process (SIGALRM) if the block takes longer; works while native code runs.
+
+    For the main thread of a process that is made to be lost: the session process of the device server.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, timeout_secs)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def encode_request(rule: StopRule, incumbent_secs: float, device_kind: str) -> str:
+    """JSON text of what the server-side evaluator needs besides the kernel."""
+    incumbent = incumbent_secs if math.isfinite(incumbent_secs) else None
+    return json.dumps({"rule": asdict(rule), "incumbent_secs": incumbent, "device": device_kind})
+
+
+def decode_request(text: str) -> tuple[StopRule, float, str]:
+    """What :func:`encode_request` wrote, also in a newer version that knows more of a rule."""
+    message = json.loads(text)
+    incumbent = message["incumbent_secs"]
+    known = {each.name for each in fields(StopRule)}
+    rule = StopRule(**{name: value for name, value in message["rule"].items() if name in known})
+    return rule, math.inf if incumbent is None else incumbent, message["device"]
+
+
+def encode_evaluation(evaluation: Evaluation) -> str:
+    return json.dumps(asdict(evaluation))
+
+
+def decode_evaluation(text: str) -> Evaluation:
+    message = json.loads(text)
+    return Evaluation(tuple(message["run_secs"]), message["stopped"], message.get("device_secs", 0.0))

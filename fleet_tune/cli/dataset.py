@@ -1,0 +1,131 @@
+"""``fleet-tune dataset``: collect, pack, show and refresh datasets of measured candidates."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import click
+
+from fleet_tune.cli.options import MODEL_HELP, fleet_option, json_option, model_name
+
+_file_argument = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group()
+def dataset() -> None:
+    """Measured random candidates, for offline evaluation and as replayed devices."""
+
+
+@dataset.command(
+    short_help="Measure random candidates of every task.",
+    help="Measure random candidates of every task of MODEL into a dataset; the same command again resumes."
+    f"{MODEL_HELP}",
+)
+@click.argument("model")
+@click.option("--per-task", type=click.IntRange(min=1), required=True, help="Trials of every task, failures included.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder of the records and of dataset.ftd; one made by 'tune' is taken further.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True, help="Seed of the candidates."
+)
+@click.option("--time-budget", metavar="TIME", help="Measuring time at most, as 90s, 5m or 1h30m.")
+@fleet_option
+@click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
+@json_option
+def collect(
+    model: str,
+    per_task: int,
+    out: Path,
+    seed: int,
+    time_budget: str | None,
+    fleet: Path | None,
+    address: str | None,
+    as_json: bool,
+) -> int:
+    from fleet_tune import api
+    from fleet_tune.config.fleet_file import load_fleet, parse_duration
+
+    # What is wrong with these is told before anything heavy is loaded.
+    time_budget_secs = None if time_budget is None else parse_duration(time_budget)
+    fleet_config = None if fleet is None else load_fleet(fleet)
+
+    from fleet_tune.report.dataset import collected_json, render_collected
+    from fleet_tune.report.progress import ProgressView
+    from fleet_tune.report.run import make_console
+
+    with ProgressView(make_console(stderr=True), model_name(model)) as view:
+        result = api.collect(
+            model,
+            per_task=per_task,
+            out=out,
+            time_budget_secs=time_budget_secs,
+            fleet=fleet_config,
+            address=address,
+            seed=seed,
+            on_progress=view.update,
+        )
+    make_console(stderr=as_json).print(render_collected(result))
+    if as_json:
+        click.echo(collected_json(result))
+    return 128 + (result.signal_number or signal.SIGINT) if result.interrupted else 0
+
+
+@dataset.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The file to write.")
+@fleet_option
+@json_option
+def pack(folder: Path, out: Path, fleet: Path | None, as_json: bool) -> None:
+    """Make a dataset of the records in FOLDER, which 'collect' or 'tune' wrote."""
+    from fleet_tune.config.fleet_file import default_fleet, load_fleet
+    from fleet_tune.records.dataset import save
+    from fleet_tune.runs import collection
+
+    packed, left_out = collection.pack(folder, default_fleet() if fleet is None else load_fleet(fleet))
+    save(packed, out)
+    _tell_left_out(left_out)
+    _show(out, as_json)
+
+
+@dataset.command()
+@_file_argument
+@json_option
+def show(file: Path, as_json: bool) -> None:
+    """Print what a dataset holds."""
+    _show(file, as_json)
+
+
+@dataset.command()
+@_file_argument
+@click.option("--out", type=click.Path(path_type=Path), help="The file to write. Default: FILE itself.")
+@json_option
+def refresh(file: Path, out: Path | None, as_json: bool) -> None:
+    """Describe the sketches of a dataset anew, with this version's rules; the measurements stay."""
+    from fleet_tune.records.dataset import load, save
+    from fleet_tune.runs import collection
+
+    renewed, left_out = collection.refresh(load(file))
+    save(renewed, out or file)
+    _tell_left_out(left_out)
+    _show(out or file, as_json)
+
+
+def _tell_left_out(count: int) -> None:
+    if count:
+        click.echo(f"left out: {count} of a sketch that this version does not make", err=True)
+
+
+def _show(path: Path, as_json: bool) -> None:
+    from fleet_tune.records.dataset import load
+    from fleet_tune.report.dataset import dataset_json, render_dataset
+    from fleet_tune.report.run import make_console
+
+    loaded = load(path)
+    make_console(stderr=as_json).print(render_dataset(loaded, path))
+    if as_json:
+        click.echo(dataset_json(loaded, path))

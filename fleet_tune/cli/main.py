@@ -1,0 +1,264 @@
+"""The command line. Everything heavy is imported inside the commands: ``fleet-tune --help`` loads neither ray nor torch
+nor tvm.
+
+Exit codes: 0 done; 2 a mistake of the user's, told in one line with the next step in a second one; 130 and 143 stopped
+by SIGINT (Ctrl-C) and SIGTERM, after the summary of what was found; 1 a fault of ours, with its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from fleet_tune.cli.dataset import dataset
+from fleet_tune.cli.device import ADMIN_COMMANDS
+from fleet_tune.cli.model import model as model_group
+from fleet_tune.cli.options import MODEL_HELP, fleet_option, json_option, model_name
+from fleet_tune.errors import UserError
+from fleet_tune.version import __version__
+
+if TYPE_CHECKING:
+    from fleet_tune.results import TuneResult
+
+PROGRAM = "fleet-tune"
+_DEFAULT_OUT = Path("fleet-tune-out")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code. ``arguments`` None: those of the process."""
+    try:
+        code = cli.main(arguments, PROGRAM, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else PROGRAM
+        return _fail(error.format_message(), f"{command} --help lists what is accepted")
+    except UserError as error:
+        return _fail(error.problem, error.next_step)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped before there was a result", err=True)
+        return 128 + signal.SIGINT
+    return code if isinstance(code, int) else 0
+
+
+def run() -> NoReturn:
+    """The console script: :func:`main`, and the end of the process.
+
+    A run that ended early, by a signal or an error, may have left a thread in the middle of native code (TVM's, Ray's
+    or torch's), which would crash while the interpreter winds down: such a process ends at once. Its actors, server
+    and store are closed by then.
+    """
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        os._exit(code)
+    sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name=PROGRAM)
+def cli() -> None:
+    """Tunes neural networks on fleets of devices.
+
+    A network goes in; a faster, verified, compiled network for each kind of device comes out.
+    """
+
+
+cli.add_command(dataset)
+cli.add_command(model_group)
+
+
+def _report_options(command: _F) -> _F:
+    command = json_option(command)
+    return click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Save the summary as a picture.")(
+        command
+    )
+
+
+@cli.command(
+    short_help="Tune a network.",
+    help=f"Tune MODEL and leave the compiled network in --out; the same command again resumes.{MODEL_HELP}",
+)
+@click.argument("model")
+@click.option(
+    "--method",
+    default="fleet",
+    show_default=True,
+    help="Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random.",
+    metavar="NAME",
+)
+@click.option(
+    "--model",
+    "cost_model",
+    metavar="NAME",
+    help="Cost model in place of the method's: boosted, boosted-rank, boosted-invariant, forest, tree-gru, mlp, pacm.",
+)
+@click.option(
+    "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."
+)
+@click.option("--trials", type=click.IntRange(min=1), help="Trials to measure, those of earlier runs included.")
+@click.option("--time-budget", metavar="TIME", help="Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.")
+@fleet_option
+@click.option(
+    "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the model's name."
+)
+@click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
+@click.option(
+    "--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True, help="Seed of the search."
+)
+@click.option(
+    "--transfer-from",
+    metavar="SOURCE",
+    type=click.Path(path_type=Path),
+    help="Learn from this before the first trial: a records.db, a dataset, a MetaSchedule database folder, a model.",
+)
+@click.option("--no-pretrained", is_flag=True, help="Start without the model that comes with fleet-tune.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print tasks, weights, sketches, what is learned from and the plan; measure nothing.",
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this port of 127.0.0.1."
+)
+@_report_options
+def tune(
+    model: str,
+    method: str,
+    cost_model: str | None,
+    offline_model: bool,
+    trials: int | None,
+    time_budget: str | None,
+    fleet: Path | None,
+    out: Path | None,
+    address: str | None,
+    seed: int,
+    transfer_from: Path | None,
+    no_pretrained: bool,
+    dry_run: bool,
+    metrics_port: int | None,
+    as_json: bool,
+    svg: Path | None,
+) -> int:
+    from fleet_tune import api
+    from fleet_tune.config.fleet_file import load_fleet, parse_duration
+
+    # What is wrong with these is told before anything heavy is loaded.
+    time_budget_secs = None if time_budget is None else parse_duration(time_budget)
+    fleet_config = None if fleet is None else load_fleet(fleet)
+    if cost_model or offline_model:
+        from policies.search.methods import spec
+
+        method = spec(method, cost_model, offline=offline_model)
+    if dry_run:
+        from fleet_tune.report.run import make_console, render_plan, to_json_line
+
+        plan = api.plan(
+            model,
+            method=method,
+            trials=trials,
+            time_budget_secs=time_budget_secs,
+            fleet=fleet_config,
+            transfer_from=transfer_from,
+            pretrained=not no_pretrained,
+        )
+        make_console(stderr=as_json).print(render_plan(plan))
+        if as_json:
+            click.echo(to_json_line(plan))
+        return 0
+
+    from fleet_tune.report.progress import ProgressView
+    from fleet_tune.report.run import make_console
+
+    with ProgressView(make_console(stderr=True), model_name(model)) as view:
+        result = api.tune(
+            model,
+            out=out or _DEFAULT_OUT / model_name(model),
+            method=method,
+            trials=trials,
+            time_budget_secs=time_budget_secs,
+            fleet=fleet_config,
+            address=address,
+            seed=seed,
+            metrics_port=metrics_port,
+            transfer_from=transfer_from,
+            pretrained=not no_pretrained,
+            on_progress=view.update,
+        )
+    return _report(result, as_json, svg)
+
+
+@cli.command(
+    "compile",
+    short_help="Compile a network from records.",
+    help=f"Compile MODEL from the best records of a database, without tuning.{MODEL_HELP}",
+)
+@click.argument("model")
+@click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
+@fleet_option
+@_report_options
+def compile_command(model: str, records: Path, out: Path, fleet: Path | None, as_json: bool, svg: Path | None) -> int:
+    from fleet_tune import api
+    from fleet_tune.config.fleet_file import load_fleet
+
+    fleet_config = None if fleet is None else load_fleet(fleet)
+    return _report(api.compile_network(model, records=records, out=out, fleet=fleet_config), as_json, svg)
+
+
+@cli.group()
+def device() -> None:
+    """The devices of a fleet: what runs on them, and what people want of them."""
+
+
+for admin_command in ADMIN_COMMANDS:
+    device.add_command(admin_command)
+
+
+@device.command(
+    short_help="Serve this machine as a device.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(arguments: tuple[str, ...]) -> int:
+    """Serve this machine as a device until Ctrl-C or SIGTERM."""
+    from fleet_tune.cli import serve as cli_serve
+
+    return cli_serve.main(arguments)
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"{PROGRAM} {__version__}")
+
+
+def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:
+    """Prints the result and returns the exit code."""
+    from fleet_tune.report.run import make_console, render_summary, save_svg, to_json_line
+
+    summary = render_summary(result)
+    make_console(stderr=as_json).print(summary)
+    if svg is not None:
+        save_svg(summary, svg, PROGRAM)
+    if as_json:
+        click.echo(to_json_line(result))
+    return 128 + (result.signal_number or signal.SIGINT) if result.interrupted else 0
+
+
+def _fail(problem: str, next_step: str) -> int:
+    """Tells a mistake: one line for the problem, one for the next step."""
+    for label, text in (("error", problem), ("next", next_step)):
+        click.echo(f"{label}: {' '.join(text.split())}", err=True)
+    return 2

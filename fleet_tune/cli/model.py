@@ -1,0 +1,103 @@
+"""``fleet-tune model``: pre-train, fine-tune, evaluate and export cost models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet_tune.cli.options import json_option
+
+if TYPE_CHECKING:
+    from fleet_tune.records.model_file import Manifest
+
+_SOURCES_HELP = """
+
+    DATA are datasets (.ftd), record databases or folders of runs, and folders of MetaSchedule databases.
+    """
+
+_data = click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+_model = click.argument("model", type=click.Path(path_type=Path))
+_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="The .safetensors file to write.")
+_seed = click.option("--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True)
+
+
+@click.group()
+def model() -> None:
+    """Cost models that learned from earlier measurements: what 'tune --transfer-from' starts from."""
+
+
+@model.command(short_help="Train a model on measured candidates.", help=f"Train a model on DATA.{_SOURCES_HELP}")
+@_data
+@_out
+@click.option("--model", "name", default="boosted-invariant", show_default=True, metavar="NAME", help="Kind of model.")
+@click.option("--compact", is_flag=True, help="Fewer and smaller trees: half a megabyte.")
+@_seed
+@json_option
+def pretrain(data: tuple[Path, ...], out: Path, name: str, compact: bool, seed: int, as_json: bool) -> None:
+    from fleet_tune.runs import training
+
+    training.check_out(out)
+    _show(training.pretrain(data, out, training.checked_name(name), seed, compact=compact), out, as_json)
+
+
+@model.command(short_help="Train a model further.", help=f"Train the model file MODEL further on DATA.{_SOURCES_HELP}")
+@_model
+@_data
+@_out
+@click.option("--moa", is_flag=True, help="By momentum adaptation, a step for each task: networks only.")
+@click.option("--momentum", type=click.FloatRange(0.0, 1.0), default=0.99, show_default=True, help="Of --moa.")
+@json_option
+def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum: float, as_json: bool) -> None:
+    from fleet_tune.runs import training
+
+    training.check_out(out)
+    _show(training.finetune(model, data, out, momentum if moa else None), out, as_json)
+
+
+@model.command(
+    short_help="Say how well a model ranks.",
+    help="Say how well MODEL ('pretrained' for the one that comes with fleet-tune) ranks the candidates of every task "
+    f"in DATA.{_SOURCES_HELP}",
+)
+@_model
+@_data
+@json_option
+def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
+    from fleet_tune.report.models import render_quality
+    from fleet_tune.report.run import make_console
+    from fleet_tune.runs import training
+
+    found = training.evaluate(model, data)
+    make_console(stderr=as_json).print(render_quality(found, training.summary(found)))
+    if as_json:
+        body = {"model": str(model), "tasks": [dataclasses.asdict(each) for each in found]}
+        click.echo(json.dumps({**body, "mean": dict(training.summary(found))}))
+
+
+@model.command(short_help="Write the model of a run as a file.")
+@click.argument("source", type=click.Path(path_type=Path))
+@_out
+@click.option("--device-class", metavar="NAME", help="Of a run with several: the class whose model it is.")
+@json_option
+def export(source: Path, out: Path, device_class: str | None, as_json: bool) -> None:
+    """Write the model that the run in the folder SOURCE has adapted to its devices (methods pruner and moa-pruner), or
+    the one that comes with fleet-tune ('pretrained'), as a file."""
+    from fleet_tune.runs import training
+
+    training.check_out(out)
+    _show(training.export(source, out, device_class), out, as_json)
+
+
+def _show(manifest: Manifest, out: Path, as_json: bool) -> None:
+    from fleet_tune.report.models import render_manifest
+    from fleet_tune.report.run import make_console
+
+    make_console(stderr=as_json).print(render_manifest(manifest, out))
+    if as_json:
+        fields = dataclasses.asdict(manifest)
+        del fields["header"]
+        click.echo(json.dumps({"file": str(out), "bytes": out.stat().st_size, **fields}))

@@ -1,0 +1,157 @@
+"""``fleet-tune device serve``: the command for boards, which have Python, numpy and apache-tvm and nothing else.
+
+So it imports nothing beyond those (not even click), and the rest of the command line hands its arguments on to here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from fleet_tune.errors import UserError
+
+if TYPE_CHECKING:
+    from devices.host.limits import Limits
+    from devices.server.registration import Tracker
+
+PROGRAM = "fleet-tune device serve"
+# The rule that ends a measurement: runs beside the kernel, in the device server. Named, so that a board loads it alone.
+_STOP_DECISION = "policies.measuring.stopping:decide"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class ServeOptionError(UserError):
+    """The command line is wrong: give other options."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes are errors like all others of ours, not argparse's usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ServeOptionError(message, f"{PROGRAM} --help lists what is accepted")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    made = _Parser(
+        prog=PROGRAM,
+        allow_abbrev=False,
+        description="Serve this machine as a device until Ctrl-C or SIGTERM.",
+        epilog="Whoever reaches the port can run code here as this user, or as --user: listen on other addresses than "
+        "127.0.0.1 only in a network that you trust.",
+    )
+    add = made.add_argument
+    add("--bind", "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
+    add(
+        "--port",
+        type=_WholeNumber(0, 65535),
+        default=9090,
+        help="port to listen on; 0 takes a free one (default: 9090)",
+    )
+    add("--threads", type=_WholeNumber(1, 4096), help="threads that a kernel runs on (default: all usable cores)")
+    add(
+        "--tracker",
+        metavar="HOST:PORT",
+        help="TVM RPC tracker to register at, and to register at again when it restarts",
+    )
+    add("--key", metavar="KEY", help="with --tracker: what kind of device this is")
+    add(
+        "--advertise",
+        metavar="HOST",
+        help="with --tracker: the host that clients are told (default: the one listened on)",
+    )
+    add("--user", metavar="NAME", help="run what clients reach as this user (needs root)")
+    add("--max-upload", type=_size, metavar="SIZE", help="bytes of files that a session may have here (default: 256M)")
+    add(
+        "--no-realtime",
+        action="store_true",
+        help="do not time kernels at real-time priority (default: where this user may)",
+    )
+    add("--memory", type=_size, metavar="SIZE", help="bytes that a session may allocate (default: 3/4 of the memory)")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serves until it is stopped; returns the exit code: 0, or 2 for a mistake, told in two lines."""
+    try:
+        _serve(parser().parse_args(list(arguments)))
+    except UserError as error:
+        for label, text in (("error", error.problem), ("next", error.next_step)):
+            print(f"{label}: {' '.join(text.split())}", file=sys.stderr)
+        return 2
+    except SystemExit as ended:  # --help
+        return int(ended.code or 0)
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> None:
+    if (options.tracker is None) != (options.key is None):
+        raise ServeOptionError("--tracker and --key go together", "give both, or none to be reached directly")
+    if options.advertise is not None and options.tracker is None:
+        raise ServeOptionError(
+            "--advertise is what a tracker tells clients", "give --tracker and --key too, or leave it"
+        )
+    from devices.server import server
+
+    server.serve(
+        options.bind,
+        options.port,
+        options.threads,
+        decide=_STOP_DECISION,
+        announce=lambda line: print(line, flush=True),
+        tracker=None if options.tracker is None else _tracker(options),
+        limits=_limits(options),
+        user=options.user,
+        realtime=not options.no_realtime,
+        log=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+
+
+def _tracker(options: argparse.Namespace) -> Tracker:
+    from devices.server.registration import Tracker
+
+    host, port = _address(options.tracker)
+    if not re.fullmatch(r"[^\s:/]+", options.key):
+        raise ServeOptionError(f"--key {options.key!r} is not a key", "give a word without colons and slashes")
+    # Where the server listens on one address, that is the one to tell; on all, the tracker sees where we come from.
+    everywhere = options.bind in ("0.0.0.0", "::", "")
+    return Tracker(host, port, options.key, options.advertise or (None if everywhere else options.bind))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (host and colon and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ServeOptionError(f"--tracker {text!r} is no address", "give HOST:PORT, as in 192.168.1.2:9190")
+    return host, int(port)
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    from devices.host.limits import Limits, default_limits
+
+    usual = default_limits()
+    return Limits(options.max_upload or usual.upload_bytes, options.memory or usual.memory_bytes)
+
+
+class _WholeNumber:
+    """Parses a whole number within limits; argparse puts what is raised into its message."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low = low
+        self._high = high
+
+    def __call__(self, text: str) -> int:
+        if not text.isdigit() or not self._low <= int(text) <= self._high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {self._low} to {self._high}")
+        return int(text)
+
+
+def _size(text: str) -> int:
+    """Bytes of ``1000``, ``64M``, ``2G``."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: give bytes, or a number with K, M or G")
+    return int(match[1]) * _UNITS[match[2]]

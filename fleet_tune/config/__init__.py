@@ -1,0 +1,1 @@
+"""What people write: the fleet file, options, and where a TOML key stands."""

@@ -1,0 +1,349 @@
+"""The fleet file: which devices measure, and how candidates are built.
+
+.. code-block:: toml
+
+    [[device]]
+    name = "jetson-1"                       # unique
+    connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "replay:dataset.ftd"
+    target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
+    threads = 8                             # threads a kernel runs on; default: all usable cores
+    device_class = "orin"                   # devices of one class share records; default: from the fingerprint
+    count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3
+
+    [build]
+    workers = 2                             # builder processes; default: from the number of cores
+    timeout_secs = 60
+
+    [measure]
+    check_every_secs = 120                  # how often a device's reference kernel is run
+    max_drift = 1.2                         # a device whose reference kernel takes this factor longer is off
+    realtime = true                         # real-time priority for the kernels of local devices, where allowed
+    warm_up_secs = 0                        # a kernel runs this long before it is timed
+    flush_cache_bytes = 0                   # memory that is copied before each run, to empty the caches
+
+A mistake raises :class:`FleetFileError` with file, line and key. Whether TVM knows a target is checked where TVM lives
+(``devices.targets``); :meth:`FleetConfig.where` gives the caller the place to name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from fleet_tune.config.toml_lines import line_of, line_of_error
+from fleet_tune.domain import StopRule
+from fleet_tune.errors import FleetFileError, UserError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalConnection:
+    """A device server that the run starts itself, on loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcConnection:
+    """A device server, or a plain TVM RPC server, at an address."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerConnection:
+    """A device that a TVM RPC tracker hands out under ``key``."""
+
+    host: str
+    port: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConnection:
+    """No device: a dataset answers, which ``fleet-tune dataset`` wrote. In a fleet file the path is relative to it."""
+
+    path: Path
+
+
+Connection = LocalConnection | RpcConnection | TrackerConnection | ReplayConnection
+_CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "replay:FILE"'
+
+_REPLAY = "replay:"
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class DeviceConfig(_Frozen):
+    """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``count``: of devices
+    that a tracker hands out under one key; :func:`load_fleet` makes as many of it."""
+
+    name: _Name
+    connect: str = "local"
+    target: str | dict[str, Any] = "native"
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    device_class: _Name | None = None
+    count: Annotated[int, Field(ge=1, le=256)] = 1
+
+    @field_validator("connect")
+    @classmethod
+    def _connect_parses(cls, text: str) -> str:
+        parse_connection(text)
+        return text
+
+    @field_validator("target")
+    @classmethod
+    def _target_says_something(cls, target: str | dict[str, Any]) -> str | dict[str, Any]:
+        if isinstance(target, dict) and not isinstance(target.get("kind"), str):
+            raise ValueError('a target table needs kind, as in { kind = "llvm", mcpu = "cortex-a78" }')
+        if not target or (isinstance(target, str) and not target.strip()):
+            raise ValueError('give "native", the name of a TVM target, or a table')
+        return target
+
+    @field_validator("count")
+    @classmethod
+    def _one_address_is_one_device(cls, count: int, info: ValidationInfo) -> int:
+        connect = info.data.get("connect")
+        if count > 1 and connect is not None and not isinstance(parse_connection(connect), TrackerConnection):
+            raise ValueError("only a tracker has several devices")
+        return count
+
+    @property
+    def connection(self) -> Connection:
+        """``connect``, parsed."""
+        return parse_connection(self.connect)
+
+
+class BuildConfig(_Frozen):
+    """How candidates are built. ``workers``: processes per build host, None for a number that fits its cores."""
+
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    timeout_secs: Annotated[float, Field(gt=0, le=3600)] = 60.0
+
+
+class MeasureConfig(_Frozen):
+    """How devices measure, and how they are watched meanwhile. ``check_every_secs``: how often the reference kernel is
+    run. ``max_drift``: by what factor its time may differ from when the device joined, before what is measured is
+    marked. ``realtime``: time kernels of local devices at real-time priority, where that is allowed. ``warm_up_secs``:
+    how long a kernel runs before it is timed. ``flush_cache_bytes``: memory that is copied before each run, to empty
+    the caches; 0 to measure with what the run before left there."""
+
+    check_every_secs: Annotated[float, Field(ge=1, le=86400)] = 120.0
+    max_drift: Annotated[float, Field(ge=1.01, le=10)] = 1.2
+    realtime: bool = True
+    # The least timeout of a measurement is 2 s: both leave most of that to the kernel.
+    warm_up_secs: Annotated[float, Field(ge=0, le=1)] = 0.0
+    flush_cache_bytes: Annotated[int, Field(ge=0, le=256 << 20)] = 0
+
+    def applied_to(self, rule: StopRule) -> StopRule:
+        """``rule`` with this warm-up and this flush."""
+        return replace(rule, warm_up_secs=self.warm_up_secs, flush_bytes=self.flush_cache_bytes)
+
+
+class FleetConfig(_Frozen):
+    """All devices and how to build for them. ``source``: the file it was read from, None where there was none."""
+
+    devices: Annotated[tuple[DeviceConfig, ...], Field(min_length=1)]
+    build: BuildConfig = BuildConfig()
+    measure: MeasureConfig = MeasureConfig()
+    source: FleetSource | None = None
+
+    @property
+    def datasets(self) -> tuple[Path, ...]:
+        """The datasets that answer for the devices where they do so for all of them; none where a device is real."""
+        connections = [device.connection for device in self.devices]
+        found = tuple(each.path for each in connections if isinstance(each, ReplayConnection))
+        return found if len(found) == len(connections) else ()
+
+    def where(self, device: str, key: str) -> str:
+        """Where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet`` without a file."""
+        if self.source is None:
+            return "the default fleet"
+        index = [config.name for config in self.devices].index(device)
+        return self.source.where(("device", self.source.tables[index], key))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSource:
+    """A fleet file as read: its path for messages, and its text to find lines in. ``tables``: which of its
+    [[device]] tables each device of the fleet comes from."""
+
+    path: Path
+    text: str = field(repr=False)
+    tables: tuple[int, ...] = ()
+
+    def where(self, path: Sequence[str | int]) -> str:
+        """File and line of the value at ``path`` (see :func:`fleet_tune.config.toml_lines.line_of`)."""
+        return f"{self.path}, line {line_of(self.text, path)}"
+
+
+FleetConfig.model_rebuild()
+
+
+def default_fleet() -> FleetConfig:
+    """This machine's CPU with all cores that this process may use."""
+    device = DeviceConfig(name="local", connect="local", target="native", threads=len(os.sched_getaffinity(0)))
+    return FleetConfig(devices=(device,))
+
+
+def load_fleet(path: Path) -> FleetConfig:
+    """Reads a fleet file. Raises :class:`FleetFileError` that names the file and, for what is in it, line and key."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise FleetFileError(
+            f"cannot read the fleet file {path}: {os.strerror(error.errno or 0)}", "give an existing file with --fleet"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FleetFileError(f"the fleet file {path} is no UTF-8 text", "save it as UTF-8 text") from error
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reason = re.sub(r" \(at .*\)$", "", str(error))
+        raise FleetFileError(
+            f"{path}, line {line_of_error(error, text)}: not valid TOML: {reason}", "correct this line"
+        ) from error
+    source = FleetSource(path, text)
+    file = _validated(tables, source)
+    names: dict[str, int] = {}
+    devices: list[DeviceConfig] = []
+    for index, table in enumerate(file.device):
+        for device in _counted(table):
+            if device.name in names:
+                first = source.where(("device", names[device.name], "name"))
+                raise FleetFileError(
+                    f"{source.where(('device', index, 'name'))}: name = {device.name!r} is used already ({first})",
+                    "give every device its own name",
+                )
+            names[device.name] = index
+            devices.append(_relative_to(path.absolute().parent, device))
+    if not devices:
+        raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
+    source = FleetSource(path, text, tuple(names.values()))
+    return FleetConfig(devices=tuple(devices), build=file.build, measure=file.measure, source=source)
+
+
+def _counted(table: DeviceConfig) -> list[DeviceConfig]:
+    """The devices that a table stands for: itself, or ``count`` of them with numbers behind their names."""
+    if table.count == 1:
+        return [table]
+    return [
+        table.model_copy(update={"name": f"{table.name}-{number}", "count": 1}) for number in range(1, table.count + 1)
+    ]
+
+
+def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
+    """The device with the path of its dataset resolved: actors run in other working directories."""
+    if isinstance(device.connection, ReplayConnection):
+        return device.model_copy(update={"connect": f"{_REPLAY}{folder / device.connection.path}"})
+    return device
+
+
+def parse_connection(text: str) -> Connection:
+    """Parses ``connect``; raises ValueError with the accepted forms."""
+    if text == "local":
+        return LocalConnection()
+    file = text.removeprefix(_REPLAY)
+    if file not in ("", text) and not file.isdigit():  # a host may be called "replay" too
+        return ReplayConnection(Path(file))
+    tracker = re.fullmatch(r"tracker://(?P<address>[^/]+)/(?P<key>[^/\s]+)", text)
+    address = re.fullmatch(
+        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})",
+        tracker["address"] if tracker else text,
+    )
+    if address is None or not 1 <= int(address["port"]) <= 65535:
+        raise ValueError(f"give {_CONNECTIONS}")
+    host, port = address["v6"] or address["host"], int(address["port"])
+    return TrackerConnection(host, port, tracker["key"]) if tracker else RpcConnection(host, port)
+
+
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``300``, ``5m``, ``1h30m``, ``1.5h``, ``2d``; raises :class:`UserError` for anything else or 0."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is not None:
+        parts = zip(match.groups(), _UNITS.values(), strict=True)
+        secs = sum(float(number) * unit for number, unit in parts if number is not None)
+        if secs > 0:
+            return secs
+    raise UserError(f"{text!r} is not a duration", "give seconds, or a form like 90s, 5m or 1h30m")
+
+
+class _FleetFile(_Frozen):
+    """The tables of a fleet file under the names they have there."""
+
+    device: Annotated[tuple[DeviceConfig, ...], Field(strict=False)] = ()
+    build: BuildConfig = BuildConfig()
+    measure: MeasureConfig = MeasureConfig()
+
+
+_TABLES: dict[str, type[_Frozen]] = {"device": DeviceConfig, "build": BuildConfig, "measure": MeasureConfig}
+_NAME_FORM = "letters, digits, dots, dashes and underscores (at most 64), the first a letter or digit"
+_EXPECTED = {
+    "device": "[[device]] tables, with double brackets",
+    "build": "one [build] table, with single brackets",
+    "measure": "one [measure] table, with single brackets",
+    "check_every_secs": "a number of seconds from 1 to 86400",
+    "max_drift": "a factor from 1.01 to 10",
+    "realtime": "true or false",
+    "warm_up_secs": "a number of seconds from 0 to 1",
+    "flush_cache_bytes": f"a whole number of bytes from 0 to {256 << 20}",
+    "name": _NAME_FORM,
+    "connect": _CONNECTIONS,
+    "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
+    "threads": "a whole number from 1 to 4096",
+    "device_class": _NAME_FORM,
+    "count": 'a whole number from 1 to 256; above 1 only with connect = "tracker://host:port/key"',
+    "workers": "a whole number from 1 to 1024",
+    "timeout_secs": "a number of seconds above 0, at most 3600",
+}
+
+
+def _validated(tables: Mapping[str, Any], source: FleetSource) -> _FleetFile:
+    try:
+        return _FleetFile.model_validate(tables)
+    except ValidationError as error:
+        # One mistake is told, in one line. An unknown key comes first: it often explains a missing one.
+        problems = error.errors(include_url=False)
+        problem = min(problems, key=lambda candidate: candidate["type"] != "extra_forbidden")
+        raise _mistake(problem["type"], problem["loc"], problem["input"], source) from error
+
+
+def _mistake(kind: str, location: tuple[str | int, ...], value: Any, source: FleetSource) -> FleetFileError:
+    """The error for what pydantic found. ``location``: (table, index, key, ...), (table, key, ...) or (table,)."""
+    table = str(location[0])
+    path = location[:3] if table == "device" else location[:2]
+    where, key = source.where(path), path[-1]
+    if kind == "extra_forbidden":
+        known = list(_TABLES[table].model_fields) if len(path) > 1 else list(_TABLES)
+        close = difflib.get_close_matches(str(key), known, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        place = f" in [[{table}]]" if table == "device" else f" in [{table}]"
+        return FleetFileError(
+            f"{where}: unknown key {key!r}{place if len(path) > 1 else ''}",
+            f"{guess}{'keys' if len(path) > 1 else 'tables'} known here: {', '.join(known)}",
+        )
+    if kind == "missing":
+        return FleetFileError(f"{where}: this [[{table}]] has no {key}", f"add {key}: {_EXPECTED[str(key)]}")
+    if isinstance(key, int):
+        key = table
+    return FleetFileError(f"{where}: {key} = {_toml(value)} is not valid", f"give {_EXPECTED[str(key)]}")
+
+
+def _toml(value: Any) -> str:
+    """A value about as it stands in the file, shortened."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."

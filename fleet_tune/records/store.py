@@ -1,0 +1,487 @@
+"""The record store: one SQLite file that is the only source of truth of a tuning run.
+
+One process writes (:class:`RecordStore`, guarded by a lock on a file beside the database), any number read
+(:class:`RecordReader`). WAL mode with ``synchronous=FULL``: what :meth:`RecordStore.append` has returned survives
+``kill -9`` and a power cut. ``seq`` only grows and is the cursor of a stream of records; ``uid`` makes appending
+idempotent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
+from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
+from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state
+
+SCHEMA_VERSION = 3
+
+# What each version added to the one before: stores of older versions are brought up to date when a run opens them.
+_MIGRATIONS = {
+    2: """
+CREATE TABLE device_events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, device TEXT NOT NULL, run_id TEXT NOT NULL, kind TEXT NOT NULL,
+    reason TEXT NOT NULL, unix_secs REAL NOT NULL, state BLOB NOT NULL
+);
+CREATE INDEX device_events_by_device ON device_events (device, seq);
+""",
+    3: """
+ALTER TABLE records ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+""",
+}
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE workloads (
+    hash TEXT PRIMARY KEY, name TEXT NOT NULL, flop REAL NOT NULL, module TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE tasks (
+    workload TEXT NOT NULL REFERENCES workloads (hash), device_class TEXT NOT NULL,
+    target TEXT NOT NULL, weight INTEGER NOT NULL, PRIMARY KEY (workload, device_class)
+);
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE,
+    workload TEXT NOT NULL, device_class TEXT NOT NULL, candidate TEXT NOT NULL,
+    outcome TEXT NOT NULL, verified INTEGER NOT NULL, cost_secs REAL, body BLOB NOT NULL
+);
+CREATE INDEX records_by_cost ON records (workload, device_class, cost_secs) WHERE cost_secs IS NOT NULL;
+CREATE INDEX records_by_candidate ON records (workload, device_class, candidate, outcome);
+""" + "".join(_MIGRATIONS.values())
+
+_BUSY_SECS = 10.0
+_PAGE_RECORDS = 1000
+
+
+class RecordStore:
+    """The one writing connection. May be used from any thread; one process at a time (a lock says so clearly).
+
+    Creates the folder and the database where they are missing. Raises :class:`RecordStoreError` when another process
+    is writing, the file is no record database or of a newer schema, or the folder is read-only;
+    :class:`DiskFullError` when the disk is full, here and in every method that writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mutex = threading.Lock()
+        with _translated(path), contextlib.ExitStack() as undo:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _lock(path)
+            undo.callback(os.close, lock)
+            connection = sqlite3.connect(path, timeout=_BUSY_SECS, isolation_level=None, check_same_thread=False)
+            undo.callback(connection.close)
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute("PRAGMA synchronous=FULL")
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}")
+                created = {"schema_version": str(SCHEMA_VERSION), "created_unix_secs": repr(time.time())}
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", created.items())
+                connection.execute("COMMIT")
+            else:
+                version = _check_schema(connection, path)
+                connection.execute("PRAGMA journal_mode=WAL")
+                _migrate(connection, version)
+            undo.pop_all()
+        self._lock, self._connection = lock, connection
+
+    def bind(self, meta: Mapping[str, str]) -> None:
+        """Ties this store to what it is for (network fingerprint, model name, targets).
+
+        Keys not yet stored are stored. Raises :class:`OutputFolderError` where a stored value differs, and then
+        stores nothing.
+        """
+        with self._transaction() as connection:
+            stored: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
+            differing = [key for key, value in meta.items() if stored.get(key, value) != value]
+            if differing:
+                details = ", ".join(
+                    f"{key} is {_short(stored[key])} there and {_short(meta[key])} here" for key in differing
+                )
+                folder = self.path.parent
+                raise OutputFolderError(
+                    f"the output folder {folder} belongs to another run: {details}",
+                    f"choose another folder with --out, or delete {folder}",
+                )
+            connection.executemany(
+                "INSERT INTO meta VALUES (?, ?)", [(key, meta[key]) for key in meta if key not in stored]
+            )
+
+    def annotate(self, meta: Mapping[str, str]) -> None:
+        """Stores what may change from run to run (what the devices said of themselves); replaces what was there."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value", list(meta.items())
+            )
+
+    def put_task(self, task: Task) -> None:
+        """Stores a task and its workload; a task stored before gets this target and weight."""
+        with self._transaction() as connection:
+            _put_workload(connection, task.workload)
+            connection.execute(
+                "INSERT INTO tasks VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET target=excluded.target,"
+                " weight=excluded.weight",
+                (task.workload.hash, task.device_class.name, task.device_class.target, task.weight),
+            )
+
+    def append(self, records: Sequence[Record]) -> list[int]:
+        """Stores all records or none, and returns their ``seq`` in order, once they are durable.
+
+        A record whose ``uid`` is stored already is not stored again: the ``seq`` of the stored one is returned.
+        """
+        rows = []
+        for record in records:
+            workload, device_class = _split(record.task_id)
+            measurement = record.measurement
+            cost_secs = measurement.cost_secs if measurement.outcome is Outcome.OK else None
+            rows.append(
+                (
+                    record.uid,
+                    workload,
+                    device_class,
+                    record.candidate.id,
+                    measurement.outcome.value,
+                    int(measurement.verified),
+                    cost_secs,
+                    encode_record(record),
+                    record.revision,
+                )
+            )
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO records"
+                " (uid, workload, device_class, candidate, outcome, verified, cost_secs, body, revision)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO NOTHING",
+                rows,
+            )
+            find = "SELECT seq FROM records WHERE uid = ?"
+            return [int(connection.execute(find, (record.uid,)).fetchone()[0]) for record in records]
+
+    def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Stores all events or none; they are durable when this returns."""
+        rows = [
+            (event.device_id, event.run_id, event.kind, event.reason, event.unix_secs, encode_state(event.state))
+            for event in events
+        ]
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+
+    def close(self) -> None:
+        """Closes the database and lets the next writer in. May be called twice.
+
+        Afterwards the file holds everything by itself: what SQLite kept beside it is folded in.
+        """
+        with self._mutex:
+            with contextlib.suppress(sqlite3.Error):  # closed before, or a reader is in the way: nothing is lost
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection.close()
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: durable when the block is left normally, undone when it raises."""
+        connection = self._connection
+        with self._mutex, _translated(self.path):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # SQLite has already rolled back by itself after some errors, a full disk among them.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+
+class RecordReader:
+    """A read-only view of a record database, which may be written at the same time. May be used from any thread.
+
+    Every call sees what was committed when it began. Raises :class:`RecordStoreError` where there is no record
+    database, or one of a newer schema.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mutex = threading.Lock()
+        if not path.is_file():
+            raise RecordStoreError(f"no such record database: {path}", "give the path of a records.db")
+        with _translated(path):
+            self._connection = _open_readonly(path)
+
+    def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
+        """The first ``limit`` records with ``seq > cursor``, in order."""
+        rows = self._rows("SELECT body, seq FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
+        return [decode_record(body, seq) for body, seq in rows]
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records in order of ``seq``, those appended meanwhile included."""
+        cursor = 0
+        while page := self.since(cursor):
+            yield from page
+            cursor = page[-1].seq
+
+    def last_seq(self) -> int:
+        """The highest ``seq`` given so far, 0 in an empty store."""
+        ((seq,),) = self._rows("SELECT coalesce(max(seq), 0) FROM records")
+        return int(seq)
+
+    def best(self, task_id: str) -> Record | None:
+        """The incumbent: the verified record of the lowest cost; the earlier one where two are equal.
+
+        Of a candidate with revisions the last one counts, and only that.
+        """
+        revised = (
+            " AND NOT EXISTS (SELECT 1 FROM records AS later WHERE later.workload = records.workload"
+            " AND later.device_class = records.device_class AND later.candidate = records.candidate"
+            " AND later.seq > records.seq AND later.revision > 0)"
+        )
+        rows = self._rows(
+            "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND cost_secs IS NOT NULL"
+            f" AND verified = 1{revised if self._has_revisions() else ''} ORDER BY cost_secs, seq LIMIT 1",
+            *_split(task_id),
+        )
+        return decode_record(*rows[0]) if rows else None
+
+    def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
+        """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
+        trials = f"SELECT outcome, count(*) FROM records WHERE {'revision = 0' if self._has_revisions() else '1'}"
+        if task_id is None:
+            rows = self._rows(f"{trials} GROUP BY outcome")
+        else:
+            rows = self._rows(f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *_split(task_id))
+        return {Outcome(outcome): count for outcome, count in rows}
+
+    def workloads(self) -> list[Workload]:
+        """The stored workloads, by name."""
+        rows = self._rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")
+        return [Workload(*row) for row in rows]
+
+    def tasks(self) -> list[Task]:
+        """The stored tasks in the order in which they were first stored."""
+        rows = self._rows(
+            "SELECT hash, name, flop, module, device_class, target, weight FROM tasks"
+            " JOIN workloads ON hash = workload ORDER BY tasks.rowid"
+        )
+        return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
+
+    def device_events(self, limit: int, leases: bool = False) -> list[DeviceEvent]:
+        """The last ``limit`` changes of devices, the oldest first; those of a lease alone only with ``leases``."""
+        if not self._has_device_events():
+            return []
+        lease_kinds = ("", "") if leases else LEASE_KINDS
+        rows = self._rows(
+            "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
+            " WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?",
+            *lease_kinds,
+            limit,
+        )
+        return [_device_event(row) for row in reversed(rows)]
+
+    def device_states(self) -> dict[str, DeviceEvent]:
+        """The last change of every device, by device id: its state is the device's state."""
+        if not self._has_device_events():
+            return {}
+        rows = self._rows(
+            "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
+            " WHERE seq IN (SELECT max(seq) FROM device_events GROUP BY device) ORDER BY device"
+        )
+        return {row[0]: _device_event(row) for row in rows}
+
+    def _has_device_events(self) -> bool:
+        """A store of an older version is only brought up to date by the next run that writes to it."""
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'device_events'"))
+
+    def _has_revisions(self) -> bool:
+        """A store of an older version is only brought up to date by the next run that writes to it."""
+        return bool(self._rows("SELECT 1 FROM pragma_table_info('records') WHERE name = 'revision'"))
+
+    def meta(self) -> dict[str, str]:
+        """What the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
+        return dict(self._rows("SELECT key, value FROM meta"))
+
+    def close(self) -> None:
+        """Closes the database. May be called twice."""
+        with self._mutex:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
+        with self._mutex, _translated(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+
+def _split(task_id: str) -> tuple[str, str]:
+    """Workload hash and device class name of a task's id; see :attr:`fleet_tune.domain.Task.id`."""
+    workload, _, device_class = task_id.partition("@")
+    return workload, device_class
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= 60 else f"{value[:57]}...")
+
+
+def _put_workload(connection: sqlite3.Connection, workload: Workload) -> None:
+    connection.execute(
+        "INSERT INTO workloads VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (workload.hash, workload.name, workload.flop, workload.module),
+    )
+
+
+def _lock(path: Path) -> int:
+    """Takes the writer's lock and returns its file descriptor. The kernel frees it when the process ends, however."""
+    side_file = path.with_name(f"{path.name}.lock")
+    descriptor = os.open(side_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+        os.close(descriptor)
+        raise RecordStoreError(
+            f"another run (process {owner}) is writing to {path}",
+            "wait until it ends, or choose another folder with --out",
+        ) from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open_readonly(path: Path) -> sqlite3.Connection:
+    # A database in WAL mode needs its side files even for reading. In a folder that cannot be written they cannot be
+    # made; where no run left a log behind, the file alone is complete and can be read as immutable.
+    modes = ["mode=ro"]
+    if not path.with_name(f"{path.name}-wal").exists():
+        modes.append("mode=ro&immutable=1")
+    for mode in modes:
+        uri = f"file:{quote(str(path.absolute()))}?{mode}"
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECS, isolation_level=None, check_same_thread=False)
+        try:
+            _check_schema(connection, path)
+        except sqlite3.OperationalError as error:
+            connection.close()
+            unwritable = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            if not unwritable or mode == modes[-1]:
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise AssertionError("unreachable: the last mode returns or raises")
+
+
+def _device_event(row: tuple[str, str, str, str, bytes, float, int]) -> DeviceEvent:
+    device, run_id, kind, reason, state, unix_secs, seq = row
+    return DeviceEvent(device, run_id, kind, reason, decode_state(state), unix_secs, seq)
+
+
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring a store of an older version up to date, all of it or nothing."""
+    for number in range(version + 1, SCHEMA_VERSION + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{_MIGRATIONS[number]}"
+            f"UPDATE meta SET value = '{number}' WHERE key = 'schema_version';COMMIT;"
+        )
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema's version. Raises :class:`RecordStoreError` where there is none, or a newer one."""
+    try:
+        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+        version = int(row[0]) if row else 0
+    except (sqlite3.OperationalError, ValueError) as error:
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        version = 0  # no table of that name, or no number in it: a database, but not ours
+    if version < 1:
+        raise _not_ours(path)
+    if version > SCHEMA_VERSION:
+        raise RecordStoreError(
+            f"{path} has schema version {version} and this fleet-tune reads up to version {SCHEMA_VERSION}",
+            "use the newer fleet-tune that wrote it, or choose another folder with --out",
+        )
+    return version
+
+
+def _not_ours(path: Path) -> RecordStoreError:
+    return RecordStoreError(
+        f"{path} is not a record database of fleet-tune", "choose another folder with --out, or move the file away"
+    )
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turns the errors of SQLite and of the file system into ours. Programming errors stay as they are."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:
+            raise
+        primary = code & 0xFF
+        if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE:
+            # A quota or a limit on the size of a file reaches SQLite as a failed write and not as a full disk.
+            raise _disk_full(path) from error
+        if primary == sqlite3.SQLITE_NOTADB:
+            raise _not_ours(path) from error
+        if primary == sqlite3.SQLITE_CORRUPT:
+            raise RecordStoreError(
+                f"{path} is damaged: {error}", "restore it from a copy, or choose another folder with --out"
+            ) from error
+        if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            raise _unusable(path, str(error)) from error
+        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise RecordStoreError(
+                f"another program has locked {path} for over {_BUSY_SECS:.0f} s", "close it and run again"
+            ) from error
+        if primary == sqlite3.SQLITE_IOERR:
+            raise RecordStoreError(f"{path}: {error}", "check the disk and run again") from error
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _disk_full(path) from error
+        raise _unusable(path, os.strerror(error.errno) if error.errno else str(error)) from error
+
+
+def _disk_full(path: Path) -> DiskFullError:
+    return DiskFullError(
+        f"no space left to write {path} (the disk, its quota or a file size limit)",
+        f"free some space in {path.parent} and run again: it resumes",
+    )
+
+
+def _unusable(path: Path, reason: str) -> RecordStoreError:
+    return RecordStoreError(f"cannot use {path}: {reason}", "choose another folder with --out that can be written")

@@ -1,0 +1,158 @@
+"""The view of a run that goes on: a panel that redraws itself on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from fleet_tune.report.run import cut, fact_grid, format_clock, format_outcomes, format_secs, plural, task_table
+from fleet_tune.results import Progress
+
+_LINE_SECS = 5.0
+_REFRESH_PER_SEC = 4.0
+_TABLE_FRAME_LINES = 4  # lines of a task table that are no tasks
+_GOOD_STATES = ("good", "idle", "busy", "measuring")
+
+
+class ProgressView:
+    """Context manager; give :meth:`update` every snapshot. On a terminal the view vanishes when the block is left."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._panel = _Panel(title)
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(self._panel, console=console, refresh_per_second=_REFRESH_PER_SEC, transient=True)
+        self._last_line_at = -math.inf
+        self._last_phase = ""
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        else:
+            self._print(f"{self._panel.title}: importing the model, starting the devices")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, progress: Progress) -> None:
+        """Shows a snapshot; prints a line where there is no terminal, at most one in 5 seconds and one per phase."""
+        self._panel.progress = progress
+        if self._live is None:
+            now = time.monotonic()
+            if now - self._last_line_at >= _LINE_SECS or progress.phase != self._last_phase:
+                self._last_line_at, self._last_phase = now, progress.phase
+                self._print(progress_line(progress))
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
+
+
+def progress_line(progress: Progress) -> str:
+    """A snapshot in one line."""
+    parts = [
+        f"{format_clock(progress.elapsed_secs)} {progress.phase}",
+        f"{plural(progress.trials, 'trial')} ({format_outcomes(progress.outcomes)})"
+        if progress.trials
+        else "no trials",
+        f"{progress.records_per_sec:.1f}/s",
+        _networks(progress),
+    ]
+    left = _left(progress)
+    return ", ".join([*parts, left] if left else parts)
+
+
+def _networks(progress: Progress) -> str:
+    """The estimated latency per device class, or what is missing for one."""
+    texts = []
+    for device_class, secs in progress.network_secs.items():
+        if math.isfinite(secs):
+            texts.append(f"network {format_secs(secs)} on {device_class}")
+        else:
+            tasks = [task for task in progress.tasks if task.device_class == device_class]
+            missing = sum(not math.isfinite(task.best_secs) for task in tasks)
+            texts.append(f"{missing} of {plural(len(tasks), 'task')} without a result on {device_class}")
+    return ", ".join(texts) or "no tasks"
+
+
+def _left(progress: Progress) -> str:
+    texts = []
+    if progress.time_budget_secs is not None:
+        texts.append(f"{format_clock(progress.time_budget_secs - progress.elapsed_secs)} left")
+    if progress.trial_limit is not None:
+        texts.append(f"{plural(max(0, progress.trial_limit - progress.trials), 'trial')} left")
+    return " or ".join(texts)
+
+
+def _share_done(progress: Progress) -> float | None:
+    """How much of the budget is used, 0 to 1; of two limits, the one that is nearer."""
+    shares = []
+    if progress.time_budget_secs:
+        shares.append(progress.elapsed_secs / progress.time_budget_secs)
+    if progress.trial_limit:
+        shares.append(progress.trials / progress.trial_limit)
+    return min(1.0, max(shares)) if shares else None
+
+
+class _Panel:
+    """Renders the latest snapshot into the height of the terminal."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.progress: Progress | None = None
+        self._spinner = Spinner("dots", style="cyan")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        progress = self.progress
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            self._spinner,
+            Text(self.title, "bold"),
+            Text(progress.phase if progress else "importing the model, starting the devices", "cyan"),
+        )
+        yield head
+        if progress is None:
+            return
+        facts = self._facts(progress)
+        yield facts
+        used = 1 + facts.row_count + _TABLE_FRAME_LINES
+        rows = console.size.height - used
+        if rows >= 2 and progress.tasks:
+            yield Group(task_table(progress.tasks, limit=rows))
+
+    def _facts(self, progress: Progress) -> Table:
+        facts = fact_grid()
+        clock = Table.grid(padding=(0, 1))
+        share = _share_done(progress)
+        bar = [] if share is None else [ProgressBar(total=1.0, completed=share, width=30, complete_style="cyan")]
+        clock.add_row(format_clock(progress.elapsed_secs), *bar, _left(progress))
+        facts.add_row("time", clock)
+        facts.add_row(
+            "trials",
+            cut(f"{progress.trials}, {progress.records_per_sec:.1f} a second ({format_outcomes(progress.outcomes)})"),
+        )
+        finished = sum(task.finished for task in progress.tasks)
+        facts.add_row("tasks", cut(f"{len(progress.tasks)}, {finished} of them finished"))
+        queues = ", ".join(f"{name} {length}" for name, length in progress.queues.items())
+        facts.add_row("queues", cut(queues))
+        devices = cut("")
+        for name, state in progress.devices.items():
+            devices.append(", " if devices else "")
+            devices.append(f"{name} ")
+            devices.append(state, "green" if state in _GOOD_STATES else "yellow")
+        facts.add_row("devices", devices)
+        facts.add_row("estimate", cut(_networks(progress), "bold"))
+        return facts

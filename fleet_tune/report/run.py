@@ -1,0 +1,293 @@
+"""What a finished run or a plan looks like: for a person (rich renderables) and for a program (JSON values).
+
+The live view of a run that goes on is in :mod:`fleet_tune.report.progress`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fleet_tune.records.sources import BUILTIN
+from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+
+NONE = "–"
+_WIDTH_WITHOUT_TERMINAL = 120
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console on stdout or stderr; lines of 120 columns where that is no terminal and COLUMNS does not say."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in console._environ:
+        console = Console(stderr=stderr, highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    return console
+
+
+def format_secs(secs: float | None) -> str:
+    """A duration with its unit and about four digits: ``1.203 ms``; a dash for None and infinity."""
+    if secs is None or not math.isfinite(secs):
+        return NONE
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if secs >= size:
+            value = secs / size
+            return f"{value:.{3 if value < 10 else 2 if value < 100 else 1}f} {unit}"
+    return f"{secs / 1e-9:.0f} ns"
+
+
+def format_clock(secs: float) -> str:
+    """``4:07`` or ``1:04:07``."""
+    minutes, rest = divmod(max(0, round(secs)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def format_outcomes(outcomes: Mapping[str, int]) -> str:
+    """``398 ok, 10 build error``, the most frequent first; ``no trials`` where there is none."""
+    counted = sorted(((count, str(name)) for name, count in outcomes.items() if count), reverse=True)
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for count, name in counted) or "no trials"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def cut(text: str, style: str = "") -> Text:
+    """Text that is cut off with an ellipsis where its column is too narrow. Its column must not be ``no_wrap``: rich
+    narrows such columns first and leaves the numbers beside them whole."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def fact_grid() -> Table:
+    """A grid of labels and values."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    return facts
+
+
+def task_table(tasks: Sequence[TaskProgress], *, limit: int | None = None) -> Table:
+    """One row per task, the largest share of the network's time first, tasks without a result before all others.
+
+    ``share``: the task's part of the latency of the tasks that have a result. ``limit``: number of rows at most, None
+    for all; the last row then says how many tasks are not shown.
+    """
+    totals = _known_secs(tasks)
+    several_classes = len(totals) > 1
+    table = _table("task", *(["device class"] if several_classes else []))
+    _add_numbers(table, "calls", "trials", "best", "GFLOP/s", "share")
+    table.add_column("sketch rule")
+    ordered = sorted(tasks, key=lambda task: -task.weight * task.best_secs)
+    shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
+    for task in shown:
+        known = math.isfinite(task.best_secs)
+        table.add_row(
+            cut(task.name),
+            *([cut(task.device_class)] if several_classes else []),
+            str(task.weight),
+            str(task.trials),
+            Text(format_secs(task.best_secs), "bold"),
+            f"{task.gflops:.1f}" if known else NONE,
+            f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if known else NONE,
+            cut(task.best_rule, "dim"),
+        )
+    if len(shown) < len(ordered):
+        table.add_row(cut(f"… and {len(ordered) - len(shown)} more", "dim"))
+    return table
+
+
+def render_summary(result: TuneResult) -> RenderableType:
+    """What a run ends with: its tasks, the networks with speed-ups and errors, where they are and how to load them."""
+    parts: list[RenderableType] = []
+    if result.tasks:
+        parts.append(task_table(result.tasks))
+    parts += [_network_table(network) for network in result.networks]
+    facts = fact_grid()
+    total = sum(result.outcomes.values())
+    facts.add_row(
+        "trials",
+        Text(
+            f"{total} ({format_outcomes(result.outcomes)}), {result.new_trials} of them in this run of"
+            f" {format_clock(result.elapsed_secs)}"
+        ),
+    )
+    if result.transferred is not None:
+        facts.add_row("learned from", Text(_transferred(result.transferred)))
+    for network in result.networks:
+        if network.max_abs_error is None:
+            note = f"not measured: this machine is no {network.device_class}"
+            facts.add_row("largest error", Text(note))
+            continue
+        reference = "the reference" if network.torch_secs is None else "PyTorch"
+        error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {reference}"
+        facts.add_row("largest error", Text(error))
+    for network in result.networks:
+        facts.add_row("network", Text(f"{network.folder}: network.so, its parameters, manifest.json"))
+    nothing = result.interrupted and not total
+    if not nothing and (result.new_trials or not result.networks):  # a compilation reads records that lie elsewhere
+        facts.add_row("records", Text(str(result.out / "records.db")))
+    for network in result.networks:
+        call = f'network = fleet_tune.load("{network.folder}"); outputs = network(*inputs)'
+        facts.add_row("load it", Text(call, "cyan"))
+    parts.append(facts)
+    if nothing:
+        parts += [Text(""), Text("Stopped before anything was measured.", "yellow")]
+    elif result.interrupted:
+        parts += [Text(""), Text("Stopped early. Everything measured is stored.", "yellow")]
+        parts.append(Text("The same command goes on from here; fleet-tune compile builds what was found so far."))
+    return Group(Text(""), _headline(result), *parts)
+
+
+def render_plan(plan: Plan) -> RenderableType:
+    """What ``--dry-run`` prints: the tasks, their sketches, the devices and the limits."""
+    table = _table("task", "device class")
+    _add_numbers(table, "calls", "GFLOP", "share", "sketches")
+    totals: dict[str, float] = {}
+    for task in plan.tasks:
+        totals[task.device_class] = totals.get(task.device_class, 0.0) + task.weight * task.flop
+    for task in sorted(plan.tasks, key=lambda task: -task.weight * task.flop):
+        total = totals[task.device_class]
+        table.add_row(
+            cut(task.name),
+            cut(task.device_class),
+            str(task.weight),
+            f"{task.flop / 1e9:.4f}",
+            f"{task.weight * task.flop / total:.0%}" if total else NONE,
+            str(task.sketches),
+        )
+    limits = []
+    if plan.time_budget_secs is not None:
+        limits.append(f"{format_clock(plan.time_budget_secs)} of tuning")
+    if plan.trial_limit is not None:
+        limits.append(plural(plan.trial_limit, "trial"))
+    facts = fact_grid()
+    facts.add_row("method", Text(plan.method))
+    facts.add_row("budget", Text(" or ".join(limits) + (", whichever ends first" if len(limits) > 1 else "")))
+    facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
+    for name, what in plan.devices.items():
+        facts.add_row("device", Text(f"{name}: {what}"))
+    heading = Text.assemble((plan.model, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")
+    return Group(heading, table, facts)
+
+
+def to_json(value: TuneResult | Plan) -> dict[str, Any]:
+    """The same as plain JSON values, by the names of the dataclasses, with the derived figures ``gflops`` per task and
+    ``speedup_over_untuned`` and ``speedup_over_torch`` per network; infinities and unknown values are null."""
+    plain: dict[str, Any] = _plain(value)
+    for task, fields in zip(value.tasks, plain["tasks"], strict=True):
+        fields["gflops"] = task.gflops
+    if isinstance(value, TuneResult):
+        for network, fields in zip(value.networks, plain["networks"], strict=True):
+            fields["speedup_over_untuned"] = _speedup(network.untuned_secs, network.tuned_secs)
+            fields["speedup_over_torch"] = _speedup(network.torch_secs, network.tuned_secs)
+    return plain
+
+
+def to_json_line(value: TuneResult | Plan) -> str:
+    """One line of JSON text; see :func:`to_json`."""
+    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False)
+
+
+def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 110) -> None:
+    """Writes what a terminal of ``width`` columns would show as an SVG picture."""
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, highlight=False)
+    console.print(Padding(renderable, (0, 1)))
+    console.save_svg(str(path), title=title)
+
+
+def _headline(result: TuneResult) -> Text:
+    text = Text()
+    for network in result.networks:
+        text.append(result.model, "bold")
+        text.append(f" on {network.device_class}: ")
+        text.append(format_secs(network.tuned_secs), "bold green")
+        for name, secs in (("PyTorch", network.torch_secs), ("untuned", network.untuned_secs)):
+            speedup = _speedup(secs, network.tuned_secs)
+            if speedup is not None:
+                text.append(f", {_times(speedup)} as fast as {name}")
+        text.append("\n")
+    if not result.networks:
+        text.append(result.model, "bold")
+        text.append(": no network was compiled\n")
+    return text
+
+
+def _transferred(what: Transferred) -> str:
+    """``last/records.db: 340 candidates; 3 tasks by their own workload's, 1 task by all of them``."""
+    source = "the model that comes with fleet-tune" if what.source == BUILTIN else what.source
+    if not what.candidates:
+        return f"{source}, for {plural(what.shared_tasks, 'task')}"
+    counted = ((what.own_tasks, "by their own workload's"), (what.shared_tasks, "by all of them"))
+    lessons = [f"{plural(count, 'task')} {how}" for count, how in counted if count]
+    return f"{source}: {plural(what.candidates, 'candidate')}; {', '.join(lessons)}"
+
+
+def _network_table(network: NetworkResult) -> Table:
+    table = _table(network.device_class)
+    _add_numbers(table, "latency", "tuned is")
+    for name, secs in (("untuned", network.untuned_secs), ("PyTorch", network.torch_secs)):
+        speedup = _speedup(secs, network.tuned_secs)
+        if speedup is not None:
+            style = "green" if speedup >= 1 else "yellow"
+            table.add_row(cut(name), format_secs(secs), Text(f"{_times(speedup)} as fast", style))
+    table.add_row(cut("tuned", "bold"), Text(format_secs(network.tuned_secs), "bold"), "")
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(cut(title))
+    return table
+
+
+def _add_numbers(table: Table, *titles: str) -> None:
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+
+
+def _known_secs(tasks: Sequence[TaskProgress]) -> dict[str, float]:
+    """Per device class: sum of weight times best over the tasks that have a result."""
+    totals: dict[str, float] = {}
+    for task in tasks:
+        secs = task.weight * task.best_secs if math.isfinite(task.best_secs) else 0.0
+        totals[task.device_class] = totals.get(task.device_class, 0.0) + secs
+    return totals
+
+
+def _speedup(peer_secs: float | None, tuned_secs: float | None) -> float | None:
+    if peer_secs is None or tuned_secs is None or not math.isfinite(peer_secs):
+        return None
+    return peer_secs / tuned_secs
+
+
+def _times(speedup: float) -> str:
+    return f"{speedup:.{2 if speedup < 10 else 1 if speedup < 100 else 0}f}×"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,212 @@
+"""The steps of a run that need TVM: reading the model, importing it for every device class, planning, compiling.
+
+:mod:`fleet_tune.runs.run` loads this module only once the actors are starting: that hides its seconds of import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.device import opened_device, told_with_its_place
+from actors.searcher import SearchTask
+from devices.networks.frontend import Model, load_model
+from devices.networks.lowering import Network, check_network, import_network
+from devices.sketches.spaces import DesignSpace
+from devices.targets import NATIVE, resolve_target
+from fleet_tune.runs.compilation import build_networks, device_classes_of, task_results
+from fleet_tune.config.fleet_file import FleetConfig
+from fleet_tune.records.dataset import Dataset, load
+from fleet_tune.records.dataset_codec import encode_value
+from fleet_tune.domain import Fingerprint, Task
+from fleet_tune.config.options import Options, prepare_folder
+from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+from fleet_tune.sketch import Sketch
+from fleet_tune.records.sources import check_source
+from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
+from policies.search.methods import preset
+
+FINGERPRINTS = "fingerprints"
+"""Where a store's meta table says what the devices of its last run said of themselves."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model imported for every device class of the fleet."""
+
+    model: Model
+    prints: Mapping[str, Fingerprint]  # by device class name
+    networks: Mapping[str, Network]  # by device class name
+    here: frozenset[str]  # classes that this machine belongs to
+    tasks: tuple[SearchTask, ...]
+    transferred: Transferred | None = None  # what the search starts from
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The rule that made each sketch, by sketch id."""
+        return {sketch.id: sketch.rule for entry in self.tasks for sketch in entry.sketches}
+
+
+def read_model(spec: Any) -> Model:
+    """The model of :attr:`Options.model`."""
+    return load_model(spec)
+
+
+def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
+    """Import ``model`` for every device class and make the sketches of every task."""
+    # This process also times the model's framework, whose threads TVM's must not push from their cores.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    prints = device_classes_of(by_device)
+    here = frozenset(
+        by_device[device.name].device_class.name
+        for device in fleet.devices
+        if device.name in by_device  # the others join later
+        if device.connect == "local" or is_this_machine(by_device[device.name])
+    )
+    networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
+    datasets = [load(path) for path in fleet.datasets]
+    tasks = []
+    for name, network in networks.items():
+        for task in network.tasks:
+            sketches = DesignSpace(task).sketches
+            tasks.append(SearchTask(task, sketches, prints[name].abstraction, _recorded(task, sketches, datasets)))
+    return Prepared(model, prints, networks, here, tuple(tasks))
+
+
+def warmed(prepared: Prepared, options: Options) -> Prepared:
+    """The same with what the search starts from. Raises UserError where ``options.transfer_from`` cannot be used."""
+    method = preset(options.method)
+    knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
+    if knowledge is None:
+        return prepared
+    tasks, transferred = with_priors(prepared.tasks, knowledge, method, options.seed)
+    return dataclasses.replace(prepared, tasks=tasks, transferred=transferred)
+
+
+def _recorded(
+    task: Task, sketches: Sequence[Sketch], datasets: Sequence[Dataset]
+) -> tuple[NDArray[np.int64], ...] | None:
+    """:attr:`SearchTask.recorded`: None without datasets; no candidate for a task that they do not have."""
+    if not datasets:
+        return None
+    for data in itertools.chain.from_iterable(datasets):
+        if data.task.id == task.id:
+            return data.with_sketches(sketches)[0].decisions
+    return tuple(np.empty((0, sketch.width), dtype=np.int64) for sketch in sketches)
+
+
+def is_this_machine(fingerprint: Fingerprint) -> bool:
+    """Whether a device that is reached over a port runs what this machine runs: the same target and processor."""
+    return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
+
+
+def check(prepared: Prepared) -> None:
+    """Compare the imported networks with the model's framework. Raises ModelError where they disagree."""
+    for network in prepared.networks.values():
+        check_network(network, prepared.model)
+
+
+def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
+    """The fingerprints of all devices, asked without a cluster. Raises FleetFileError."""
+    prints = {}
+    for config in fleet.devices:
+        with told_with_its_place(fleet, config.name), opened_device(config) as device:
+            prints[config.name] = device.fingerprint()
+    return prints
+
+
+def plan(options: Options) -> Plan:
+    """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
+    Raises UserError."""
+    method = preset(options.method)
+    if options.transfer_from is not None:
+        check_source(options.transfer_from)
+    by_device = probe_fleet(options.fleet)
+    prepared = prepare(load_model(options.model), by_device, options.fleet)
+    knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
+    tasks = tuple(
+        TaskProgress(
+            task_id=entry.task.id,
+            name=entry.task.workload.name,
+            device_class=entry.task.device_class.name,
+            weight=entry.task.weight,
+            flop=entry.task.workload.flop,
+            sketches=len(entry.sketches),
+            trials=0,
+            best_secs=math.inf,
+        )
+        for entry in prepared.tasks
+    )
+    return Plan(
+        model=prepared.model.name,
+        method=options.method,
+        devices={name: fingerprint.device_class.name for name, fingerprint in by_device.items()},
+        tasks=tasks,
+        trial_limit=options.trials,
+        time_budget_secs=options.time_budget_secs,
+        transferred=None if knowledge is None else summary(knowledge, lessons(prepared.tasks, knowledge, method)),
+    )
+
+
+def compile_from_records(options: Options, records: Path) -> TuneResult:
+    """Compile the network of ``options.model`` from the records of any store, without tuning."""
+    started = time.monotonic()
+    prepare_folder(options.out)
+    with RecordReader(records) as reader:
+        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    prepared = prepare(load_model(options.model), probe_fleet(options.fleet), options.fleet)
+    check(prepared)
+    if (options.out / "records.db").exists():
+        bind_store(options.records, prepared)  # the folder of another network or target is refused
+    networks = build_networks(
+        prepared.model, prepared.networks, prepared.prints, prepared.rules, prepared.here, records, options.out
+    )
+    return TuneResult(
+        model=prepared.model.name,
+        out=options.out,
+        tasks=task_results((entry.task for entry in prepared.tasks), prepared.rules, records),
+        outcomes=outcomes,
+        new_trials=0,
+        elapsed_secs=time.monotonic() - started,
+        interrupted=False,
+        networks=networks,
+    )
+
+
+def compile_tuned(prepared: Prepared, options: Options) -> tuple[NetworkResult, ...]:
+    """The compiled networks of a finished run, from its own records."""
+    return build_networks(
+        prepared.model,
+        prepared.networks,
+        prepared.prints,
+        prepared.rules,
+        prepared.here,
+        options.records,
+        options.out,
+    )
+
+
+def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
+    """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others."""
+    targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
+    meta = {
+        "network": prepared.model.fingerprint,
+        "model": prepared.model.name,
+        "targets": json.dumps(targets, sort_keys=True),
+    }
+    with RecordStore(path) as store:
+        store.bind(meta)
+        store.annotate({FINGERPRINTS: json.dumps([encode_value(print_) for print_ in prepared.prints.values()])})
+    return meta

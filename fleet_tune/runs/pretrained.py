@@ -1,0 +1,101 @@
+"""Pre-trained cost models as files, and the one that comes with fleet-tune.
+
+A network's weights stand in the file as arrays by their names; trees as the bytes that XGBoost wrote of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from fleet_tune.records import model_file
+from fleet_tune.records.dataset import TaskData
+from fleet_tune.errors import ModelFileError
+from fleet_tune.records.model_file import DataSource, Manifest, ModelFile
+from fleet_tune.records.sources import BUILTIN
+from fleet_tune.version import __version__
+from policies.cost_models import state as model_bytes
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.state import Saved
+from policies.cost_models.registry import load_model
+from policies.features.views import FEATURE_VERSION
+
+BUILTIN_PATH = Path(__file__).parents[1] / "data" / "x86-cpu.safetensors"
+
+_OPAQUE = "bytes"  # a part that is no safetensors by itself
+
+
+def to_file(
+    model: CostModel, device_kind: str, data: Iterable[DataSource], metrics: Mapping[str, float] | None = None
+) -> ModelFile:
+    """A trained model with its manifest. ``device_kind``: ``cpu`` or ``cuda``, what it was trained for."""
+    saved = model_bytes.unpack(model.save())
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, part in enumerate(saved.parts):
+        try:
+            arrays |= {f"{number}/{name}": values for name, values in load_arrays(part).items()}
+        except SafetensorError:
+            arrays[f"{number}/{_OPAQUE}"] = np.frombuffer(part, dtype=np.uint8)
+    manifest = Manifest(
+        model=saved.kind,
+        header=dict(saved.header),
+        feature_version=FEATURE_VERSION,
+        device_kind=device_kind,
+        data=tuple(data),
+        metrics=dict(metrics or {}),
+        created_by=f"fleet-tune {__version__}",
+    )
+    return ModelFile(manifest, arrays)
+
+
+def from_file(file: ModelFile, path: Path) -> CostModel:
+    """The model of a file; ``path`` is for messages. Raises :class:`ModelFileError` where the arrays are not those of
+    the model that the manifest names."""
+    parts: dict[int, dict[str, NDArray[Any]]] = {}
+    try:
+        for name, values in file.arrays.items():
+            number, _, own = name.partition("/")
+            parts.setdefault(int(number), {})[own] = values
+        packed = tuple(_part(parts[number]) for number in range(len(parts)))
+        return load_model(model_bytes.pack(Saved(file.manifest.model, file.manifest.header, packed)))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelFileError(
+            f"the model {path} is not one that fleet-tune can use: {error}",
+            "give a file that 'fleet-tune model' wrote, or train it anew with 'fleet-tune model pretrain'",
+        ) from error
+
+
+def read_model(path: Path) -> tuple[CostModel, Manifest]:
+    """The model at ``path`` (a file, a folder with one, or ``pretrained``) and its manifest; ModelFileError."""
+    if str(path) == BUILTIN and not path.exists():
+        path = BUILTIN_PATH
+    file = model_file.load(path, FEATURE_VERSION)
+    return from_file(file, path), file.manifest
+
+
+def data_sources(name: str, tasks: Iterable[TaskData]) -> DataSource:
+    """What the manifest says of training data: ``name`` of the file, a digest of candidates and costs."""
+    state = hashlib.blake2b(digest_size=16)
+    count, classes = 0, set()
+    for data in tasks:
+        state.update(data.task.id.encode())
+        for matrix in data.decisions:
+            state.update(np.ascontiguousarray(matrix, dtype="<i8").tobytes())
+        state.update(np.ascontiguousarray(data.cost_secs, dtype="<f8").tobytes())
+        count += len(data)
+        classes.add(data.task.device_class.name)
+    return DataSource(name, state.hexdigest(), count, tuple(sorted(classes)))
+
+
+def _part(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    if set(arrays) == {_OPAQUE}:
+        return arrays[_OPAQUE].tobytes()
+    return bytes(save_arrays(dict(arrays)))

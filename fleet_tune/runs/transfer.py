@@ -1,0 +1,227 @@
+"""``--transfer-from``: what earlier runs, datasets, MetaSchedule databases and pre-trained models teach a new run.
+
+Reading a record database or one of MetaSchedule's loads TVM: the sketches of their tasks are derived anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from actors.searcher import SearchTask
+from fleet_tune.records import dataset
+from fleet_tune.records.dataset import TaskData
+from fleet_tune.records.dataset_codec import decode_value
+from fleet_tune.errors import TransferError, UserError
+from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.records.store import RecordReader
+from fleet_tune.results import Transferred
+from fleet_tune.records.sources import BUILTIN, RECORDS_FILE, check_source
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
+from policies.cost_models.registry import transfers
+from policies.search.methods import Preset
+from policies.cost_models.global_local import transferable
+
+FINGERPRINTS = "fingerprints"
+
+Lesson = Literal["own", "shared", "none"]
+"""What a task starts from: a model of its own workload's records, one that all tasks share, or nothing."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What a source holds: measured candidates, or a trained model. ``left_out``: records that could not be read as
+    candidates of today's sketches."""
+
+    name: str
+    tasks: tuple[TaskData, ...] = ()
+    model: CostModel | None = None
+    device_kind: str = ""
+    left_out: int = 0
+
+
+def read_source(path: Path, entries: Sequence[SearchTask] = ()) -> Knowledge:
+    """What ``path`` holds: a dataset (.ftd), a records.db or its folder, a folder of a MetaSchedule database, or a
+    model that ``fleet-tune model`` wrote (``pretrained`` is the one that comes with fleet-tune).
+
+    ``entries``: the tasks at hand, whose devices may be those that a MetaSchedule database was measured on. Raises
+    :class:`UserError` where it is none of these, damaged, or empty.
+    """
+    kind = check_source(path)
+    if kind == "metaschedule":
+        return _checked(_read_metaschedule(path, entries))
+    if kind == "records":
+        return _checked(_read_records(path / RECORDS_FILE if path.is_dir() else path))
+    if kind == "dataset":
+        return _checked(Knowledge(str(path), tuple(dataset.load(path))))
+    model, manifest = read_model(path)
+    return Knowledge(str(path), model=model, device_kind=manifest.device_kind)
+
+
+def _checked(found: Knowledge) -> Knowledge:
+    if found.left_out:
+        _LOG.warning("%s: %d records fit no sketch of this version and are left out", found.name, found.left_out)
+    if not any(data.ok.any() for data in found.tasks):
+        raise TransferError(f"{found.name} has no measured candidate that can be learned from", "give another source")
+    return found
+
+
+def _read_records(path: Path) -> Knowledge:
+    from devices.sketches.spaces import DesignSpace
+
+    with RecordReader(path) as reader:
+        meta, tasks = reader.meta(), reader.tasks()
+        records = dataset.by_task(reader)
+    stored = meta.get(FINGERPRINTS)
+    if stored is None:
+        raise TransferError(
+            f"{path} does not say what its devices are: an early version wrote it",
+            "make a dataset of it with 'fleet-tune dataset pack', and transfer from that",
+        )
+    prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
+    found: list[TaskData] = []
+    left_out = 0
+    for task in tasks:
+        own = records.get(task.id, ())
+        device = prints.get(task.device_class.name)
+        if not own or device is None:
+            left_out += len(own)
+            continue
+        data, unknown = dataset.task_data(task, device.abstraction, DesignSpace(task).sketches, own)
+        left_out += unknown
+        if len(data):
+            found.append(data)
+    return Knowledge(str(path), tuple(found), left_out=left_out)
+
+
+def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
+    from devices.metaschedule import read_database
+
+    devices = {entry.task.device_class.target: entry.abstraction for entry in entries}
+    imported = read_database(path, devices)
+    return Knowledge(str(path), imported.tasks, left_out=imported.unmatched)
+
+
+def builtin_applies(entries: Sequence[SearchTask], preset: Preset) -> bool:
+    """Whether the model that comes with fleet-tune is used without being asked for: for our own method, where all tasks
+    are for x86 CPUs. The methods of the papers start as they were published."""
+    return preset.name == "fleet" and BUILTIN_PATH.is_file() and all(map(_for_x86, entries))
+
+
+def _for_x86(entry: SearchTask) -> bool:
+    target = json.loads(entry.task.device_class.target)
+    return entry.abstraction.kind == "cpu" and str(target.get("mtriple", "")).startswith("x86_64")
+
+
+def what_applies(
+    entries: Sequence[SearchTask], preset: Preset, source: Path | None, *, pretrained: bool
+) -> Knowledge | None:
+    """What ``source`` holds, or the model that comes with fleet-tune where there is no source, ``pretrained`` allows it
+    and it applies; None where the search starts from nothing. Raises :class:`UserError`."""
+    if source is not None:
+        return read_source(source, entries)
+    if pretrained and builtin_applies(entries, preset):
+        return read_source(Path(BUILTIN))
+    if preset.offline:
+        raise TransferError(
+            f"the method '{preset.name}' is never trained here and has no pre-trained model",
+            "name one with --transfer-from",
+        )
+    return None
+
+
+def lessons(entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset) -> tuple[Lesson, ...]:
+    """What each task would learn: where the method's model can be pre-trained itself, or a model is given, what all
+    tasks share; else a task whose workload was measured before has a model of its own. Trains nothing. Raises
+    :class:`UserError` where nothing in the source applies to any task."""
+    if not preset.learned_model:
+        raise TransferError(
+            f"the method '{preset.name}' has no cost model that could learn from {knowledge.name}",
+            "choose another --method, or leave out --transfer-from",
+        )
+    if knowledge.model is not None:
+        if not transferable(knowledge.model):
+            raise UserError(f"the model {knowledge.name} belongs to one task", "give one that 'model pretrain' wrote")
+        kinds = {knowledge.device_kind}
+    else:
+        kinds = {data.abstraction.kind for data in knowledge.tasks if data.ok.any()}
+    known: Mapping[str, Sequence[TaskData]] = {} if preset.learns_on else by_workload(knowledge.tasks)
+    found: list[Lesson] = []
+    for entry in entries:
+        if teaches_own(known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction):
+            found.append("own")
+        else:
+            found.append("shared" if entry.abstraction.kind in kinds else "none")
+    if all(lesson == "none" for lesson in found):
+        if knowledge.model is None:
+            raise TransferError(
+                f"{knowledge.name} was measured on other kinds of devices than those of this fleet",
+                "give another source",
+            )
+        raise TransferError(
+            f"the model {knowledge.name} is for devices of the kind '{knowledge.device_kind}', and the fleet has none",
+            "give another model",
+        )
+    return tuple(found)
+
+
+def summary(knowledge: Knowledge, learned: Sequence[Lesson]) -> Transferred:
+    """What people see of it."""
+    return Transferred(
+        source=knowledge.name,
+        candidates=sum(len(data) for data in knowledge.tasks),
+        left_out=knowledge.left_out,
+        own_tasks=learned.count("own"),
+        shared_tasks=learned.count("shared"),
+    )
+
+
+def with_priors(
+    entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset, seed: int
+) -> tuple[tuple[SearchTask, ...], Transferred]:
+    """The tasks, each with the model that it starts from (:func:`lessons`), and what that was made of. Raises
+    :class:`UserError`."""
+    learned = lessons(entries, knowledge, preset)
+    shared = {
+        kind: _shared_prior(knowledge, preset, kind, seed)
+        for kind in {
+            entry.abstraction.kind for entry, lesson in zip(entries, learned, strict=True) if lesson == "shared"
+        }
+    }
+    known = by_workload(knowledge.tasks)
+    found: list[SearchTask] = []
+    for entry, lesson in zip(entries, learned, strict=True):
+        prior = b""
+        if lesson == "shared":
+            prior = shared[entry.abstraction.kind]
+        elif lesson == "own":
+            workload = entry.task.workload
+            model, lost = own_prior(known[workload.hash], entry.sketches, entry.abstraction, seed)
+            if lost:
+                _LOG.warning("%s: %d records fit no sketch here", workload.name, lost)
+            assert model is not None  # what an own lesson says
+            prior = model.save()
+        found.append(dataclasses.replace(entry, prior=prior))
+    return tuple(found), summary(knowledge, learned)
+
+
+def _shared_prior(knowledge: Knowledge, preset: Preset, kind: str, seed: int) -> bytes:
+    """The model that tasks of this kind of device share, saved."""
+    if knowledge.model is not None:
+        return knowledge.model.save()
+    sources = [data for data in knowledge.tasks if data.abstraction.kind == kind]
+    assert preset.model is not None
+    if preset.learns_on and transfers(preset.model):
+        model = general_prior(sources, seed, preset.model, from_analyzer=preset.from_analyzer)
+    else:
+        model = general_prior(sources, seed)
+    assert model is not None  # there is a success of this kind among them
+    return model.save()

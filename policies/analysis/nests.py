@@ -1,0 +1,341 @@
+"""The loop nest of a statement for a matrix of decisions: extents, and how far loops and axes run inside each depth.
+
+Notation: ``n`` candidates, ``L`` loops (from the outermost, loops that are always 1 left out), ``A`` axes.
+*Depth* ``k`` is the sub-nest of the loops ``k..L-1``: depth 0 is the whole nest, depth ``L`` one point.
+Arrays put the candidate last, ``(L + 1, n)``, so that each step is one numpy call over all candidates. All of them
+have the floating type that the nest was made with; in float32 counts are exact up to ``2**24``, and products of small
+factors beyond.
+
+What does not depend on the decisions is worked out once for each statement and kept (:func:`shape_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fleet_tune.sketch import Access, Statement
+from policies.space.sampling import Matrix
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+
+
+def loop_extents(statement: Statement, matrix: Matrix) -> Floats:
+    """Extent of every loop of the statement, shape ``(number of loops, n)``, loops of extent 1 included."""
+    extents = np.empty((len(statement.loops), len(matrix)))
+    _fill_extents(statement, matrix, range(len(statement.loops)), extents)
+    return extents
+
+
+def _fill_extents(statement: Statement, matrix: Matrix, loops: Sequence[int], extents: Floats) -> None:
+    """Write the extents of these loops of a statement into the rows of ``extents``; see :class:`Loop`."""
+    for row, at in enumerate(loops):
+        loop = statement.loops[at]
+        if loop.rest:
+            continue
+        if loop.values:
+            extents[row] = np.array(loop.values)[matrix[:, loop.column]]
+        else:
+            extents[row] = loop.extent if loop.column is None else matrix[:, loop.column]
+    for row, at in enumerate(loops):
+        loop = statement.loops[at]
+        if loop.rest:
+            others = [
+                extents[other]
+                for other, its in enumerate(loops)
+                if statement.loops[its].axis == loop.axis and other != row
+            ]
+            whole = np.full(len(matrix), statement.axes[loop.axis].extent, dtype=extents.dtype)
+            extents[row] = np.ceil(whole / product_of(others, np.ones_like(whole)))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of a nest before any decision; ``L`` kept loops.
+
+    ``kept``: their indices in the statement. ``axes``, ``kinds``, ``reduction``: of each of them; a loop that runs over
+    partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop. ``parts``: for
+    each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how many of those are
+    inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all axes are plain.
+    ``bounded``: of each axis, whether its extent is only a bound of what the loops of a candidate cover.
+    ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
+    ``dimensions``: of each access of the statement.
+    """
+
+    statement: Statement
+
+    kept: tuple[int, ...]
+    axes: tuple[int, ...]
+    kinds: tuple[str, ...]
+    reduction: tuple[bool, ...]
+    step_depth: int
+    parts: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[int, ...], ...]
+    digits: tuple[tuple[int, int], ...]
+    plain: bool
+    in_order: bool
+    bounded: tuple[bool, ...]
+    dimensions: tuple[tuple[Dimension, ...], ...]
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of a buffer: ``size``, and (digit, absolute coefficient) of every digit that moves its index."""
+
+    size: int
+    digits: tuple[tuple[int, int], ...]
+
+
+_SHAPES: dict[int, Shape] = {}
+_SHAPES_KEPT = 4096
+
+
+def shape_of(statement: Statement) -> Shape:
+    """What is known of a statement's nest before any decision.
+
+    Kept by the identity of the statement: to hash one takes as long as to evaluate dozens of candidates."""
+    known = _SHAPES.get(id(statement))
+    if known is None or known.statement is not statement:
+        if len(_SHAPES) >= _SHAPES_KEPT:
+            _SHAPES.clear()
+        known = _SHAPES[id(statement)] = _make_shape(statement)
+    return known
+
+
+def _make_shape(statement: Statement) -> Shape:
+    kept = tuple(
+        at
+        for at, loop in enumerate(statement.loops)
+        if statement.axes[loop.axis].extent > 1 and (loop.column is not None or loop.rest or loop.extent != 1)
+    )
+    loops = [statement.loops[at] for at in kept]
+    axes = tuple(loop.axis for loop in loops)
+    reduction = tuple(statement.axes[loop.axis].reduction and loop.partial is None for loop in loops)
+    parts = tuple(
+        tuple(at for at, loop in enumerate(loops) if axis in (loop.axis, loop.partial))
+        for axis in range(len(statement.axes))
+    )
+    digits = tuple(
+        (number, extent) for number, axis in enumerate(statement.axes) for extent in (axis.digits or (axis.extent,))
+    )
+    return Shape(
+        statement=statement,
+        kept=kept,
+        axes=axes,
+        kinds=tuple(statement.loops[at].kind for at in kept),
+        reduction=reduction,
+        step_depth=max((at + 1 for at, reduces in enumerate(reduction) if reduces), default=0),
+        parts=parts,
+        rows=tuple(tuple(sum(at >= depth for at in own) for own in parts) for depth in range(len(kept) + 1)),
+        digits=digits,
+        plain=not any(axis.digits for axis in statement.axes),
+        in_order=_goes_in_order(statement),
+        bounded=tuple(len(own) == 1 and loops[own[0]].column is not None and not loops[own[0]].values for own in parts),
+        dimensions=tuple(_make_dimensions(digits, access) for access in statement.accesses),
+    )
+
+
+def _goes_in_order(statement: Statement) -> bool:
+    """Whether TVM fuses all loops of the statement and splits them into vectors: no reduction, one loop for each axis
+    in the order of the axes, and no access that takes the axes in another order (one that leaves some out may be)."""
+    if not statement.vectorize_limit or not statement.parallel_limit or statement.fusible is not None:
+        return False
+    if statement.fixed_depth or statement.location_column is not None:
+        return False
+    if any(axis.reduction or axis.digits for axis in statement.axes):
+        return False
+    if any(loop.kind != "serial" or loop.column is not None or loop.rest for loop in statement.loops):
+        return False
+    if [loop.axis for loop in statement.loops] != list(range(len(statement.axes))):
+        return False
+    for access in statement.accesses:
+        used = [[j for j, c in enumerate(row) if c and statement.axes[j].extent > 1] for row in access.index]
+        if any(len(axes) > 1 or any(row[j] != 1 for j in axes) for axes, row in zip(used, access.index, strict=True)):
+            return False
+        order = [axes[0] for axes in used if axes]
+        if order != sorted(set(order)):
+            return False
+    return True
+
+
+def _make_dimensions(digits: tuple[tuple[int, int], ...], access: Access) -> tuple[Dimension, ...]:
+    return tuple(
+        Dimension(size, tuple((j, abs(c)) for j, c in enumerate(coefficients) if c and digits[j][1] > 1))
+        for size, coefficients in zip(access.shape, access.index, strict=True)
+    )
+
+
+def dimensions_of(statement: Statement, access: Access) -> tuple[Dimension, ...]:
+    """The dimensions of the buffer of an access."""
+    shape = shape_of(statement)
+    for own, known in zip(statement.accesses, shape.dimensions, strict=True):
+        if own is access:
+            return known
+    return _make_dimensions(shape.digits, access)
+
+
+def in_digits(statement: Statement, inside: Sequence[Floats]) -> Sequence[Floats]:
+    """Values that each digit takes while axis ``j`` runs over ``inside[j]`` consecutive values, each ``(n,)``.
+
+    The fastest digit turns first; the next one moves on once for each of its turns.
+    """
+    if shape_of(statement).plain:
+        return inside
+    found: list[Floats] = []
+    for axis, within in zip(statement.axes, inside, strict=True):
+        turns, own = within, []
+        for extent in reversed(axis.digits or (axis.extent,)):
+            own.append(np.minimum(turns, extent))
+            turns = np.ceil(turns / extent)
+        found += reversed(own)
+    return found
+
+
+class Nest:
+    """The loop nest of a statement for ``n`` candidates; arrays are made when they are first asked for.
+
+    ``extents`` (L, n): extent of each kept loop.
+    """
+
+    def __init__(self, statement: Statement, extents: Floats) -> None:
+        self.statement = statement
+        self.extents = extents
+        self._known = shape_of(statement)
+
+    @property
+    def count(self) -> int:
+        return int(self.extents.shape[1])
+
+    @property
+    def depth(self) -> int:
+        return len(self._known.kept)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the loops that are not 1 for every candidate: those of an axis of more than one iteration."""
+        return self._known.kept
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Axis of each kept loop."""
+        return self._known.axes
+
+    def moves(self, at: int) -> tuple[int, ...]:
+        """The axes that a kept loop runs over: its own, and that of partial results."""
+        partial = self.statement.loops[self.kept[at]].partial
+        return (self.axes[at],) if partial is None else (self.axes[at], partial)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return self._known.kinds
+
+    @property
+    def reduction(self) -> tuple[bool, ...]:
+        return self._known.reduction
+
+    @property
+    def step_depth(self) -> int:
+        """Depth just inside the innermost reduction loop: what is done for one step of the reduction."""
+        return self._known.step_depth
+
+    def full(self, value: float) -> Floats:
+        """A vector of this value for every candidate, shape ``(n,)``."""
+        return np.full(self.count, value, dtype=self.extents.dtype)
+
+    @cached_property
+    def columns(self) -> NDArray[np.intp]:
+        """0 to ``n - 1``."""
+        return np.arange(self.count)
+
+    @cached_property
+    def outer(self) -> Floats:
+        """Product of the extents of the loops outside each depth, shape ``(L + 1, n)``."""
+        outer = np.empty((self.depth + 1, self.count), dtype=self.extents.dtype)
+        outer[0] = 1.0
+        for at in range(self.depth):  # numpy's cumprod is many times slower
+            np.multiply(outer[at], self.extents[at], out=outer[at + 1])
+        return outer
+
+    @cached_property
+    def within(self) -> Floats:
+        """Iterations inside each depth, shape ``(L + 1, n)``."""
+        within = np.empty((self.depth + 1, self.count), dtype=self.extents.dtype)
+        within[-1] = 1.0
+        for at in reversed(range(self.depth)):
+            np.multiply(within[at + 1], self.extents[at], out=within[at])
+        return within
+
+    @cached_property
+    def _axis_within(self) -> tuple[Floats, ...]:
+        """For each axis of ``p`` loops the iterations inside its last 0 to ``p`` loops, shape ``(p + 1, n)``."""
+        tables = []
+        for parts in self._known.parts:
+            table = np.empty((len(parts) + 1, self.count), dtype=self.extents.dtype)
+            table[0] = 1.0
+            for row, at in enumerate(reversed(parts)):
+                np.multiply(table[row], self.extents[at], out=table[row + 1])
+            tables.append(table)
+        return tuple(tables)
+
+    def inside(self, depth: int) -> list[Floats]:
+        """Iterations of each axis inside a depth, ``A`` vectors of shape ``(n,)``: not to be written to."""
+        return [table[row] for table, row in zip(self._axis_within, self._known.rows[depth], strict=True)]
+
+    def inside_at(self, depth: Ints) -> list[Floats]:
+        """As :meth:`inside`, at a depth that differs between candidates, shape ``(n,)``."""
+        starts = np.array(self._known.rows).T * self.count  # of the row of each axis and depth
+        return [
+            table[0] if len(table) == 1 else table.ravel()[own[depth] + self.columns]
+            for table, own in zip(self._axis_within, starts, strict=True)
+        ]
+
+    def pick(self, table: Floats, depth: Ints) -> Floats:
+        """``table[depth[i], i]`` of a table of shape ``(L + 1, n)``, shape ``(n,)``."""
+        return np.asarray(table.ravel()[depth * self.count + self.columns])
+
+    def compact_depth(self, depth: int) -> int:
+        """Depth in the kept loops of a depth counted in all loops of the statement."""
+        return sum(at < depth for at in self.kept)
+
+    def product(self, *kinds: str) -> Floats:
+        """Product of the extents of the loops of these kinds, shape ``(n,)``."""
+        return self._product([at for at, kind in enumerate(self.kinds) if kind in kinds])
+
+    def points(self, depth: int = 0) -> Floats:
+        """Iterations inside a depth, shape ``(n,)``."""
+        return np.asarray(self.within[depth])
+
+    def spatial_points(self, depth: int) -> Floats:
+        """Iterations of spatial loops inside a depth, shape ``(n,)``."""
+        return self._product([at for at in range(depth, self.depth) if not self.reduction[at]])
+
+    def reduced_points(self, depth: int) -> Floats:
+        """Iterations of reduction loops inside a depth, shape ``(n,)``."""
+        return self._product([at for at in range(depth, self.depth) if self.reduction[at]])
+
+    def _product(self, loops: Sequence[int]) -> Floats:
+        return product_of([self.extents[at] for at in loops], self.full(1.0))
+
+
+def product_of(factors: Sequence[Floats], one: Floats) -> Floats:
+    """Product of vectors, ``one`` where there are none; a new array only where there are several."""
+    if not factors:
+        return one
+    total = factors[0]
+    for factor in factors[1:]:
+        total = total * factor
+    return total
+
+
+def nest(statement: Statement, matrix: Matrix, dtype: DTypeLike = np.float64) -> Nest:
+    """The nest of ``statement`` for every row of ``matrix``, worked out in ``dtype``."""
+    kept = shape_of(statement).kept
+    extents = np.empty((len(kept), len(matrix)), dtype=dtype)
+    _fill_extents(statement, matrix, kept, extents)
+    return Nest(statement, extents)

@@ -1,0 +1,127 @@
+"""Pruner's hardware-aware symbols, penalties and symbol-based analyzer (section 4.1), as published.
+
+Symbols of a statement, each of shape ``(n,)``:
+
+====  =============  ====================================  =============================================
+S     paper          CUDA                                  CPU
+====  =============  ====================================  =============================================
+S1    L0MemAlloc     32-bit registers of a thread          vector registers: accumulators and operands
+S2    L0CompCount    operations of a thread for one step   vector operations for one reduction step
+S3    L1MemAlloc     bytes of shared memory of a block     bytes of the nest between registers and L2
+S4    L1ParaInfo     threads of a block                    iterations of the vectorised loop
+S5    L2MemFootprint bytes moved from global memory        bytes moved into the per-core L2 cache
+S6    L2ParaInfo     blocks of the grid                    parallel iterations
+S7    L2TransDim     contiguous elements per transaction   contiguous elements per cache line fill
+S8    L2CompCount    float operations of the statement     the same
+====  =============  ====================================  =============================================
+
+Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper leaves unbounded
+(``1 + S2 / S1``; only its relation between candidates matters).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet_tune.domain import DeviceAbstraction
+from policies.analysis.quantities import Floats
+
+ELEMENT_BYTES = 4
+MEMORY_LINE_BYTES = {"cpu": 64, "cuda": 128}
+"""Length of a memory transaction: a cache line, or a warp's coalesced load."""
+WARP_SCHEDULERS = 4
+"""Warps that a multiprocessor issues at the same time."""
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """S1 to S8 of one statement; see the table in the module's docstring."""
+
+    s1: Floats
+    s2: Floats
+    s3: Floats
+    s4: Floats
+    s5: Floats
+    s6: Floats
+    s7: Floats
+    s8: Floats
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the penalties compare the symbols with.
+
+    ``m_l0``: registers of a thread or core; ``m_l1``: bytes of shared memory or L1; ``n_l1``: warp size or lanes;
+    ``pu_l1``: warps or vectors issued together; ``pu_l2``: multiprocessors or cores; ``n_l2``: elements of a memory
+    transaction. ``peak_flops`` in FLOP/s, ``bandwidth_bytes`` in bytes/s.
+    """
+
+    m_l0: float
+    m_l1: float
+    n_l1: float
+    pu_l1: float
+    pu_l2: float
+    n_l2: float
+    peak_flops: float
+    bandwidth_bytes: float
+
+
+def limits(device: DeviceAbstraction) -> Limits:
+    """The limits of a device: a CUDA thread holds at most 255 registers, a CPU core works on one vector at a time."""
+    cuda = device.kind == "cuda"
+    return Limits(
+        m_l0=255.0 if cuda else float(device.registers),
+        m_l1=float(device.l1_bytes),
+        n_l1=float(device.lanes),
+        pu_l1=float(WARP_SCHEDULERS if cuda else 1),
+        pu_l2=float(device.cores),
+        n_l2=MEMORY_LINE_BYTES[device.kind] / ELEMENT_BYTES,
+        peak_flops=device.peak_flops,
+        bandwidth_bytes=device.bandwidth_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """The six penalties and the scheduling waste ``alpha_l1``, each of shape ``(n,)``."""
+
+    l0_m: Floats
+    l0_c: Floats
+    l1_m: Floats
+    l1_c: Floats
+    alpha_l1: Floats
+    l2_m: Floats
+    l2_c: Floats
+
+
+def utilisation(work: Floats, units: float) -> Floats:
+    """Share of ``units`` busy while ``work`` equal items are done in rounds: ``w / (ceil(w / u) * u)``, in (0, 1]."""
+    return np.asarray(work / (np.ceil(work / units) * units))
+
+
+def penalties(symbols: Symbols, limit: Limits) -> Penalties:
+    """Penalties of section 4.1: capacity ``min(m / S, 1)``, parallel units and transactions by :func:`utilisation`."""
+    blocks = np.ceil(symbols.s4 / limit.n_l1)
+    return Penalties(
+        l0_m=np.minimum(limit.m_l0 / np.maximum(symbols.s1, 1.0), 1.0),
+        l0_c=1.0 + symbols.s2 / np.maximum(symbols.s1, 1.0),
+        l1_m=np.minimum(limit.m_l1 / np.maximum(symbols.s3, 1.0), 1.0),
+        l1_c=utilisation(blocks, limit.pu_l1),
+        alpha_l1=symbols.s4 / (blocks * limit.n_l1),
+        l2_m=utilisation(symbols.s7, limit.n_l2),
+        l2_c=utilisation(symbols.s6, limit.pu_l2),
+    )
+
+
+def statement_secs(symbols: Symbols, terms: Penalties, limit: Limits) -> tuple[Floats, Floats]:
+    """Compute and memory latency of one statement: ``L_c = S8 / U_p`` and ``L_m = S5 / U_m``, of which equation 1 is
+    the sum over all statements.
+
+    ``U_p = T_p * P_l0c * P_l1c * alpha * P_l2c`` and ``U_m = T_m * P_l0m * P_l1m`` (capacity of the upper levels)
+    ``* P_l2m``.
+    """
+    compute = limit.peak_flops * terms.l0_c * terms.l1_c * terms.alpha_l1 * terms.l2_c
+    memory = limit.bandwidth_bytes * terms.l0_m * terms.l1_m * terms.l2_m
+    return symbols.s8 / compute, symbols.s5 / memory

@@ -1,0 +1,292 @@
+"""Gradient-boosted trees: a bootstrap ensemble of XGBoost models, with a regression or a rank objective.
+
+Notation: ``n`` records with log seconds ``y``; ``M`` members, each trained on a resample of the records with
+repetition; ``f_m(x)``: prediction of member ``m`` in log seconds.
+
+- Mean: ``mu(x) = 1/M sum_m f_m(x)``. Spread: ``s(x)^2``, the variance of the members (divided by ``M - 1``).
+- Deviation: ``sqrt(s(x)^2 + noise^2)``, the noise from the members that have not seen a record
+  (:mod:`policies.cost_models.left_out`).
+
+The rank objective learns the order within each task. Its scores become log seconds by a monotone fit
+(:mod:`policies.cost_models.monotone`) on the left-out scores of the records, pooled over the tasks: with records of
+several tasks the order is right and the level is that of all of them together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.analysis.quantities import Floats
+from policies.cost_models import state as model_bytes
+from policies.cost_models.lambda_rank import fastest_of_group
+from policies.cost_models.left_out import learn_deviation, resamples, spread
+from policies.cost_models.monotone import MonotoneMap
+from policies.cost_models.protocol import Groups, Seen, check_records
+from policies.features.table import SYMBOLIC, FeatureTable
+from policies.features.views import FEATURE_VERSION, INVARIANT, RELATION, check_version
+
+if TYPE_CHECKING:
+    import xgboost
+
+Objective = Literal["regression", "pairwise", "ndcg"]
+
+MAX_BIN = 64
+
+_XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
+    "regression": {"objective": "reg:squarederror"},
+    "pairwise": {"objective": "rank:pairwise", "lambdarank_normalization": False},
+    "ndcg": {"objective": "rank:ndcg", "lambdarank_normalization": False, "ndcg_exp_gain": False},
+}
+
+
+@dataclass(frozen=True)
+class BoostedSettings:
+    """Hyperparameters.
+
+    ``objective``: ``pairwise`` is AutoTVM's rank loss (its equation 2), ``ndcg`` weighs the pairs by what they change
+    at the top of the list (LambdaRank). ``members``: size of the bootstrap; one member is trained on all records, and
+    its deviation is its training error. ``emphasis``: in a regression a record weighs ``exp(-emphasis * slowdown)``,
+    with its slowdown over its task's fastest in log seconds, at most 3: the search visits the top only.
+    """
+
+    objective: Objective = "regression"
+    members: int = 4
+    rounds: int = 120
+    depth: int = 6
+    eta: float = 0.12
+    min_child_weight: float = 0.3
+    subsample: float = 0.9
+    column_share: float = 0.5
+    gamma: float = 0.0
+    emphasis: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.members < 1 or self.rounds < 1:
+            raise ValueError(f"members and rounds must be at least 1, got {self.members} and {self.rounds}")
+        if self.objective not in _XGBOOST_OBJECTIVES:
+            raise ValueError(f"unknown objective '{self.objective}'")
+
+
+AUTOTVM_TREES = BoostedSettings(
+    objective="pairwise",
+    members=5,
+    depth=3,
+    eta=0.3,
+    min_child_weight=1.0,
+    subsample=1.0,
+    column_share=1.0,
+    gamma=1e-4,
+    emphasis=0.0,
+)
+"""AutoTVM: the rank objective, trees of depth 3 and five models for the deviation (section 3.3). It stops boosting
+early by the recall on its training records; here the rounds are fixed."""
+
+
+class GradientBoostedModel:
+    """See the module's docstring. Features may be NaN, never infinite.
+
+    ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's), never NaN, from which
+    the trees start: they learn its error instead of the whole.
+    """
+
+    KIND: ClassVar[str] = "boosted"
+    views: ClassVar[tuple[str, ...]] = (SYMBOLIC,)
+
+    def __init__(
+        self, seed: int = 0, settings: BoostedSettings | None = None, offset_column: int | None = None
+    ) -> None:
+        self.seed = seed
+        self.settings = settings or BoostedSettings()
+        self.offset_column = offset_column
+        self._columns = 0
+        self._shift = 0.0
+        self._noise = 0.0
+        self._map: MonotoneMap | None = None
+        self._boosters: list[xgboost.Booster] = []
+        # Boosters that were loaded: later updates add trees to them.
+        self._origin: list[xgboost.Booster] = []
+        self._seen = Seen()
+
+    @property
+    def ranks(self) -> bool:
+        return self.settings.objective != "regression"
+
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """See :meth:`CostModel.fit`."""
+        check_records(features, log_secs, groups)
+        self._columns = self._joined(features).shape[1]
+        self._seen = Seen()
+        self._origin = []
+        self.update(features, log_secs, groups)
+
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """See :meth:`CostModel.update`: trains anew on everything seen; a loaded model keeps its trees and adds to them
+        what it learns of the records seen since."""
+        if not self._boosters:
+            self._columns = self._joined(features).shape[1]
+        self._matrix(features)
+        self._seen.add(features, log_secs, groups)
+        table, known, tasks = self._seen.all()
+        order = np.argsort(tasks, kind="stable")  # XGBoost wants the rows of a group side by side
+        self._train(self._joined(table)[order], known[order], tasks[order])
+
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        """See :meth:`CostModel.predict`; ValueError also for another number of columns than the training's."""
+        if not self._boosters:
+            raise ValueError("the model has not been trained")
+        matrix = self._matrix(features)
+        if len(matrix) == 0:
+            return np.empty(0), np.empty(0)
+        each = self._log_secs(self._scores(matrix))
+        return each.mean(axis=0), np.sqrt(spread(each) ** 2 + self._noise**2)
+
+    @classmethod
+    def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
+        """The views of the model side by side."""
+        return np.concatenate([features.view(name) for name in cls.views], axis=1)
+
+    def _matrix(self, features: FeatureTable) -> NDArray[np.float32]:
+        matrix = self._joined(features)
+        if matrix.shape[1] != self._columns:
+            raise ValueError(f"the model reads {self._columns} columns of features, got {matrix.shape[1]}")
+        return matrix
+
+    def _margin(self, matrix: NDArray[np.float32]) -> Floats:
+        """What the trees start from: log seconds for a regression, larger for faster in a ranking."""
+        prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column].astype(np.float64)
+        return np.broadcast_to(-prior if self.ranks else prior + self._shift, (len(matrix),))
+
+    def _scores(self, matrix: NDArray[np.float32]) -> Floats:
+        """Each member's prediction, larger for slower, shape ``(M, n)``."""
+        # The margin is added here: handing it over costs more than the prediction.
+        raw = np.array([booster.inplace_predict(matrix, validate_features=False) for booster in self._boosters])
+        scores = raw.astype(np.float64) + self._margin(matrix)
+        return -scores if self.ranks else scores
+
+    def _log_secs(self, scores: Floats) -> Floats:
+        return scores if self._map is None else self._map(scores)
+
+    def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups) -> None:
+        # XGBoost loads SciPy and scikit-learn, two seconds that only a process that trains or predicts should pay.
+        import xgboost
+
+        if not self._origin:
+            prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column]
+            self._shift = float(np.median(log_secs - prior))
+        margin = self._margin(matrix)
+        slowdown = log_secs - fastest_of_group(log_secs, groups)
+        rng = np.random.default_rng(self.seed)
+        count = len(log_secs)
+        drawn = resamples(self.settings.members, count, rng)
+        boosters = []
+        for member, times in enumerate(drawn):
+            if self.ranks:
+                # A ranking has weights for groups only: repeat the rows. Relevance is throughput over the best.
+                rows = np.repeat(np.arange(count), times)
+                data = xgboost.QuantileDMatrix(
+                    matrix[rows],
+                    label=np.exp(-slowdown[rows]),
+                    base_margin=margin[rows],
+                    qid=groups[rows],
+                    nthread=1,
+                    max_bin=MAX_BIN,
+                )
+            else:
+                weight = times * np.exp(-self.settings.emphasis * np.minimum(slowdown, 3.0))
+                data = xgboost.QuantileDMatrix(
+                    matrix, label=log_secs, base_margin=margin, weight=weight, nthread=1, max_bin=MAX_BIN
+                )
+            boosters.append(
+                xgboost.train(
+                    self._parameters(member),
+                    data,
+                    num_boost_round=self.settings.rounds,
+                    xgb_model=self._origin[member] if self._origin else None,
+                )
+            )
+        self._boosters = boosters
+        self._map, self._noise = learn_deviation(
+            self._scores(matrix), log_secs, drawn, np.exp(-slowdown), ranks=self.ranks
+        )
+
+    def _parameters(self, member: int) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            **_XGBOOST_OBJECTIVES[settings.objective],
+            "tree_method": "hist",
+            "max_bin": MAX_BIN,
+            "max_depth": settings.depth,
+            "eta": settings.eta,
+            "gamma": settings.gamma,
+            "min_child_weight": settings.min_child_weight,
+            "subsample": settings.subsample,
+            "colsample_bytree": settings.column_share,
+            "nthread": 1,
+            "seed": (self.seed * 1009 + member) % 2**31,
+            "base_score": 0.0,
+            "verbosity": 0,
+        }
+
+    def save(self) -> bytes:
+        """See :meth:`CostModel.save`: each booster in XGBoost's binary JSON, then the knots of a rank model's map."""
+        if not self._boosters:
+            raise ValueError("the model has not been trained")
+        parts = [bytes(booster.save_raw("ubj")) for booster in self._boosters]
+        header = {
+            "version": FEATURE_VERSION,
+            "seed": self.seed,
+            "settings": asdict(self.settings),
+            "offset_column": self.offset_column,
+            "columns": self._columns,
+            "shift": self._shift,
+            "noise": self._noise,
+            "map_slope": self._map.slope if self._map else None,
+        }
+        if self._map:
+            parts += [model_bytes.pack_array(self._map.at), model_bytes.pack_array(self._map.values)]
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, tuple(parts)))
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """The model that ``save`` wrote; ValueError for other bytes."""
+        import xgboost
+
+        saved = model_bytes.unpack(data, cls.KIND)
+        header, parts = saved.header, list(saved.parts)
+        check_version(header)
+        model = cls(header["seed"], BoostedSettings(**header["settings"]), header["offset_column"])
+        model._columns, model._shift, model._noise = header["columns"], header["shift"], header["noise"]
+        if header["map_slope"] is not None:
+            values, at = model_bytes.unpack_array(parts.pop()), model_bytes.unpack_array(parts.pop())
+            model._map = MonotoneMap(at, values, header["map_slope"])
+        for part in parts:
+            booster = xgboost.Booster({"nthread": 1})
+            booster.load_model(bytearray(part))
+            model._boosters.append(booster)
+        model._origin = list(model._boosters)
+        return model
+
+
+class InvariantTreesModel(GradientBoostedModel):
+    """The same trees on features that all tasks and devices share: what they learn on some tasks serves others.
+
+    ``from_analyzer``: they start from the analyzer's log seconds. Where several tasks are trained on, each counts the
+    same per record, and the level of a new task is what the analyzer says of it, shifted as on the others.
+    """
+
+    KIND: ClassVar[str] = "boosted-invariant"
+    views: ClassVar[tuple[str, ...]] = (INVARIANT, RELATION)
+
+    def __init__(
+        self,
+        seed: int = 0,
+        settings: BoostedSettings | None = None,
+        offset_column: int | None = None,
+        *,
+        from_analyzer: bool = False,
+    ) -> None:
+        # The first column of the view that comes first is the analyzer's.
+        super().__init__(seed, settings, 0 if from_analyzer else offset_column)

@@ -1,0 +1,168 @@
+"""AdaTune's surrogate: a random forest whose trees' spread is the uncertainty (section 4.2.1).
+
+Settings of AdaTune's appendix A: scikit-learn's ``RandomForestRegressor`` with 10 trees, ``max_features`` 10, and its
+defaults for the rest. Mean and deviation are those of the trees' predictions: ``mu = 1/T sum_t f_t(x)``,
+``sigma^2 = 1/T sum_t (f_t(x) - mu)^2``. The target is log seconds, as for every model here.
+
+scikit-learn only grows the trees. They are kept, saved and evaluated as plain arrays, so that a loaded forest predicts
+exactly what the trained one does, without a pickle and without importing scikit-learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.analysis.quantities import Floats
+from policies.cost_models import state as model_bytes
+from policies.cost_models.protocol import Groups, Seen, check_records
+from policies.features.table import SYMBOLIC, FeatureTable
+from policies.features.views import FEATURE_VERSION, check_version
+
+TREES = 10
+MAX_FEATURES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Trees side by side; a node is an index into all arrays but ``roots`` ``(T,)``.
+
+    Of ``N`` nodes: ``left``, ``right`` (leaves point to themselves), ``feature``, ``missing_left`` (1 where a missing
+    feature goes left) int32, ``threshold`` and ``value`` float64. A row goes left where its feature is at most the
+    threshold. ``depth``: of the deepest tree.
+    """
+
+    roots: NDArray[np.int32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    missing_left: NDArray[np.int32]
+    threshold: Floats
+    value: Floats
+    depth: int
+
+    def evaluate(self, matrix: NDArray[np.float32]) -> Floats:
+        """Prediction of each tree for rows ``(n, f)``, NaN for a missing feature: shape ``(T, n)``."""
+        node = np.repeat(self.roots[:, None], len(matrix), axis=1)
+        rows = np.arange(len(matrix))
+        for _ in range(self.depth):
+            seen = matrix[rows, self.feature[node]]
+            # A comparison with NaN is false.
+            goes_left = (seen <= self.threshold[node]) | (np.isnan(seen) & (self.missing_left[node] == 1))
+            node = np.where(goes_left, self.left[node], self.right[node])
+        return self.value[node]
+
+
+class RandomForestModel:
+    """See the module's docstring. Features may be NaN, never infinite."""
+
+    KIND: ClassVar[str] = "forest"
+    views: ClassVar[tuple[str, ...]] = (SYMBOLIC,)
+
+    def __init__(self, seed: int = 0, trees: int = TREES, max_features: int = MAX_FEATURES) -> None:
+        if trees < 1 or max_features < 1:
+            raise ValueError(f"trees and max_features must be at least 1, got {trees} and {max_features}")
+        self.seed = seed
+        self.trees = trees
+        self.max_features = max_features
+        self._columns = 0
+        self._forest: Forest | None = None
+        self._seen = Seen()
+
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """See :meth:`CostModel.fit`."""
+        check_records(features, log_secs, groups)
+        self._columns = features.view(SYMBOLIC).shape[1]
+        self._seen = Seen()
+        self.update(features, log_secs, groups)
+
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """See :meth:`CostModel.update`: a new forest on everything seen. A loaded forest has seen nothing: it is
+        replaced by one of the records since."""
+        if self._forest is None:
+            self._columns = features.view(SYMBOLIC).shape[1]
+        self._matrix(features)
+        self._seen.add(features, log_secs, groups)
+        table, known, _ = self._seen.all()
+        self._forest = _grow(table.view(SYMBOLIC), known, self.trees, self.max_features, self.seed)
+
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        """See :meth:`CostModel.predict`; the deviation is 0 where all trees agree."""
+        if self._forest is None:
+            raise ValueError("the model has not been trained")
+        each = self._forest.evaluate(self._matrix(features))
+        return each.mean(axis=0), each.std(axis=0)
+
+    def _matrix(self, features: FeatureTable) -> NDArray[np.float32]:
+        matrix = features.view(SYMBOLIC)
+        if matrix.shape[1] != self._columns:
+            raise ValueError(f"the model reads {self._columns} columns of features, got {matrix.shape[1]}")
+        return matrix
+
+    def save(self) -> bytes:
+        """See :meth:`CostModel.save`: the trees' arrays."""
+        if self._forest is None:
+            raise ValueError("the model has not been trained")
+        arrays = {name: values for name, values in asdict(self._forest).items() if name != "depth"}
+        header = {
+            "version": FEATURE_VERSION,
+            "seed": self.seed,
+            "trees": self.trees,
+            "max_features": self.max_features,
+            "columns": self._columns,
+            "depth": self._forest.depth,
+            "arrays": list(arrays),
+        }
+        parts = tuple(model_bytes.pack_array(values) for values in arrays.values())
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, parts))
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """The model that ``save`` wrote; ValueError for other bytes."""
+        saved = model_bytes.unpack(data, cls.KIND)
+        header = saved.header
+        check_version(header)
+        model = cls(header["seed"], header["trees"], header["max_features"])
+        arrays = {
+            name: model_bytes.unpack_array(part) for name, part in zip(header["arrays"], saved.parts, strict=True)
+        }
+        model._forest = Forest(**arrays, depth=header["depth"])
+        model._columns = header["columns"]
+        return model
+
+
+def _grow(matrix: NDArray[np.float32], log_secs: Floats, trees: int, max_features: int, seed: int) -> Forest:
+    # Two seconds of import that only a process that trains should pay.
+    from sklearn.ensemble import RandomForestRegressor
+
+    grown = RandomForestRegressor(
+        n_estimators=trees, max_features=min(max_features, matrix.shape[1]), random_state=seed % 2**32, n_jobs=1
+    ).fit(matrix, log_secs)
+    parts = [estimator.tree_ for estimator in grown.estimators_]
+    sizes = np.array([tree.node_count for tree in parts])
+    roots = (np.cumsum(sizes) - sizes).astype(np.int32)
+
+    def children(name: str) -> NDArray[np.int32]:
+        # Leaves (children -1) point to themselves, so that every row can walk the full depth.
+        own = [np.arange(size) for size in sizes]
+        linked = [getattr(tree, name) for tree in parts]
+        return np.concatenate(
+            [np.where(link < 0, at, link) + root for link, at, root in zip(linked, own, roots, strict=True)]
+        ).astype(np.int32)
+
+    def joined(name: str) -> NDArray[np.float64]:
+        return np.concatenate([getattr(tree, name).reshape(-1) for tree in parts]).astype(np.float64)
+
+    return Forest(
+        roots=roots,
+        left=children("children_left"),
+        right=children("children_right"),
+        feature=np.maximum(joined("feature"), 0).astype(np.int32),
+        missing_left=joined("missing_go_to_left").astype(np.int32),
+        threshold=joined("threshold"),
+        value=joined("value"),
+        depth=max(int(tree.max_depth) for tree in parts),
+    )

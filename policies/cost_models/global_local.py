@@ -1,0 +1,112 @@
+"""What earlier records teach about a new task (AutoTVM section 4): a global and a local model, added.
+
+    f(x) = f_global(x) + f_local(x)                                            (AutoTVM equation 4)
+
+The global model was trained before, on other records: of other tasks, other device classes, or an earlier run. It makes
+useful predictions before there is any record. The local model is trained on the records of the task itself, on what the
+global one leaves of them. Between the two stands a shift, the median of what is left: the level of a new task is known
+from its first few records, long before there are enough of them to train on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from policies.analysis.quantities import Floats
+from policies.cost_models import state as model_bytes
+from policies.cost_models.protocol import CostModel, Groups, Seen
+from policies.features.table import SYMBOLIC, FeatureTable
+
+PRIOR_DEVIATION = 0.5
+"""Least deviation, in log seconds, of a global model alone: it has not seen the task."""
+
+
+class GlobalLocalModel:
+    """Equation 4 as a cost model. ``local`` None: the global model and the shift alone, which ``fit`` then sets.
+
+    ``general``: a trained model, which is never changed here. ``local``: an untrained one; it reads the views that it
+    names, and learns ``log_secs - general - shift``.
+    """
+
+    KIND: ClassVar[str] = "global-local"
+
+    def __init__(self, general: CostModel, local: CostModel | None = None) -> None:
+        self._general = general
+        self._local = local
+        self._shift = 0.0
+        self._trained = False
+        self._seen = Seen()
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Those of the global and of the local model."""
+        return tuple(dict.fromkeys((*self._general.views, *(self._local.views if self._local is not None else ()))))
+
+    @property
+    def general(self) -> CostModel:
+        """The global model."""
+        return self._general
+
+    @property
+    def shift(self) -> float:
+        """Log seconds by which this task is slower than the global model says."""
+        return self._shift
+
+    def level(self, features: FeatureTable, log_secs: Floats) -> None:
+        """Set the shift alone, from records that are too few to train on; none set it to 0."""
+        self._shift = float(np.median(log_secs - self._general.predict(features)[0])) if len(log_secs) else 0.0
+
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """See :meth:`CostModel.fit`; the global model stays as it is."""
+        self._seen = Seen()
+        self.update(features, log_secs, groups)
+
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """See :meth:`CostModel.update`: the local model is trained anew on everything seen."""
+        self._seen.add(features, log_secs, groups)
+        table, known, tasks = self._seen.all()
+        self.level(table, known)
+        if self._local is not None:
+            self._local.fit(table, known - self._general.predict(table)[0] - self._shift, tasks)
+            self._trained = True
+
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        """See :meth:`CostModel.predict`. Before any record it is the global model's, and unsure."""
+        mean, deviation = self._general.predict(features)
+        mean = mean + self._shift
+        if self._local is None or not self._trained:
+            return mean, np.maximum(deviation, PRIOR_DEVIATION)
+        # The local model's deviation is that of the sum: it is what is left of the records once both are used.
+        rest, left = self._local.predict(features)
+        return mean + rest, left
+
+    def save(self) -> bytes:
+        """See :meth:`CostModel.save`."""
+        header: dict[str, Any] = {"shift": self._shift}
+        local = (self._local.save(),) if self._local is not None and self._trained else ()
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, (self._general.save(), *local)))
+
+    @classmethod
+    def load(cls, data: bytes, read: Callable[[bytes], CostModel]) -> Self:
+        """The model that ``save`` wrote. ``read``: reads the two models in it. ValueError for other bytes."""
+        saved = model_bytes.unpack(data, cls.KIND)
+        if len(saved.parts) not in (1, 2):
+            raise ValueError("these bytes are not a global and a local model")
+        general, *local = map(read, saved.parts)
+        model = cls(general, local[0] if local else None)
+        model._trained = bool(local)
+        model._shift = float(saved.header["shift"])
+        return model
+
+
+def only_views(table: FeatureTable, names: tuple[str, ...]) -> FeatureTable:
+    """The table with these views alone: the symbolic one has another width in every task."""
+    return FeatureTable({name: table.view(name) for name in names})
+
+
+def transferable(model: CostModel) -> bool:
+    """Whether the model reads nothing whose layout is that of one task."""
+    return SYMBOLIC not in model.views

@@ -1,0 +1,176 @@
+"""What earlier records know of a task: its own workload measured elsewhere, and other workloads.
+
+A workload that was measured before, on another device class or in an earlier run, has much to say of the same workload
+here: its records are aligned with the sketches of this task, and a model of the task's own features is trained on them.
+The analyzer's terms in those features are computed for the device that measured them, and later for the device at
+hand, so that what the devices differ in by the analyzer is taken into account.
+
+Records of other workloads are trained on by a model whose features are the same for all tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.records.dataset import TaskData
+from fleet_tune.sketch import Sketch
+from policies.analysis.quantities import Floats
+from policies.cost_models.protocol import CostModel, Groups, targets
+from policies.cost_models.registry import ModelName, make_model, views_of
+from policies.features.table import FeatureTable, joint_layout, symbolic_features
+from policies.features.views import table
+
+LEAST_RECORDS = 32
+"""Fewer aligned records of a workload than this say less than what is known of other workloads."""
+
+# What these annotations are given is a number that follows from the target: how many cores, how wide a vector.
+_TARGET_BOUND = frozenset({"meta_schedule.parallel", "meta_schedule.vectorize", "meta_schedule.unroll_explicit"})
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Candidates of some tasks to train on: the views that a model reads, log seconds and the task of each row."""
+
+    features: FeatureTable
+    log_secs: Floats
+    groups: Groups
+
+
+def skeleton(sketch: Sketch) -> str:
+    """The sketch's trace without what only its target decides, and without the names of blocks, which are no part of a
+    workload's hash: equal for the same sketch of two device classes. ValueError for a trace that is not TVM's."""
+    found = []
+    for kind, inputs, attributes, outputs in json.loads(sketch.trace_text):
+        bound = kind == "Annotate" and bool(attributes) and attributes[0] in _TARGET_BOUND
+        named = kind == "GetSBlock"
+        found.append([kind, inputs[:1] if bound else inputs, [] if named else attributes, outputs])
+    return json.dumps(found)
+
+
+def aligned(source: TaskData, sketches: Sequence[Sketch]) -> tuple[TaskData, int]:
+    """The records of ``source`` on the sketches of the same workload for another target, and how many are left out.
+
+    Sketches are matched by their traces' skeletons, decisions by the values that they stand for.
+    """
+    here = {_skeleton(sketch): sketch for sketch in sketches}
+    renamed = tuple(
+        replace(sketch, trace_text=here[name].trace_text) if (name := _skeleton(sketch)) in here else sketch
+        for sketch in source.sketches
+    )
+    return replace(source, sketches=renamed).with_sketches(sketches)
+
+
+def _skeleton(sketch: Sketch) -> str:
+    try:
+        return skeleton(sketch)
+    except (ValueError, TypeError):
+        return sketch.trace_text  # no trace of TVM's: it matches itself alone
+
+
+def _usable(
+    sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
+) -> tuple[list[tuple[int, TaskData]], int]:
+    """The sources with something to learn from, by their number and aligned; how many records could not be."""
+    found: list[tuple[int, TaskData]] = []
+    lost = 0
+    for number, source in enumerate(sources):
+        data, left_out = aligned(source, sketches)
+        lost += left_out
+        if data.abstraction.kind == device.kind and data.ok.any():
+            found.append((number, data))
+    return found, lost
+
+
+def teaches_own(sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction) -> bool:
+    """Whether :func:`own_prior` makes a model of these sources: without training one."""
+    return sum(len(data) for _, data in _usable(sources, sketches, device)[0]) >= LEAST_RECORDS
+
+
+def own_examples(
+    sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
+) -> tuple[Examples | None, int]:
+    """What the same workload's records elsewhere say, in the joint layout of this task's sketches; None where nothing
+    does. Also how many of them could not be aligned.
+
+    The level of each source is moved to what the analyzer makes of the difference between the devices.
+    """
+    layout = joint_layout(sketches, device)
+    tables: list[FeatureTable] = []
+    costs: list[Floats] = []
+    groups: list[Groups] = []
+    usable, lost = _usable(sources, sketches, device)
+    for number, data in usable:
+        known = targets(data.cost_secs)
+        for sketch, matrix in zip(sketches, data.decisions, strict=True):
+            if len(matrix):
+                features = symbolic_features(sketch, matrix, data.abstraction)
+                tables.append(layout.table(sketch.index, features))
+                costs.append(known[data.rows(sketch.index)])
+                groups.append(np.full(len(matrix), number, dtype=np.int64))
+    if not tables:
+        return None, lost
+    return Examples(FeatureTable.concatenate(tables), np.concatenate(costs), np.concatenate(groups)), lost
+
+
+def general_examples(sources: Iterable[TaskData], views: Sequence[str]) -> Examples | None:
+    """Candidates of any tasks in the views that all tasks share; None where there is no success among them."""
+    tables: list[FeatureTable] = []
+    costs: list[Floats] = []
+    groups: list[Groups] = []
+    for number, data in enumerate(sources):
+        if not data.ok.any():
+            continue
+        known = targets(data.cost_secs)
+        for sketch, matrix in zip(data.sketches, data.decisions, strict=True):
+            if len(matrix):
+                none = np.empty((len(matrix), 0), dtype=np.float32)
+                made = table(none, sketch, matrix, data.abstraction, views)
+                tables.append(FeatureTable({name: made.view(name) for name in views}))
+                costs.append(known[data.rows(sketch.index)])
+                groups.append(np.full(len(matrix), number, dtype=np.int64))
+    if not tables:
+        return None
+    return Examples(FeatureTable.concatenate(tables), np.concatenate(costs), np.concatenate(groups))
+
+
+def own_prior(
+    sources: Sequence[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction, seed: int
+) -> tuple[CostModel | None, int]:
+    """A model of a task trained on its workload's records elsewhere, None where too few are aligned; how many are not.
+
+    ``sources``: of the same workload.
+    """
+    found, lost = own_examples(sources, sketches, device)
+    if found is None or len(found.log_secs) < LEAST_RECORDS:
+        return None, lost
+    model = make_model("boosted", seed, joint_layout(sketches, device).offset_column)
+    model.fit(found.features, found.log_secs, found.groups)
+    return model, lost
+
+
+def general_prior(
+    sources: Iterable[TaskData], seed: int, name: ModelName = "boosted-invariant", *, from_analyzer: bool = True
+) -> CostModel | None:
+    """A model of features that all tasks share, trained on these records; None where there is no success among them.
+
+    ``from_analyzer``: it starts from the analyzer's prediction.
+    """
+    found = general_examples(sources, views_of(name))
+    if found is None:
+        return None
+    model = make_model(name, seed, 0 if from_analyzer else None)
+    model.fit(found.features, found.log_secs, found.groups)
+    return model
+
+
+def by_workload(sources: Iterable[TaskData]) -> Mapping[str, list[TaskData]]:
+    """Sources by the hash of their workload, in their order."""
+    found: dict[str, list[TaskData]] = {}
+    for each in sources:
+        found.setdefault(each.task.workload.hash, []).append(each)
+    return found

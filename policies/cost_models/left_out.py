@@ -1,0 +1,68 @@
+"""What an ensemble says of its own errors: the deviation of predictions, and the level of scores that only order.
+
+Notation: ``M`` members, each trained on a resample of the ``n`` records with repetition; ``drawn`` ``(M, n)``: how
+often each has drawn each record.
+
+- A record's *left-out prediction* is the mean of the ``n_i`` members whose resample lacks it. Its error holds the
+  model's error and ``s_i^2 / n_i`` of the few members' own (``s_i^2``: their variance, divided by ``M - 1``), so
+  ``noise^2`` is the mean of ``(y_i - left_out_i)^2 - s_i^2 / n_i``; trees weigh it by the record's throughput over
+  its task's best: slow candidates are predicted worse, and of no interest.
+- The deviation of a prediction is ``sqrt(s(x)^2 + noise^2)``.
+- Of a rank objective, scores become log seconds by a monotone fit (:mod:`policies.cost_models.monotone`) on the
+  left-out scores,
+  pooled over the tasks: the order is right, and the level is that of all tasks together.
+
+A single member has left nothing out: its deviation is its error on the records that it was trained on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.analysis.quantities import Floats
+from policies.cost_models.monotone import MonotoneMap
+
+LEAST_LEFT_OUT = 8
+"""With fewer left-out records than this their error says nothing: the deviation is UNKNOWN_DEVIATION at least."""
+UNKNOWN_DEVIATION = 0.7
+LEAST_DEVIATION = 0.02
+"""Repeated measurements of one kernel differ by a few percent."""
+
+
+def resamples(members: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """How often each member draws each record, ``(members, count)``; a single member takes each once."""
+    if members == 1:
+        return np.ones((1, count), dtype=np.int64)
+    return rng.multinomial(count, np.full(count, 1.0 / count), size=members)
+
+
+def spread(each: Floats) -> Floats:
+    """Deviation among the members ``(M, n)``, shape ``(n,)``; 0 for a single one."""
+    return np.asarray(each.std(axis=0, ddof=1)) if len(each) > 1 else np.zeros(each.shape[1])
+
+
+def learn_deviation(
+    scores: Floats, log_secs: Floats, drawn: NDArray[np.int64], weight: Floats, *, ranks: bool
+) -> tuple[MonotoneMap | None, float]:
+    """The map of a rank model (None of a regression) and the noise, from the members that have not seen a record.
+
+    ``scores`` ``(M, n)``: each member's prediction of each record, larger for slower; ``weight`` ``(n,)``.
+    """
+    unseen = (drawn == 0) if len(drawn) > 1 else np.ones(drawn.shape, dtype=bool)
+    voters = unseen.sum(axis=0)
+    usable = voters > 0
+    enough = int(usable.sum()) >= LEAST_LEFT_OUT
+    if not enough:
+        unseen, voters, usable = np.ones_like(unseen), np.full_like(voters, len(scores)), np.ones_like(usable)
+    voters = voters[usable]
+    level = None
+    if ranks:
+        left_out = (scores * unseen).sum(axis=0)[usable] / voters
+        level = MonotoneMap.fit(left_out, log_secs[usable])
+    each = scores if level is None else level(scores)
+    error = (each * unseen).sum(axis=0)[usable] / voters - log_secs[usable]
+    own = np.square(spread(each)[usable]) / voters
+    variance = float(np.average(np.square(error) - own, weights=weight[usable]))
+    least = LEAST_DEVIATION if enough else UNKNOWN_DEVIATION
+    return level, max(float(np.sqrt(max(variance, 0.0))), least)

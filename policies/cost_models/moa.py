@@ -1,0 +1,156 @@
+"""Momentum online adaptation (Pruner section 4.3) of a pre-trained model to a device class.
+
+Notation: ``s`` the weights of the siamese model, at first the pre-trained ones; ``t`` those of the target model, which
+predicts; ``m`` the momentum. At every update the target model starts from the siamese weights and is trained on all
+records of its device class, and the siamese model follows it without a training of its own:
+
+    t <- train(s, records)            s <- m s + (1 - m) t
+
+As ``t = s + (what training added)``, this is the paper's update of the siamese model by the target's gradients. The
+siamese model is only the next starting point: few and one-sided early records cannot spoil it, as they can the weights
+of a model that is fine-tuned on and on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.analysis.quantities import Floats
+from policies.cost_models import state as model_bytes
+from policies.cost_models.protocol import CostModel, Groups, Seen
+from policies.features.table import FeatureTable
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+MOMENTUM = 0.99
+"""The paper's, and its code's."""
+
+
+@runtime_checkable
+class Weighted(CostModel, Protocol):
+    """A cost model whose parameters are arrays by name: nothing here knows what network they belong to.
+
+    ``KIND`` names the network: weights fit models of the same kind.
+    """
+
+    KIND: ClassVar[str]
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """The model that ``save`` wrote, which predicts the same; ValueError where the bytes are something else."""
+        ...
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """Copies of all parameters; ValueError before there are any."""
+        ...
+
+    def set_weights(self, weights: Weights) -> None:
+        """Predict with these parameters and go on from them; ValueError for other names or shapes."""
+        ...
+
+
+def follow(siamese: Weights, target: Weights, momentum: float = MOMENTUM) -> dict[str, NDArray[np.float32]]:
+    """The siamese weights after one step: ``momentum * siamese + (1 - momentum) * target``, array by array.
+
+    ValueError where the two do not have the same names and shapes.
+    """
+    if {name: values.shape for name, values in siamese.items()} != {name: w.shape for name, w in target.items()}:
+        raise ValueError("the siamese and the target model have different weights")
+    # In double precision: a hundredth of a small change would be lost in the rounding of what it is added to.
+    return {
+        name: (momentum * values.astype(np.float64) + (1.0 - momentum) * target[name]).astype(np.float32)
+        for name, values in siamese.items()
+    }
+
+
+class MomentumModel:
+    """A cost model that is adapted by momentum, of any network; see the module's docstring.
+
+    ``model``: the network. ``pretrained``: whether its weights are the first siamese model; else the result of the
+    first training is. The records themselves are no part of what ``save`` writes, the siamese weights are.
+    """
+
+    KIND: ClassVar[str] = "moa"
+
+    def __init__(self, model: Weighted, pretrained: bool, momentum: float = MOMENTUM) -> None:
+        if not 0.0 <= momentum <= 1.0:
+            raise ValueError(f"a momentum is between 0 and 1, got {momentum}")
+        self.momentum = momentum
+        self.updates = 0
+        self._model = model
+        self._siamese: Weights | None = model.weights() if pretrained else None
+        self._seen = Seen()
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The network's."""
+        return self._model.views
+
+    @property
+    def siamese(self) -> Weights | None:
+        """The weights that the next training starts from; None before the first one of a fresh network."""
+        return self._siamese
+
+    @property
+    def target(self) -> Weighted:
+        """The model that predicts."""
+        return self._model
+
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """One update on these records alone, those of earlier calls forgotten; the siamese weights stay."""
+        self._seen = Seen()
+        self.update(features, log_secs, groups)
+
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """One update on these and all records since ``fit`` or ``load``; see :meth:`CostModel.update`."""
+        self._seen.add(features, log_secs, groups)
+        known = self._seen.all()
+        if self._siamese is None:
+            self._model.fit(*known)
+            self._siamese = self._model.weights()
+        else:
+            target = copied(self._model)
+            target.set_weights(self._siamese)
+            target.update(*known)
+            self._siamese = follow(self._siamese, target.weights(), self.momentum)
+            self._model = target
+        self.updates += 1
+
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        """See :meth:`CostModel.predict`: the target model's."""
+        return self._model.predict(features)
+
+    def save(self) -> bytes:
+        """See :meth:`CostModel.save`; ValueError before the first training of a fresh network."""
+        if self._siamese is None:
+            raise ValueError("a model that was not trained cannot be saved")
+        names = sorted(self._siamese)
+        header: dict[str, Any] = {"momentum": self.momentum, "updates": self.updates, "names": names}
+        arrays = (model_bytes.pack_array(self._siamese[name]) for name in names)
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, (self._model.save(), *arrays)))
+
+    @classmethod
+    def load(cls, data: bytes, read: Callable[[bytes], CostModel]) -> Self:
+        """The model that ``save`` wrote. ``read``: reads the network in it. ValueError for other bytes."""
+        saved = model_bytes.unpack(data, cls.KIND)
+        names = saved.header["names"]
+        if len(saved.parts) != len(names) + 1:
+            raise ValueError("these bytes are not a model with its siamese weights")
+        network = read(saved.parts[0])
+        if not isinstance(network, Weighted):
+            raise ValueError("the model in these bytes has no weights to adapt")
+        siamese = {name: model_bytes.unpack_array(part) for name, part in zip(names, saved.parts[1:], strict=True)}
+        follow(siamese, network.weights())  # refuses weights of another network
+        model = cls(network, pretrained=False, momentum=float(saved.header["momentum"]))
+        model._siamese = siamese
+        model.updates = int(saved.header["updates"])
+        return model
+
+
+def copied(model: Weighted) -> Weighted:
+    """The same model as an object of its own, without the records that it has seen."""
+    return type(model).load(model.save())

@@ -1,0 +1,61 @@
+"""The neural cost models by their papers; what they share is in :mod:`policies.cost_models.neural`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from policies.cost_models.neural import NetworkModel
+from policies.features.views import CONTEXT, DATAFLOW, INVARIANT, PER_STORE, STATEMENTS, VIEW_SHAPES
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class PacmModel(NetworkModel):
+    """Pruner's PaCM (section 4.2): a statement branch, and a branch of dataflow steps with attention."""
+
+    KIND: ClassVar[str] = "pacm"
+    inputs: ClassVar[tuple[str, ...]] = (STATEMENTS, DATAFLOW)
+    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
+
+    @classmethod
+    def _make(cls) -> nn.Module:
+        from policies.cost_models.torch_modules import Pacm
+
+        return Pacm([VIEW_SHAPES[name] for name in cls.inputs])
+
+
+class MlpModel(NetworkModel):
+    """TenSet's multi-layer perceptron, on the statements' symbolic features."""
+
+    KIND: ClassVar[str] = "mlp"
+    inputs: ClassVar[tuple[str, ...]] = (STATEMENTS,)
+    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
+
+    @classmethod
+    def _make(cls) -> nn.Module:
+        from policies.cost_models.torch_modules import Mlp
+
+        return Mlp([VIEW_SHAPES[name] for name in cls.inputs])
+
+
+class PerStoreMlpModel(MlpModel):
+    """TenSet's multi-layer perceptron as published, on TVM's per-store features: every candidate has to be lowered."""
+
+    KIND: ClassVar[str] = "mlp-per-store"
+    inputs: ClassVar[tuple[str, ...]] = (PER_STORE,)
+    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
+
+
+class TreeGruModel(NetworkModel):
+    """AutoTVM's context-encoded TreeGRU (section 4)."""
+
+    KIND: ClassVar[str] = "tree-gru"
+    inputs: ClassVar[tuple[str, ...]] = (CONTEXT,)
+    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
+
+    @classmethod
+    def _make(cls) -> nn.Module:
+        from policies.cost_models.torch_modules import TreeGru
+
+        return TreeGru([VIEW_SHAPES[name] for name in cls.inputs])

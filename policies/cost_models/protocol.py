@@ -1,0 +1,99 @@
+"""What a cost model is: from features of candidates to the logarithm of their run time, with a deviation.
+
+Unit of every target and prediction: natural logarithm of seconds, lower is better. ``groups`` tells the task of every
+record: ranking happens within a task. The models themselves are listed in :mod:`policies.cost_models.registry`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.analysis.quantities import Floats
+from policies.features.table import FeatureTable
+
+Groups = NDArray[np.int64]
+
+FAILURE_FACTOR = 2.0
+"""A failed candidate counts as this many times slower than the slowest measured one."""
+
+
+class CostModel(Protocol):
+    """What the search needs of a model, and the learner of a trainer.
+
+    ``views``: the views of a feature table that the model reads. Training is deterministic by the model's seed.
+    """
+
+    @property
+    def views(self) -> tuple[str, ...]: ...
+
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """Train anew on these records alone: ``n`` rows, ``log_secs`` and ``groups`` ``(n,)``.
+
+        ValueError on no record or on a target that is not finite.
+        """
+        ...
+
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """Learn from new records, those that neither ``fit`` nor ``update`` had before; ValueError as for ``fit``.
+
+        A model may train on all records it has seen, or on the new ones from where it stands. The records themselves
+        are not part of what ``save`` writes.
+        """
+        ...
+
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        """Mean and deviation of the log seconds, each ``(n,)``; the deviation is not negative.
+
+        ValueError before the first training.
+        """
+        ...
+
+    def save(self) -> bytes:
+        """The trained model as bytes, which ``load_model`` of the registry reads in every process; never a pickle."""
+        ...
+
+
+class Seen:
+    """The records that a model has seen, for models that learn anew from all of them."""
+
+    def __init__(self) -> None:
+        self._features: list[FeatureTable] = []
+        self._log_secs: list[Floats] = []
+        self._groups: list[Groups] = []
+
+    def add(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+        """Remember these records; ValueError as :meth:`CostModel.fit` says."""
+        check_records(features, log_secs, groups)
+        self._features.append(features)
+        self._log_secs.append(log_secs)
+        self._groups.append(groups)
+
+    def all(self) -> tuple[FeatureTable, Floats, Groups]:
+        """Everything that was added, in order."""
+        return FeatureTable.concatenate(self._features), np.concatenate(self._log_secs), np.concatenate(self._groups)
+
+
+def check_records(features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    """ValueError for records that no model can be trained on: none, of different lengths, or targets not finite."""
+    if len(log_secs) == 0 or len(features) != len(log_secs) or len(groups) != len(log_secs):
+        raise ValueError(
+            f"cannot train on {len(features)} rows, {len(log_secs)} targets and {len(groups)} groups: equal and not 0"
+        )
+    if not np.isfinite(log_secs).all():
+        raise ValueError("every target must be finite; see policies.cost_models.protocol.targets")
+
+
+def targets(cost_secs: Floats) -> Floats:
+    """Log seconds to learn from: failures (infinite or NaN) become ``FAILURE_FACTOR`` times the worst success.
+
+    Shape ``(n,)``, all finite. With failures alone every target is 0.
+    """
+    good = np.isfinite(cost_secs) & (cost_secs > 0)
+    if not good.any():
+        return np.zeros(len(cost_secs))
+    logs = np.log(np.where(good, cost_secs, 1.0))
+    worst = float(logs[good].max()) + float(np.log(FAILURE_FACTOR))
+    return np.where(good, logs, worst)

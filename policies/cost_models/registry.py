@@ -1,0 +1,104 @@
+"""The cost models by name: what a preset may ask for, and which class reads a saved one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from policies.cost_models import state as model_bytes
+from policies.cost_models.boosted import AUTOTVM_TREES, GradientBoostedModel, InvariantTreesModel
+from policies.cost_models.forest import RandomForestModel
+from policies.cost_models.global_local import GlobalLocalModel
+from policies.cost_models.moa import MomentumModel
+from policies.cost_models.networks import MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
+from policies.cost_models.neural import NetworkModel
+from policies.cost_models.protocol import CostModel
+from policies.features.table import SYMBOLIC
+
+ModelName = Literal[
+    "boosted", "boosted-rank", "boosted-invariant", "forest", "tree-gru", "mlp", "mlp-per-store", "pacm"
+]
+"""``boosted``: ours, a regression. ``boosted-rank``: AutoTVM's. ``boosted-invariant``: ours, on features that all tasks
+share. ``forest``: AdaTune's. ``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic features of the statements, or on
+TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's."""
+MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
+
+_NETWORKS: dict[str, type[NetworkModel]] = {
+    model.KIND: model for model in (TreeGruModel, MlpModel, PerStoreMlpModel, PacmModel)
+}
+_READERS: dict[str, Callable[[bytes], CostModel]] = {
+    GradientBoostedModel.KIND: GradientBoostedModel.load,
+    InvariantTreesModel.KIND: InvariantTreesModel.load,
+    RandomForestModel.KIND: RandomForestModel.load,
+    **{kind: network.load for kind, network in _NETWORKS.items()},
+    # Models that are made of others.
+    MomentumModel.KIND: lambda data: MomentumModel.load(data, load_model),
+    GlobalLocalModel.KIND: lambda data: GlobalLocalModel.load(data, load_model),
+}
+_CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] | type[NetworkModel]] = {
+    "boosted": GradientBoostedModel,
+    "boosted-rank": GradientBoostedModel,
+    "boosted-invariant": InvariantTreesModel,
+    "forest": RandomForestModel,
+    "tree-gru": TreeGruModel,
+    "mlp": MlpModel,
+    "mlp-per-store": PerStoreMlpModel,
+    "pacm": PacmModel,
+}
+
+
+def make_model(name: ModelName, seed: int, offset_column: int | None = None) -> CostModel:
+    """An untrained cost model.
+
+    ``offset_column``: the symbolic feature that :class:`GradientBoostedModel` starts from, the analyzer's log seconds;
+    models that find these in the view ``invariant`` start from them where a column is given, whichever it is. A forest
+    starts from nothing.
+    """
+    from_analyzer = offset_column is not None
+    if name == "boosted":
+        return GradientBoostedModel(seed, offset_column=offset_column)
+    if name == "boosted-rank":
+        return GradientBoostedModel(seed, AUTOTVM_TREES, offset_column)
+    if name == "boosted-invariant":
+        return InvariantTreesModel(seed, from_analyzer=from_analyzer)
+    if name == "forest":
+        return RandomForestModel(seed)
+    if name in _NETWORKS:
+        return _NETWORKS[name](seed, from_analyzer=from_analyzer)
+    raise ValueError(f"there is no cost model '{name}'")
+
+
+def views_of(name: ModelName) -> tuple[str, ...]:
+    """The views that the model reads."""
+    return _CLASSES[name].views
+
+
+def is_network(name: ModelName) -> bool:
+    """Whether the model is a neural network."""
+    return name in _NETWORKS
+
+
+def transfers(name: ModelName) -> bool:
+    """Whether the model reads nothing but what is the same for all tasks: so it can be trained on several."""
+    return SYMBOLIC not in views_of(name)
+
+
+def kind_of(name: ModelName) -> str:
+    """What a saved model of this name calls itself."""
+    return _CLASSES[name].KIND
+
+
+def learns_on(name: ModelName) -> bool:
+    """Whether an update goes on from the weights as they are; the other models are made anew from all records."""
+    return name in _NETWORKS
+
+
+def load_model(data: bytes) -> CostModel:
+    """The model that any of these classes saved; ValueError for other or damaged bytes."""
+    kind = model_bytes.unpack(data).kind
+    if kind not in _READERS:
+        raise ValueError(f"these bytes are a cost model of the unknown kind '{kind}'")
+    try:
+        return _READERS[kind](data)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"the cost model '{kind}' lacks what this version reads: {error!r}") from error

@@ -1,0 +1,238 @@
+"""Pruner's temporal dataflow features (section 4.2): how data blocks of a tiled program move between memories.
+
+A program that is tiled over several memories moves its data in the same steps, whatever it computes. The eight steps of
+its main statement, ``c += a * b``, in the order of time, with the memories of a GPU (of a CPU):
+
+====  ==================================  ===============================================
+step  data block                          memory it is accessed in
+====  ==================================  ===============================================
+0     the accumulators are initialised    registers, or fragments of tensor cores
+1     ``a`` is read to be staged          global memory (what is behind the L1 cache)
+2     ``a`` is written where it is used   shared memory (the L1 cache)
+3, 4  the same of ``b``
+5     ``a`` is read to compute            shared memory (the L1 cache)
+6     ``b`` is read to compute
+7     ``c`` is updated                    registers, or fragments of tensor cores
+====  ==================================  ===============================================
+
+The 23 numbers of a step: float operations; memory (global, shared, local) one-hot; access (read, write, both) one-hot;
+bytes moved, distinct bytes, lines moved, distinct lines; reuse (a loop reads the same again; it is read and written in
+turn; none) one-hot; distance of the reuse in iterations and in bytes, times that an element is used; the four sizes
+divided by that; the stride of the innermost loop in elements; bytes allocated. Operations, sizes, distances, counts and
+strides are ``log2(1 + x)``.
+
+``a`` and ``b`` are the two operands that the main statement reads most of. All steps are 0 where there is no reduction:
+nothing is tiled for reuse then (the paper pads with zeros as well). Nothing is lowered for it: the paper's code takes
+the numbers from the lowered program, here they are closed-form expressions of the decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Access, Sketch, Statement
+from policies.analysis.launch import block_inside, bound_depth, launch
+from policies.analysis.quantities import (
+    Floats,
+    Ints,
+    Nest,
+    contiguous_run,
+    fitting_depth,
+    moved_elements,
+    nest,
+    product_of,
+    touched_elements,
+    working_set,
+)
+from policies.analysis.symbols import MEMORY_LINE_BYTES
+from policies.features.loops import Buffer, buffers
+from policies.features.table import Features
+from policies.space.sampling import Matrix
+
+STEPS = 8
+NUMBERS = 23
+SHAPE = (STEPS, NUMBERS)
+
+GLOBAL, SHARED, LOCAL = range(3)
+READ, WRITE, BOTH = range(3)
+LOOP_READ, IN_TURN, NO_REUSE = range(3)
+L1_SHARE = 0.75
+"""Share of a CPU's L1 cache that a tile can count on."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One data block; vectors of shape ``(n,)``. ``moved``, ``distinct``: elements; ``run``: contiguous elements."""
+
+    memory: int
+    access: int
+    reuse: int
+    flop: Floats
+    moved: Floats
+    distinct: Floats
+    run: Floats
+    distance: Floats
+    distance_bytes: Floats
+    stride: Floats
+    allocated: Floats
+
+    def numbers(self, element_bytes: int, line_bytes: int) -> Floats:
+        """The 23 numbers, ``(n, NUMBERS)``."""
+        found = np.zeros((len(self.moved), NUMBERS))
+        found[:, 1 + self.memory] = 1.0
+        found[:, 4 + self.access] = 1.0
+        run_bytes = np.maximum(self.run, 1.0) * element_bytes
+        # A run shorter than a line takes a whole one.
+        per_line = np.minimum(run_bytes, line_bytes)
+        sizes = [size * element_bytes for size in (self.moved, self.distinct)]
+        sizes += [size / per_line for size in sizes]
+        used = np.maximum(self.moved / np.maximum(self.distinct, 1.0), 1.0)
+        reused = used > 1.0
+        kind = np.where(reused, self.reuse, NO_REUSE)
+        found[np.arange(len(kind)), 11 + kind] = 1.0
+        found[:, 0] = _log(self.flop)
+        for column, size in enumerate(sizes):
+            found[:, 7 + column] = _log(size)
+            found[:, 17 + column] = _log(size / used)
+        found[:, 14] = np.where(reused, _log(self.distance), 0.0)
+        found[:, 15] = np.where(reused, _log(self.distance_bytes), 0.0)
+        found[:, 16] = _log(used)
+        found[:, 21] = _log(self.stride)
+        found[:, 22] = _log(self.allocated * element_bytes)
+        return found
+
+
+def _log(values: Floats) -> Floats:
+    return np.asarray(np.log2(1.0 + values))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Where an operand is staged, ``(n,)``: the depth, the elements held there, how many are moved in all, and the
+    longest run in which they come."""
+
+    depth: Ints
+    held: Floats
+    moved: Floats
+    run: Floats
+
+
+def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
+    """The steps of every candidate, ``(n, STEPS, NUMBERS)``; see the module's docstring. Needs a described sketch."""
+    statement = sketch.statements[0]
+    loops = nest(statement, matrix)
+    found = np.zeros((len(matrix), STEPS, NUMBERS), dtype=np.float32)
+    known = buffers(loops)
+    if not any(loops.reduction) or not known:
+        return found
+    line_bytes = MEMORY_LINE_BYTES[device.kind]
+    result, operands = known[0], known[1:3]
+    cuda = device.kind == "cuda"
+    flop = loops.points() * statement.flop_per_point
+    resident = working_set(loops, [_touched_of(known, access) for access in statement.accesses])
+    tile_depth = bound_depth(loops) if cuda else _accumulator_depth(loops, statement)
+    zero = loops.full(0.0)
+
+    sums = loops.spatial_points(tile_depth)
+    if cuda:
+        sums = sums * launch(loops).vthreads
+    outputs = loops.spatial_points(0)
+    bytes_of = result.access.element_bytes
+    start = _Step(LOCAL, WRITE, IN_TURN, zero, outputs, sums, sums, zero, zero, _innermost(result), sums)
+    found[:, 0] = start.numbers(bytes_of, line_bytes)
+    # One step of the reduction comes back to the same sums.
+    step = loops.spatial_points(loops.step_depth)
+    update = _Step(
+        LOCAL, BOTH, IN_TURN, flop, loops.points(), outputs, sums, step, step * bytes_of, _innermost(result), sums
+    )
+    found[:, 7] = update.numbers(bytes_of, line_bytes)
+
+    for number, operand in enumerate(operands):
+        access = operand.access
+        stage = (
+            _shared_stage(sketch, loops, operand)
+            if cuda
+            else _cached_stage(loops, operand, resident, L1_SHARE * device.l1_bytes)
+        )
+        whole = operand.touched[0]
+        stride = _innermost(operand)
+        inside = loops.pick(loops.within, stage.depth)
+        inside_bytes = loops.pick(resident, stage.depth)
+        size = loops.full(float(prod(access.shape)))
+        fetch = _Step(GLOBAL, READ, LOOP_READ, zero, stage.moved, whole, stage.run, inside, inside_bytes, stride, size)
+        store = _Step(
+            SHARED, WRITE, IN_TURN, zero, stage.moved, stage.held, stage.held, inside, inside_bytes, stride, stage.held
+        )
+        # Each thread reads its tile's operands anew for each step of the reduction.
+        read = operand.touched[loops.step_depth] * loops.outer[loops.step_depth] / statement.warp
+        near = operand.touched[loops.step_depth]
+        use = _Step(
+            SHARED,
+            READ,
+            LOOP_READ,
+            flop,
+            read,
+            stage.moved,
+            near,
+            step,
+            near * access.element_bytes,
+            stride,
+            stage.held,
+        )
+        for at, each in ((1 + 2 * number, fetch), (2 + 2 * number, store), (5 + number, use)):
+            found[:, at] = each.numbers(access.element_bytes, line_bytes)
+    return found
+
+
+def _touched_of(known: list[Buffer], access: Access) -> Floats:
+    """Footprint of an access; those of buffers beyond the described ones are left out of the working set."""
+    for each in known:
+        if each.access.buffer == access.buffer:
+            return each.touched
+    return np.zeros_like(known[0].touched)
+
+
+def _innermost(buffer: Buffer) -> Floats:
+    """Stride of the innermost loop, ``(n,)``."""
+    return np.asarray(buffer.strides[-1])
+
+
+def _accumulator_depth(loops: Nest, statement: Statement) -> int:
+    if statement.accumulator_depth is None:
+        return loops.step_depth
+    return loops.compact_depth(statement.accumulator_depth)
+
+
+def _cached_stage(loops: Nest, operand: Buffer, resident: Floats, capacity_bytes: float) -> _Stage:
+    """On a CPU: the largest sub-nest whose working set stays in the L1 cache."""
+    depth = fitting_depth(resident, capacity_bytes)
+    held = loops.pick(operand.touched, depth)
+    return _Stage(
+        depth, held, moved_elements(loops, operand.touched, depth), contiguous_run(loops, operand.access, depth)
+    )
+
+
+def _shared_stage(sketch: Sketch, loops: Nest, operand: Buffer) -> _Stage:
+    """On a GPU: where the statement stands that writes the operand to shared memory; without one, the thread's tile."""
+    at = next(
+        (
+            loops.compact_depth(other.fixed_depth)
+            for other in sketch.statements[1:]
+            if other.fixed_depth and any(its.write and its.buffer == operand.access.buffer for its in other.accesses)
+        ),
+        bound_depth(loops),
+    )
+    inside = block_inside(loops, at)
+    held = touched_elements(loops.statement, operand.access, inside)
+    turns = [
+        loops.extents[level]
+        for level in range(at)
+        if not loops.kinds[level].startswith(("blockIdx", "threadIdx", "vthread"))
+    ]
+    rounds = product_of(turns, loops.full(1.0)) * launch(loops).blocks
+    run = contiguous_run(loops, operand.access, at, inside)
+    return _Stage(np.full(loops.count, at, dtype=np.int64), held, held * rounds, run)

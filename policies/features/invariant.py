@@ -1,0 +1,58 @@
+"""The analyzer's prediction and terms, and the device, in columns that all tasks and devices share.
+
+Column 0 is the natural logarithm of the analyzer's seconds, from which a model may start; column 1 says whether the
+sketch is described (0: nothing here means anything); column 2 is the analyzer's share of the device's peak, so that
+tasks of different sizes compare. Then come the core terms of the analyzer (:data:`policies.analysis.cpu_model.CORE`,
+:data:`policies.analysis.cuda_model.CORE`; those of the other kind of device are 0) and the device's numbers, all in
+log2; terms in seconds are divided by the seconds that the operations take at the device's peak."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.analysis import cpu_model, cuda_model
+from policies.analysis.analyzer import core_names, model
+from policies.analysis.quantities import nest
+from policies.features.table import PREDICTED, Features
+from policies.space.sampling import Matrix
+
+LEAST_TERM = 2.0**-40
+DESCRIBED = "described"
+_DEVICE = ("cores", "lanes", "registers", "l1_bytes", "l2_bytes", "l3_bytes", "peak_flops", "bandwidth_bytes")
+
+NAMES: tuple[str, ...] = (
+    PREDICTED,
+    DESCRIBED,
+    "log_peak_share",
+    *(f"cpu.{name}" for name in cpu_model.CORE),
+    *(f"cuda.{name}" for name in cuda_model.CORE),
+    *(f"device.{name}" for name in _DEVICE),
+    "device.cuda",
+)
+"""Names of the columns."""
+
+
+def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
+    """The columns of :data:`NAMES`, ``(n, len(NAMES))``, finite. Needs a described sketch without variants."""
+    known = model(sketch, matrix, device)
+    found = np.zeros((len(matrix), len(NAMES)), dtype=np.float32)
+    predicted = np.log(known.latency_secs)
+    found[:, 0] = predicted
+    found[:, 1] = 1.0
+    flop = sum(
+        nest(statement, matrix, np.float32).points() * statement.flop_per_point for statement in sketch.statements
+    )
+    floor_secs = np.maximum(flop, 1.0) / device.peak_flops
+    found[:, 2] = np.log(floor_secs) - predicted
+    core = known.core()
+    start = 3 if device.kind == "cpu" else 3 + len(cpu_model.CORE)
+    for column, name in enumerate(core_names(device.kind), start):
+        term = core[name] / floor_secs if name.endswith("_secs") else core[name]
+        found[:, column] = np.log2(np.maximum(term, LEAST_TERM))
+    first = len(NAMES) - len(_DEVICE) - 1
+    for column, name in enumerate(_DEVICE, first):
+        found[:, column] = np.log2(1.0 + getattr(device, name))
+    found[:, -1] = float(device.kind == "cuda")
+    return found

@@ -1,0 +1,176 @@
+"""AutoTVM's features of loops (section 4, appendix A.2): the context of each loop, and relations between contexts.
+
+Both describe the main statement's nest. Counts are given as ``log2(1 + x)``, the others as they are.
+
+*Context* (Table 2), a row for each loop that is not always 1, from the outermost; of more than :data:`LOOPS` the
+innermost ones. With ``within_k`` the iterations of one run of loop ``k`` (its own and those inside), ``touched_kb`` the
+distinct elements of buffer ``b`` that it touches:
+
+==========  ==============================================================================================
+column      what
+==========  ==============================================================================================
+0           1: there is a loop here
+1           length
+2 to 7      annotation, one-hot: serial, parallel (or blockIdx), vectorized, unrolled, threadIdx, vthread
+8           whether it runs over a reduction axis
+9           top-down: product of the lengths of the loops outside
+10          bottom-up: ``within_k``
+11 + 3 b    of buffer ``b``: touch count ``touched_kb``
+12 + 3 b    reuse ratio ``within_k / touched_kb``
+13 + 3 b    stride: elements between what neighbouring iterations of this loop touch, 0 where it moves nothing
+==========  ==============================================================================================
+
+Buffers: the one that is written first, then those that are only read, the largest first, at most :data:`BUFFERS`.
+
+*Relation* of feature ``i`` to feature ``j`` at the threshold ``beta_t``: ``R_t = max {Z_ki : Z_kj < beta_t}`` over the
+loops ``k``, 0 where there is none. Taken, as in the paper, are reuse ratio and top-down over the touch count, of each
+buffer, at the touched bytes :data:`THRESHOLDS`: what is reused, and how often it is come back to, as long as it fits a
+memory of that size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Access, Choice, Sketch, Statement
+from policies.analysis.quantities import Floats, Nest, footprint, nest, parallel_extent, vector_extent
+from policies.features.table import Features
+from policies.space.sampling import Matrix
+
+LOOPS = 24
+BUFFERS = 4
+COLUMNS = 11 + 3 * BUFFERS
+SHAPE = (LOOPS, COLUMNS)
+THRESHOLDS = tuple(2.0**power for power in range(6, 29, 2))
+"""Bytes touched: from one cache line to the largest caches."""
+RELATIONS = BUFFERS * 2 * len(THRESHOLDS)
+
+_KINDS = {"serial": 0, "parallel": 1, "blockIdx.x": 1, "blockIdx.y": 1, "vectorize": 2, "unroll": 3,
+          "threadIdx.x": 4, "threadIdx.y": 4, "vthread": 5}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer of a statement. ``touched`` (L + 1, n): distinct elements inside each depth; ``strides`` (L, n)."""
+
+    access: Access
+    touched: Floats
+    strides: Floats
+
+
+def buffers(loops: Nest) -> list[Buffer]:
+    """The buffers of the nest's statement: what it writes first, then what it only reads, the largest first."""
+    accesses = loops.statement.accesses
+    written = {access.buffer: access for access in accesses if access.write}
+    read = {access.buffer: access for access in accesses if access.buffer not in written}
+    ordered = [*written.values(), *sorted(read.values(), key=lambda access: -prod(access.shape))]
+    found = []
+    for access in ordered[:BUFFERS]:
+        touched = footprint(loops, access)
+        found.append(Buffer(access, touched, _strides(loops, access, touched)))
+    return found
+
+
+def _strides(loops: Nest, access: Access, touched: Floats) -> Floats:
+    """Elements between what neighbouring iterations of each loop touch, ``(L, n)``.
+
+    The coefficient of the loop's axis in the flattened index, times the iterations of the axis inside the loop; of an
+    axis of several digits that of the fastest. A packed buffer lies in the order of the loops.
+    """
+    sizes = [prod(access.shape[at + 1 :]) for at in range(len(access.shape))]
+    fastest, at = [], 0
+    for axis in loops.statement.axes:
+        at += len(axis.digits) or 1
+        fastest.append(at - 1)
+    strides = np.zeros((loops.depth, loops.count), dtype=loops.extents.dtype)
+    for level, own in enumerate(loops.axes):
+        if access.packed:
+            strides[level] = np.where(touched[level] > touched[level + 1], touched[level + 1], 0.0)
+        else:
+            flat = sum(abs(row[fastest[own]]) * size for row, size in zip(access.index, sizes, strict=True))
+            if flat:
+                strides[level] = flat * loops.inside(level + 1)[own]
+    return strides
+
+
+def loop_annotations(sketch: Sketch, statement: Statement, loops: Nest, matrix: Matrix) -> NDArray[np.int64]:
+    """Which of the six annotations each loop has, ``(L, n)``: 0 serial, 1 parallel, 2 vectorized, 3 unrolled, 4
+    threadIdx, 5 vthread. Those that follow from the limits of the post-processors are among them."""
+    kinds = np.empty((loops.depth, loops.count), dtype=np.int64)
+    for at, kind in enumerate(loops.kinds):
+        kinds[at] = _KINDS[kind]
+    serial = kinds == 0
+    if statement.unroll_column is not None:
+        decision = sketch.decisions[sketch.offsets.index(statement.unroll_column)]
+        if isinstance(decision, Choice):
+            limit = np.array(decision.values)[matrix[:, statement.unroll_column]]
+            kinds[serial & (loops.within[:-1] <= limit)] = 3
+    if statement.vectorize_limit and "vectorize" not in loops.kinds and loops.depth:
+        vectorised = (vector_extent(loops) > 1) & (loops.extents[-1] > 1) & serial[-1]
+        kinds[-1] = np.where(vectorised, 2, kinds[-1])
+    if statement.parallel_limit and not any(kind in ("parallel", "blockIdx.x") for kind in loops.kinds):
+        fused = serial & (loops.outer[1:] <= parallel_extent(loops)) & (kinds != 2)
+        leading = np.logical_and.accumulate(fused & ~np.array(loops.reduction, dtype=bool)[:, None], axis=0)
+        kinds[leading] = 1
+    return kinds
+
+
+def context_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
+    """The context of every loop, ``(n, LOOPS, COLUMNS)``; see the module's docstring. Needs a described sketch."""
+    del device  # the context is the program's alone
+    statement = sketch.statements[0]
+    loops = nest(statement, matrix)
+    found = np.zeros((len(matrix), LOOPS, COLUMNS), dtype=np.float32)
+    kept = range(max(loops.depth - LOOPS, 0), loops.depth)
+    kinds = loop_annotations(sketch, statement, loops, matrix)
+    tables = buffers(loops)
+    for row, level in enumerate(kept):
+        out = found[:, row]
+        out[:, 0] = 1.0
+        out[:, 1] = np.log2(1.0 + loops.extents[level])
+        out[np.arange(len(matrix)), 2 + kinds[level]] = 1.0
+        out[:, 8] = loops.reduction[level]
+        out[:, 9] = np.log2(1.0 + loops.outer[level])
+        out[:, 10] = np.log2(1.0 + loops.within[level])
+        for number, each in enumerate(tables):
+            column = 11 + 3 * number
+            out[:, column] = np.log2(1.0 + each.touched[level])
+            out[:, column + 1] = np.log2(1.0 + loops.within[level] / each.touched[level])
+            out[:, column + 2] = np.log2(1.0 + each.strides[level])
+    return found
+
+
+def relation(values: Floats, over: Floats, thresholds: tuple[float, ...]) -> Floats:
+    """``R_t = max {values_k : over_k < threshold_t}``, 0 where there is none.
+
+    ``values``, ``over``: of each loop ``(L, n)``, values not negative; shape of the result ``(len(thresholds), n)``.
+    """
+    if not len(values):
+        return np.zeros((len(thresholds), values.shape[1]))
+    return np.stack([np.where(over < threshold, values, 0.0).max(axis=0) for threshold in thresholds])
+
+
+def relation_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
+    """Relations of reuse ratio and of top-down to the touched bytes of each buffer, ``(n, RELATIONS)``.
+
+    Of buffer ``b`` the columns ``2 b T`` to ``2 b T + T - 1`` are those of the reuse ratio at the ``T`` thresholds, the
+    next ``T`` those of top-down, all ``log2(1 + x)``. Needs a described sketch.
+    """
+    del device
+    loops = nest(sketch.statements[0], matrix)
+    found = np.zeros((len(matrix), RELATIONS), dtype=np.float32)
+    count = len(THRESHOLDS)
+    for number, each in enumerate(buffers(loops)):
+        touched = each.touched[:-1]
+        bytes_touched = touched * each.access.element_bytes
+        reuse = np.log2(1.0 + loops.within[:-1] / touched)
+        down = np.log2(1.0 + loops.outer[:-1])
+        start = 2 * number * count
+        found[:, start : start + count] = relation(reuse, bytes_touched, THRESHOLDS).T
+        found[:, start + count : start + 2 * count] = relation(down, bytes_touched, THRESHOLDS).T
+    return found

@@ -1,0 +1,170 @@
+"""Features of every statement of a program: the statement branch of PaCM and TenSet's multi-layer perceptron read them.
+
+They take the place of the per-store features of the lowered program in the papers, and say the same of a statement:
+its operations, how its loops are run, what it touches and moves at each level of memory, how each of its buffers is
+accessed. All follow from the decisions. Counts are ``log2(1 + x)``. A row for each statement, the main one first, at
+most :data:`STATEMENTS`; rows beyond the program's are 0.
+
+Columns, by :data:`NAMES`: which statement it is and where it stands; operations and iterations; parallel, vectorised
+and unrolled iterations; threads; what one step of the reduction holds; for each memory (registers, L1, L2, L3) the
+working set of the largest sub-nest that fits, the iterations outside of it, and the operations for each byte moved into
+it; for each of the first :data:`BUFFERS` buffers what it touches and how. The main statement's row ends with Pruner's
+symbols S1 to S8 and its penalties, and with the analyzer's terms, as in the view ``invariant``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import INLINE_LOCATION, Choice, Sketch, Statement
+from policies.analysis import symbols as pruner
+from policies.analysis.analyzer import analyse
+from policies.analysis.launch import launch
+from policies.analysis.quantities import (
+    Floats,
+    Nest,
+    contiguous_run,
+    enclosing_depth,
+    fitting_depth,
+    moved_elements,
+    nest,
+    parallel_extent,
+    vector_extent,
+)
+from policies.features.invariant import NAMES as INVARIANT_NAMES
+from policies.features.invariant import invariant_features
+from policies.features.loops import BUFFERS, buffers
+from policies.features.table import Features
+from policies.space.sampling import Matrix
+
+STATEMENTS = 8
+
+_OWN = (
+    "there", "main", "reduces", "own_nest", "inside", "inlined", "points", "flop", "parallel", "vector", "unroll",
+    "blocks", "threads", "vthreads", "step_points", "step_reduced", "warp",
+)  # fmt: skip
+_MEMORIES = ("registers", "l1", "l2", "l3")
+_PER_MEMORY = ("held_bytes", "outside", "intensity")
+_PER_BUFFER = ("bytes", "step_touched", "run", "stride", "packed", "near")
+_SYMBOLS = (*(f"s{number}" for number in range(1, 9)), "l0_m", "l0_c", "l1_m", "l1_c", "alpha_l1", "l2_m", "l2_c")
+_TERMS = tuple(name for name in INVARIANT_NAMES[2:] if not name.startswith("device."))
+
+NAMES: tuple[str, ...] = (
+    *_OWN,
+    *(f"{memory}.{name}" for memory in _MEMORIES for name in _PER_MEMORY),
+    *(f"buffer{number}.{name}" for number in range(BUFFERS) for name in _PER_BUFFER),
+    *_SYMBOLS,
+    *_TERMS,
+)
+"""Names of the columns."""
+
+SHAPE = (STATEMENTS, len(NAMES))
+
+
+def statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
+    """The rows of every candidate, ``(n, STATEMENTS, len(NAMES))``; see the module's docstring.
+
+    Needs a described sketch without variants.
+    """
+    found = np.zeros((len(matrix), *SHAPE), dtype=np.float32)
+    main = nest(sketch.statements[0], matrix)
+    for number, statement in enumerate(sketch.statements[:STATEMENTS]):
+        out = found[:, number]
+        loops = main if number == 0 else nest(statement, matrix)
+        columns = [
+            *_own(sketch, statement, number, main, loops, matrix),
+            *_memories(loops, device),
+            *_buffers(loops),
+        ]
+        for column, values in enumerate(columns):
+            out[:, column] = values
+    start = len(NAMES) - len(_TERMS) - len(_SYMBOLS)
+    known = analyse(sketch, matrix, device)
+    main_symbols = known.symbols[0]
+    penalties = pruner.penalties(main_symbols, pruner.limits(device))
+    for column, name in enumerate(_SYMBOLS, start):
+        source = main_symbols if name[0] == "s" else penalties
+        found[:, 0, column] = _log(getattr(source, name))
+    terms = invariant_features(sketch, matrix, device)
+    found[:, 0, start + len(_SYMBOLS) :] = terms[:, 2 : 2 + len(_TERMS)]
+    return found
+
+
+def _log(values: Floats) -> Floats:
+    return np.asarray(np.log2(1.0 + values))
+
+
+def _own(
+    sketch: Sketch, statement: Statement, number: int, main: Nest, loops: Nest, matrix: Matrix
+) -> list[Floats | float]:
+    """Columns of :data:`_OWN`."""
+    place = np.zeros(len(matrix)) if number == 0 else enclosing_depth(sketch, main, statement, matrix)
+    kernel = launch(loops)
+    unroll: Floats | float = 0.0
+    if statement.unroll_column is not None:
+        decision = sketch.decisions[sketch.offsets.index(statement.unroll_column)]
+        if isinstance(decision, Choice):
+            unroll = _log(np.array(decision.values, dtype=np.float64)[matrix[:, statement.unroll_column]])
+    points = loops.points()
+    step = loops.step_depth
+    return [
+        1.0,
+        float(number == 0),
+        float(any(loops.reduction)),
+        place == 0,
+        place > 0,
+        place == INLINE_LOCATION,
+        _log(points),
+        _log(points * statement.flop_per_point),
+        _log(parallel_extent(loops)),
+        _log(vector_extent(loops)),
+        unroll,
+        _log(kernel.blocks),
+        _log(kernel.threads),
+        _log(kernel.vthreads),
+        _log(loops.spatial_points(step)),
+        _log(loops.reduced_points(0)),
+        float(np.log2(statement.warp)),
+    ]
+
+
+def _memories(loops: Nest, device: DeviceAbstraction) -> list[Floats | float]:
+    """Columns of :data:`_PER_MEMORY` for each memory."""
+    registers = device.registers * 4 * (device.lanes if device.kind == "cpu" else 1)
+    known = buffers(loops)
+    flop = loops.points() * max(loops.statement.flop_per_point, 1.0)
+    resident = sum(
+        (each.touched * each.access.element_bytes for each in known), np.zeros((loops.depth + 1, loops.count))
+    )
+    columns: list[Floats | float] = []
+    for capacity in (registers, device.l1_bytes, device.l2_bytes, device.l3_bytes):
+        depth = fitting_depth(resident, capacity)
+        moved = sum(
+            (moved_elements(loops, each.touched, depth) * each.access.element_bytes for each in known),
+            np.zeros(loops.count),
+        )
+        columns += [
+            _log(loops.pick(resident, depth)),
+            _log(loops.pick(loops.outer, depth)),
+            _log(flop / np.maximum(moved, 1.0)),
+        ]
+    return columns
+
+
+def _buffers(loops: Nest) -> list[Floats | float]:
+    """Columns of :data:`_PER_BUFFER` for each buffer."""
+    columns: list[Floats | float] = []
+    for each in buffers(loops):
+        access = each.access
+        columns += [
+            float(np.log2(1.0 + prod(access.shape) * access.element_bytes)),
+            _log(each.touched[loops.step_depth]),
+            _log(contiguous_run(loops, access, loops.step_depth)),
+            _log(each.strides[-1]) if loops.depth else 0.0,
+            float(access.packed),
+            float(access.scope != "global"),
+        ]
+    return columns + [0.0] * (BUFFERS * len(_PER_BUFFER) - len(columns))

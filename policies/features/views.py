@@ -1,0 +1,103 @@
+"""The views of a feature table that are the same for all tasks and devices, and how they are made.
+
+The symbolic view (:mod:`policies.features.table`) has a layout of its own for each task. The views here have fixed
+shapes, so that what is learned on one task, network or device serves the next:
+
+==============  ===============  ===========================================================================
+view            of a candidate   what
+==============  ===============  ===========================================================================
+``statements``  (8, 102)         each statement of the program: :mod:`policies.features.statements`
+``dataflow``    (8, 23)          Pruner's dataflow steps of the main statement: :mod:`policies.features.dataflow`
+``context``     (24, 23)         AutoTVM's context of every loop: :mod:`policies.features.loops`
+``relation``    (96,)            AutoTVM's context-relation features: :mod:`policies.features.loops`
+``invariant``   (45,)            the analyzer's seconds and terms, and the device: :mod:`policies.features.invariant`
+``per_store``   (8, 164)         TVM's per-store features; made by ``devices``, because they need a lowered program
+==============  ===============  ===========================================================================
+
+All but ``per_store`` are closed-form expressions of the decision vector, worked out for a whole matrix of candidates
+with nothing scheduled or lowered. They are finite; where a sketch is not described they are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.features import dataflow, invariant
+from policies.features import loops as loop_context
+from policies.features import statements as statement_features
+from policies.features.table import SYMBOLIC, Features, FeatureTable
+from policies.space.sampling import Matrix
+from policies.space.variants import by_variant
+
+FEATURE_VERSION = 1
+"""Raised whenever a column of a view comes, goes or changes its meaning: a saved model of another one is refused."""
+
+STATEMENTS = "statements"
+DATAFLOW = "dataflow"
+CONTEXT = "context"
+RELATION = "relation"
+INVARIANT = "invariant"
+PER_STORE = "per_store"
+
+STORES = 8
+STORE_NUMBERS = 164
+
+VIEW_SHAPES: Mapping[str, tuple[int, ...]] = {
+    STATEMENTS: statement_features.SHAPE,
+    DATAFLOW: dataflow.SHAPE,
+    CONTEXT: loop_context.SHAPE,
+    RELATION: (loop_context.RELATIONS,),
+    INVARIANT: (len(invariant.NAMES),),
+    PER_STORE: (STORES, STORE_NUMBERS),
+}
+"""Shape of one candidate in each view but the symbolic one."""
+
+_Maker = Callable[[Sketch, Matrix, DeviceAbstraction], Features]
+
+_MAKERS: Mapping[str, _Maker] = {
+    STATEMENTS: statement_features.statement_features,
+    DATAFLOW: dataflow.dataflow_features,
+    CONTEXT: loop_context.context_features,
+    RELATION: loop_context.relation_features,
+    INVARIANT: invariant.invariant_features,
+}
+
+
+def check_version(header: Mapping[str, Any]) -> None:
+    """ValueError for the header of a model that reads other features than this version makes."""
+    if header["version"] != FEATURE_VERSION:
+        raise ValueError(
+            f"the cost model reads version {header['version']} of the features, this is version {FEATURE_VERSION}: "
+            "train it anew"
+        )
+
+
+def describe(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: Sequence[str]) -> dict[str, Features]:
+    """The views of these names for every candidate, each ``(n, *VIEW_SHAPES[name])`` float32, finite.
+
+    ValueError for a name that is not made here: the symbolic view is the task's (:class:`JointLayout`), TVM's per-store
+    features come from ``devices``.
+    """
+    for name in names:
+        if name not in _MAKERS:
+            raise ValueError(f"the view '{name}' does not follow from decisions alone; here are {sorted(_MAKERS)}")
+    views = {name: np.zeros((len(matrix), *VIEW_SHAPES[name]), dtype=np.float32) for name in names}
+    if not sketch.statements or not len(matrix):
+        return views
+    for rows, plain in by_variant(sketch, matrix):
+        for name, values in views.items():
+            values[rows] = _MAKERS[name](plain, matrix[rows], device)
+    return views
+
+
+def table(
+    symbolic: Features, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: Sequence[str]
+) -> FeatureTable:
+    """The symbolic view together with those of ``names`` (where ``symbolic`` itself may be among them)."""
+    others = [name for name in names if name != SYMBOLIC]
+    return FeatureTable({SYMBOLIC: symbolic, **describe(sketch, matrix, device, others)})

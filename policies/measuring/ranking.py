@@ -1,0 +1,77 @@
+"""The candidates of a task by what is known of their costs: for each of them the last word of its records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fleet_tune.domain import Candidate, Outcome, Record
+from policies.measuring.shootout import MAX_MARGIN, Standing, finalists
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate that ran. ``standing.cost_secs`` is free of drift: divided by the factor that it was marked with."""
+
+    candidate: Candidate
+    standing: Standing
+    counts: bool  # verified, and on a device that was itself: it may be the incumbent
+
+
+class Ranking:
+    """What the records of one task say, one after the other."""
+
+    def __init__(self) -> None:
+        self._ranked: dict[str, Ranked] = {}
+        self._revisions: dict[str, int] = {}
+        self._best: Ranked | None = None
+
+    def add(self, record: Record) -> None:
+        """The next record of the task. A revision takes the place of what was known; a trial does so only where no
+        revision has come."""
+        candidate, measured = record.candidate, record.measurement
+        if record.revision < self._revisions.get(candidate.id, 0) or measured.outcome is Outcome.DEVICE_LOST:
+            return
+        if record.revision:
+            self._revisions[candidate.id] = record.revision
+        before = self._ranked.pop(candidate.id, None)
+        if measured.outcome is Outcome.OK:
+            standing = Standing(
+                candidate.id,
+                measured.cost_secs / measured.drift,
+                measured.spread,
+                len(measured.run_secs),
+                decided=record.revision > 0 and measured.trusted,
+            )
+            ranked = Ranked(candidate, standing, measured.verified and measured.trusted)
+            self._ranked[candidate.id] = ranked
+            if ranked.counts and (self._best is None or standing.cost_secs < self.best_secs):
+                self._best = ranked
+                return
+        if before is not None and before is self._best:
+            counting = [each for each in self._ranked.values() if each.counts]
+            self._best = min(counting, key=lambda each: each.standing.cost_secs, default=None)
+
+    @property
+    def best(self) -> Candidate | None:
+        """The incumbent."""
+        return None if self._best is None else self._best.candidate
+
+    @property
+    def best_secs(self) -> float:
+        """Its cost, infinite while there is none."""
+        return math.inf if self._best is None else self._best.standing.cost_secs
+
+    def next_revision(self, candidate_id: str) -> int:
+        """The number of the next revision of a candidate."""
+        return self._revisions.get(candidate_id, 0) + 1
+
+    def near_best(self, candidate_id: str) -> bool:
+        """Whether a candidate may still be among the finalists; also one of which nothing is known yet."""
+        known = self._ranked.get(candidate_id)
+        return known is None or known.standing.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
+
+    def finalists(self) -> tuple[Candidate, ...]:
+        """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`)."""
+        chosen = finalists(each.standing for each in self._ranked.values())
+        return tuple(self._ranked[candidate_id].candidate for candidate_id in chosen)

@@ -1,0 +1,94 @@
+"""Which candidates of a task are measured once more, side by side, when its tuning ends.
+
+The incumbent was found among hundreds of measurements of a few hundredths of a second, taken over minutes or hours. The
+few that may be faster than it, as far as their micro-batches tell, are measured in turn, round by round: what drifts
+meanwhile hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from fleet_tune.domain import StopRule
+from policies.measuring.stopping import CONFIRM_BATCH_SECS
+
+T = TypeVar("T")
+
+MAX_FINALISTS = 5
+ROUNDS = 5
+ROUND_BATCHES = 2
+# One measurement sees one placement of the tensors in memory. Which pages they lie on decides what they push out of
+# the caches: seen on a Zen 5 with pages of 4 KiB, the same kernel takes up to 10 or 20 % more or less from one
+# allocation to the next, and varies by under 1 % within one. So costs nearer than this are not told apart by single
+# measurements, and every round of a shoot-out allocates anew.
+MIN_MARGIN = 0.08
+MAX_MARGIN = 0.15
+# Of a cost whose spread is not known: it was measured in a single micro-batch.
+_UNKNOWN_SPREAD = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a candidate's cost: the median of ``batches`` micro-batches, which spread by the share
+    ``spread`` (NaN where unknown; see :attr:`fleet_tune.domain.Measurement.spread`). ``decided``: that is what a
+    shoot-out found."""
+
+    candidate_id: str
+    cost_secs: float
+    spread: float
+    batches: int
+    decided: bool = False
+
+    @property
+    def error(self) -> float:
+        """Standard error of the cost, as a share of it."""
+        spread = self.spread if math.isfinite(self.spread) else _UNKNOWN_SPREAD
+        return spread / math.sqrt(max(1, self.batches))
+
+
+def finalists(standings: Iterable[Standing]) -> tuple[str, ...]:
+    """Ids of the candidates between which a shoot-out decides, the best first; none where it is decided already: by the
+    costs, or by a shoot-out between these very candidates.
+
+    A candidate may still be the fastest if its cost is above the lowest by no more than twice the standard error of
+    their difference (at least ``MIN_MARGIN``, at most ``MAX_MARGIN``). At most ``MAX_FINALISTS`` of the lowest cost.
+    """
+    ordered = sorted((each for each in standings if math.isfinite(each.cost_secs)), key=lambda each: each.cost_secs)
+    if not ordered:
+        return ()
+    best = ordered[0]
+    near = [each for each in ordered if each.cost_secs <= best.cost_secs * (1 + _margin(best, each))]
+    near = near[:MAX_FINALISTS]
+    if len(near) < 2 or all(each.decided for each in near):
+        return ()
+    return tuple(each.candidate_id for each in near)
+
+
+def reserve_secs(time_budget_secs: float, tasks: int) -> float:
+    """What of a run's time is kept for the shoot-outs at its end: a second for each task, at most a twentieth."""
+    return min(0.05 * time_budget_secs, 1.0 * tasks)
+
+
+def round_rule(rule: StopRule) -> StopRule:
+    """How a finalist is measured in one of ``ROUNDS`` rounds: a fixed number of micro-batches, and no racing."""
+    return replace(
+        rule,
+        micro_batch_secs=max(rule.micro_batch_secs, CONFIRM_BATCH_SECS),
+        min_batches=ROUND_BATCHES,
+        max_batches=ROUND_BATCHES,
+        race_factor=math.inf,
+    )
+
+
+def in_turn(each: Sequence[T], number: int) -> Sequence[T]:
+    """The order of round ``number`` (from 0). It turns around from round to round, so that a device that slows down
+    meanwhile favours nobody."""
+    return each if number % 2 == 0 else each[::-1]
+
+
+def _margin(one: Standing, other: Standing) -> float:
+    """Twice the standard error of the difference of two costs, as a share of them, within the limits."""
+    return min(MAX_MARGIN, max(MIN_MARGIN, 2 * math.hypot(one.error, other.error)))

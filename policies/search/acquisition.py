@@ -1,0 +1,215 @@
+"""Acquisition: which candidates are worth a trial, and how many of a batch are drawn at random (AdaTune section 4.2).
+
+Direction: everything here is **maximised**. A model predicts log seconds, lower is better; an :class:`Acquisition`
+takes such predictions and gives scores that are never negative, larger for better, and comparable among all candidates
+that are scored with the same incumbent. :data:`ACQUISITIONS` has them by name.
+
+Notation: ``mu`` and ``sigma`` of a prediction; ``best``: the incumbent's performance; ``Phi`` and ``phi``: cumulated
+and density function of the standard normal distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from policies.analysis.quantities import Floats
+
+_INVERSE_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+AcquisitionName = Literal["ei", "pi", "ucb", "mean"]
+
+CONFIDENCE = 1.0
+"""Deviations that the confidence bound adds to the mean."""
+
+
+class Acquisition(Protocol):
+    """Scores of candidates from a model's prediction: see the module's docstring."""
+
+    def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """Scores ``(n,)`` of predictions ``(n,)``; ``best_secs``: the incumbent's cost, infinite without one.
+
+        Never negative or NaN; 0 for a prediction that is NaN, has a negative deviation, or is infinitely slow. An empty
+        array gives an empty array.
+        """
+        ...
+
+
+def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
+    """AdaTune equations 1 and 2, maximising: shape ``(n,)``, not negative.
+
+    ``EI = (mu - best) Phi(Z) + sigma phi(Z)`` with ``Z = (mu - best) / sigma`` where ``sigma > 0``, and
+    ``max(0, mu - best)`` where ``sigma = 0``.
+
+    Input that is not a number: a candidate whose mean or deviation is NaN, whose deviation is negative, or whose mean
+    is minus infinity gains 0; a mean of plus infinity or an infinite deviation gains infinity. With ``best`` minus
+    infinity or NaN (nothing measured) there is no improvement to speak of, and the mean itself ranks: the result is the
+    mean's distance to the lowest finite mean. An empty array gives an empty array.
+    """
+    mean, deviation, valid = _checked(mean, deviation)
+    unbounded = valid & (np.isposinf(mean) | np.isposinf(deviation))
+    usable = valid & ~unbounded
+    gain = np.zeros(mean.shape)
+    if math.isnan(best) or best == -math.inf:
+        if usable.any():
+            gain[usable] = mean[usable] - mean[usable].min()
+    elif best < math.inf:
+        delta = mean[usable] - best
+        sigma = deviation[usable]
+        uncertain = sigma > 0
+        z = np.divide(delta, sigma, out=np.zeros_like(delta), where=uncertain)
+        density = _INVERSE_SQRT_2PI * np.exp(-0.5 * np.square(np.clip(z, -40.0, 40.0)))
+        gain[usable] = np.where(uncertain, delta * ndtr(z) + sigma * density, np.maximum(delta, 0.0))
+    gain[unbounded] = math.inf
+    return np.maximum(gain, 0.0)
+
+
+def improvement_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: float) -> Floats:
+    """Expected improvement of the logarithm of throughput over an incumbent of ``best_secs`` (infinite: none).
+
+    The gain is a log ratio: 0.1 means about 10% faster.
+    """
+    best = -math.log(best_secs) if 0 < best_secs < math.inf else -math.inf
+    return expected_improvement(-np.asarray(mean_log_secs), deviation, best)
+
+
+def probability_of_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
+    """``PI = Phi((mu - best) / sigma)``, maximising: shape ``(n,)``, in [0, 1].
+
+    Where ``sigma = 0``: 1 for ``mu > best``, else 0. Input that is not a number is as for :func:`expected_improvement`,
+    with probability 0 for no gain and 1 for ``mu = inf``; an infinite deviation gives 1/2. With ``best`` minus infinity
+    or NaN (nothing measured) every valid candidate is an improvement: 1. With ``best`` infinite none is: 0.
+    """
+    mean, deviation, valid = _checked(mean, deviation)
+    if math.isnan(best) or best == -math.inf:
+        return valid.astype(np.float64)
+    if best == math.inf:
+        return np.zeros(mean.shape)
+    delta = np.where(valid, mean, 0.0) - best
+    sigma = np.where(valid, deviation, 0.0)
+    certain = np.where(delta > 0, 1.0, 0.0)
+    uncertain = (sigma > 0) & np.isfinite(delta)
+    z = np.divide(delta, sigma, out=np.zeros(mean.shape), where=uncertain)
+    return np.where(valid, np.where(uncertain, ndtr(z), certain), 0.0)
+
+
+def probability_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: float) -> Floats:
+    """Probability that a candidate is faster than an incumbent of ``best_secs`` (infinite: none)."""
+    best = -math.log(best_secs) if 0 < best_secs < math.inf else -math.inf
+    return probability_of_improvement(-np.asarray(mean_log_secs), deviation, best)
+
+
+def throughput_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: float) -> Floats:
+    """The mean itself, as throughput relative to the incumbent's: ``best_secs / exp(mu)``, shape ``(n,)``.
+
+    Without an incumbent (``best_secs`` infinite, NaN or not positive) relative to one second. The deviation only has to
+    be valid.
+    """
+    return confidence_bound_of_secs(mean_log_secs, deviation, best_secs, 0.0)
+
+
+def confidence_bound_of_secs(
+    mean_log_secs: Floats, deviation: Floats, best_secs: float, confidence: float = CONFIDENCE
+) -> Floats:
+    """Upper confidence bound of the log of throughput, as throughput relative to the incumbent's, shape ``(n,)``.
+
+    ``best_secs / exp(mu - c sigma)``, with ``c = confidence``: maximising it minimises the lower confidence bound
+    ``mu - c sigma`` of the log seconds. Without an incumbent relative to one second. Infinite where the deviation is
+    (and ``c > 0``).
+    """
+    if not (0 <= confidence < math.inf):
+        raise ValueError(f"the confidence cannot be negative or infinite, got {confidence}")
+    gain, deviation, valid = _checked(-np.asarray(mean_log_secs, dtype=np.float64), deviation)
+    reference = math.log(best_secs) if 0 < best_secs < math.inf else 0.0
+    bonus = confidence * np.where(valid, deviation, 0.0) if confidence > 0 else 0.0
+    with np.errstate(over="ignore"):
+        return np.where(valid, np.exp(np.where(valid, gain, 0.0) + bonus + reference), 0.0)
+
+
+def _checked(mean: Floats, deviation: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Both as arrays, and where they say something: a number, no negative deviation, a mean above minus infinity."""
+    mean = np.asarray(mean, dtype=np.float64)
+    deviation = np.asarray(deviation, dtype=np.float64)
+    if mean.shape != deviation.shape:
+        raise ValueError(f"mean {mean.shape} and deviation {deviation.shape} differ in shape")
+    return mean, deviation, ~(np.isnan(mean) | np.isnan(deviation) | (deviation < 0) | np.isneginf(mean))
+
+
+ACQUISITIONS: Mapping[AcquisitionName, Acquisition] = {
+    "ei": improvement_of_secs,
+    "pi": probability_of_secs,
+    "ucb": confidence_bound_of_secs,
+    "mean": throughput_of_secs,
+}
+
+
+class Exploration(Protocol):
+    """How much of a batch is drawn at random."""
+
+    def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:
+        """Share of random candidates, in [0, 1]; the predictions ``(n,)`` are those of candidates not yet measured."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedEpsilon:
+    """The same share always: 0.05 in AutoTVM and Ansor."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.epsilon <= 1.0:
+            raise ValueError(f"a share between 0 and 1 is needed, got {self.epsilon}")
+
+    def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:  # noqa: ARG002
+        """See :meth:`Exploration.share`."""
+        return self.epsilon
+
+
+@dataclass(frozen=True)
+class ContextualEpsilon:
+    """AdaTune equation 3 within bounds: see :func:`epsilon_of_secs`. AdaTune predicts 20 random candidates for it."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.low <= self.high <= 1.0:
+            raise ValueError(f"0 <= low <= high <= 1 is needed, got {self.low} and {self.high}")
+
+    def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:
+        """See :meth:`Exploration.share`."""
+        return epsilon_of_secs(mean_log_secs, deviation, best_secs, self.low, self.high)
+
+
+def contextual_epsilon(deviation: Floats, best: float, low: float = 0.0, high: float = 1.0) -> float:
+    """AdaTune equation 3: share of random candidates, ``mean(sigma of unsampled plans) / Perf(best)``, clipped.
+
+    ``deviation``: of performance, in the unit of ``best``; values that are not finite or negative are left out. With
+    no deviation left, or a best that is not positive and finite, nothing is known: ``high``.
+    """
+    if not 0.0 <= low <= high <= 1.0:
+        raise ValueError(f"0 <= low <= high <= 1 is needed, got {low} and {high}")
+    deviation = np.asarray(deviation, dtype=np.float64)
+    known = deviation[np.isfinite(deviation) & (deviation >= 0)]
+    if known.size == 0 or not (0 < best < math.inf):
+        return high
+    return float(np.clip(known.mean() / best, low, high))
+
+
+def epsilon_of_secs(
+    mean_log_secs: Floats, deviation: Floats, best_secs: float, low: float = 0.0, high: float = 1.0
+) -> float:
+    """:func:`contextual_epsilon` for a model of log seconds: the deviation of throughput is ``throughput * sigma``."""
+    if not 0 < best_secs < math.inf:
+        return high
+    with np.errstate(over="ignore", invalid="ignore"):
+        throughput = np.exp(-np.asarray(mean_log_secs, dtype=np.float64))
+        spread = throughput * np.asarray(deviation, dtype=np.float64)
+    return contextual_epsilon(spread, 1.0 / best_secs, low, high)

@@ -1,0 +1,146 @@
+"""Selection of a batch among offered candidates: acquisition, diversity, and distance from what is known or pending."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.analysis.quantities import Floats
+from policies.search.acquisition import ACQUISITIONS, improvement_of_secs
+from policies.search.draft import Drafted
+from policies.search.methods import Preset
+from policies.search.prediction import Predictor
+from policies.search.selection import greedy, neighbourhood_discount, per_second
+from policies.search.task_records import Proposal, TaskRecords
+from policies.space.sampling import Matrix, decision_ids, log_coordinates
+
+MEASURED_RADIUS = 0.7
+"""Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""
+APART = 1e3
+"""Distance in coordinates between candidates of different sketches: they are no neighbours."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Candidates of one sketch that are neither measured nor pending, with predicted log seconds, all ``(n,)``."""
+
+    sketch: int
+    drafted: Drafted
+    mean: Floats
+    deviation: Floats
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def proposal(self, row: int, reason: str) -> Proposal:
+        decisions = tuple(int(value) for value in self.drafted.matrix[row])
+        return Proposal(self.sketch, decisions, math.exp(float(self.mean[row])), reason)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A candidate chosen for a batch, with its score."""
+
+    score: float
+    offered: Offered
+    row: int
+
+
+def best_gain(offered: Sequence[Offered], best_secs: float) -> float:
+    """Largest expected improvement (log ratio) of the offered candidates over the incumbent; infinite without one."""
+    if not math.isfinite(best_secs):
+        return math.inf
+    gains = [improvement_of_secs(each.mean, each.deviation, best_secs) for each in offered if len(each)]
+    return max((float(gain.max()) for gain in gains), default=0.0)
+
+
+def choose(
+    offered: Sequence[Offered],
+    shares: NDArray[np.int64],
+    records: TaskRecords,
+    predictor: Predictor,
+    preset: Preset,
+    count: int,
+) -> list[Chosen]:
+    """At most ``count`` of the offered candidates, the best first; at most ``shares[sketch]`` of each sketch.
+
+    Where the preset lets sketches compete (``joint``), they are chosen together by their scores alone.
+    """
+    offered = [each for each in offered if len(each)]
+    if not offered or count <= 0:
+        return []
+    best_secs = records.best_secs
+    # With nothing measured, the gain is over the slowest offered candidate: one reference for all sketches.
+    slowest = max(float(each.mean.max()) for each in offered)
+    reference_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
+    scored = [(each, _scores(each, records, predictor, preset, reference_secs)) for each in offered]
+    if preset.sketch_policy == "joint":
+        return _together(scored, records, preset, count)
+    chosen = [
+        each for pair in scored for each in _together([pair], records, preset, min(int(shares[pair[0].sketch]), count))
+    ]
+    chosen.sort(key=lambda each: -each.score)
+    return chosen[:count]
+
+
+def _scores(each: Offered, records: TaskRecords, predictor: Predictor, preset: Preset, reference_secs: float) -> Floats:
+    """What is maximised, not negative, with the neighbourhood of known candidates discounted."""
+    scores = ACQUISITIONS[preset.acquisition](each.mean, each.deviation, reference_secs)
+    if preset.per_second:
+        scores = per_second(scores, predictor.trial_secs(each.sketch, each.drafted, each.mean, records.best_secs))
+    if preset.radius > 0:
+        sketch = records.sketches[each.sketch]
+        points = log_coordinates(sketch, each.drafted.matrix)
+        pending = log_coordinates(sketch, records.pending_rows(each.sketch))
+        measured = log_coordinates(sketch, records.measured_rows(each.sketch))
+        scores = scores * neighbourhood_discount(points, pending, preset.radius)
+        scores = scores * neighbourhood_discount(points, measured, MEASURED_RADIUS * preset.radius)
+    return scores
+
+
+def _together(
+    scored: Sequence[tuple[Offered, Floats]], records: TaskRecords, preset: Preset, count: int
+) -> list[Chosen]:
+    """Greedy choice among the candidates of one or several sketches."""
+    scores = np.concatenate([values for _, values in scored])
+    owner = np.repeat(np.arange(len(scored)), [len(each) for each, _ in scored])
+    row = np.concatenate([np.arange(len(each)) for each, _ in scored])
+    if preset.top_factor is not None:
+        # AutoTVM chooses among the top lambda * b candidates.
+        top = np.argsort(-scores, kind="stable")[: math.ceil(preset.top_factor * count)]
+        top.sort()
+        scores, owner, row = scores[top], owner[top], row[top]
+    components, points, covered = _decisions(scored, owner, row, records)
+    chosen = greedy(scores, components, points, count, preset.alpha, preset.radius, covered)
+    return [Chosen(float(scores[at]), scored[owner[at]][0], int(row[at])) for at in chosen]
+
+
+def _decisions(
+    scored: Sequence[tuple[Offered, Floats]], owner: NDArray[np.intp], row: NDArray[np.intp], records: TaskRecords
+) -> tuple[Matrix, Floats, Matrix]:
+    """Components and coordinates of the candidates, and components of the pending ones, in columns for all sketches.
+
+    Sketches share no component: each has columns of its own values, told apart by the sketch's number.
+    """
+    sketches = [records.sketches[each.sketch] for each, _ in scored]
+    width = max(len(sketch.decisions) for sketch in sketches)
+    dimensions = max(sketch.width for sketch in sketches)
+    components = np.full((len(row), width), -1, dtype=np.int64)
+    points = np.zeros((len(row), dimensions + 1))
+    covered = []
+    for at, ((each, _), sketch) in enumerate(zip(scored, sketches, strict=True)):
+        mine = owner == at
+        matrix = each.drafted.matrix[row[mine]]
+        pending = records.pending_rows(each.sketch)
+        ids = decision_ids(sketch, np.concatenate([matrix, pending])) * len(sketches) + at
+        components[mine, : ids.shape[1]] = ids[: len(matrix)]
+        points[mine, : sketch.width] = log_coordinates(sketch, matrix)
+        points[mine, dimensions] = APART * at
+        under_way = np.full((len(pending), width), -1, dtype=np.int64)
+        under_way[:, : ids.shape[1]] = ids[len(matrix) :]
+        covered.append(under_way)
+    return components, points, np.concatenate(covered)

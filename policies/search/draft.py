@@ -1,0 +1,202 @@
+"""Latent schedule explorer (Pruner section 4.1): a genetic search over decision matrices on a cheap fitness.
+
+Nothing is scheduled or lowered: a generation is a few dozen numpy calls. The fitness is the analyzer's predicted log
+seconds with the calibration's correction (``fleet``), or a learned model's (``ansor``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch, Tile
+from policies.analysis.analyzer import analyse
+from policies.analysis.quantities import Floats
+from policies.features.table import symbolic_features
+from policies.search.fitness import CalibratedFitness, analyzer_log_secs
+from policies.search.fitness import Fitness as Fitness
+from policies.space.sampling import Matrix, crossover, enumerate_all, mutate, sample, space_size, unique_rows
+
+LEAST_SIZE = 128
+NICHES = 16
+"""Least number of different innermost tiles among the candidates of a draft."""
+ENUMERATE_LIMIT = 2048
+"""Spaces up to this size are enumerated instead of searched."""
+
+
+@dataclass(frozen=True)
+class DraftSettings:
+    """``size``: candidates kept; ``population`` evaluated a generation; ``mutation``: share of children mutated."""
+
+    size: int = 512
+    population: int = 1024
+    generations: int = 4
+    mutation: float = 0.85
+    elite_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.population < 2 or self.generations < 1:
+            raise ValueError(f"a draft needs at least one candidate, two parents and one generation, got {self}")
+
+    def shared_by(self, sketches: int) -> DraftSettings:
+        """Settings for one of several sketches drafted together, so that a batch takes about the time of one."""
+        share = max(sketches, 1)
+        return replace(
+            self,
+            size=max(self.size // share, min(self.size, LEAST_SIZE)),
+            population=max(self.population // share, min(self.population, 2 * LEAST_SIZE)),
+        )
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """Distinct candidates of one sketch, the best first.
+
+    ``matrix`` (n, d); ``features`` (n, f); ``analytic_log_secs`` (n,): the analyzer alone, NaN where undescribed;
+    ``log_secs`` (n,): the fitness; ``unrolled`` (n,): straight-line operations, 1 where unknown.
+    """
+
+    matrix: Matrix
+    features: NDArray[np.float32]
+    analytic_log_secs: Floats
+    log_secs: Floats
+    unrolled: Floats
+
+    def take(self, rows: NDArray[np.intp]) -> Drafted:
+        return Drafted(
+            self.matrix[rows],
+            self.features[rows],
+            self.analytic_log_secs[rows],
+            self.log_secs[rows],
+            self.unrolled[rows],
+        )
+
+
+def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
+    """Score candidates in their order. Those the analyzer calls infeasible score plus infinity."""
+    if sketch.statements:
+        known = analyse(sketch, matrix, device)
+        features = symbolic_features(sketch, matrix, device, known)
+        analytic = np.log(known.latency_secs)
+        allowed = known.feasible
+        unrolled = known.terms.get("unrolled", np.ones(len(matrix)))
+    else:
+        features = symbolic_features(sketch, matrix, device)
+        analytic = np.full(len(matrix), np.nan)
+        allowed = np.ones(len(matrix), dtype=bool)
+        unrolled = np.ones(len(matrix))
+    scores = np.nan_to_num(analytic, nan=0.0) if fitness is None else fitness(matrix, features, analytic)
+    return Drafted(matrix, features, analytic, np.where(allowed, scores, np.inf), unrolled)
+
+
+def scores(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Floats:
+    """The fitness alone, ``(n,)``: ``evaluate(...).log_secs`` in float32, the features left out where nobody asks."""
+    if isinstance(fitness, CalibratedFitness):
+        return fitness.log_secs(sketch, matrix, device)
+    if fitness is None and sketch.statements:
+        return analyzer_log_secs(sketch, matrix, device)
+    return evaluate(sketch, matrix, device, fitness).log_secs
+
+
+def draft(
+    sketch: Sketch,
+    device: DeviceAbstraction,
+    rng: np.random.Generator,
+    settings: DraftSettings | None = None,
+    fitness: Fitness | None = None,
+    seeds: Matrix | None = None,
+) -> Drafted:
+    """The best ``settings.size`` distinct feasible candidates found, the best first.
+
+    ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. Fewer than ``size`` come
+    back where the space is small. Infeasible candidates come back only where nothing feasible was found at all. A
+    score that is no number counts as infeasible.
+    """
+    settings = settings or DraftSettings()
+    if space_size(sketch) <= ENUMERATE_LIMIT:
+        fresh = enumerate_all(sketch)
+        generations = 1
+    else:
+        fresh = sample(sketch, settings.population, rng)
+        if seeds is not None and len(seeds):
+            parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
+            fresh = np.concatenate([seeds, mutate(sketch, parents, rng), fresh[: -settings.population // 4]])
+        fresh = fresh[unique_rows(fresh)]
+        generations = settings.generations
+    found, score = _ordered(fresh, scores(sketch, fresh, device, fitness))
+    for _ in range(generations - 1):
+        kept = spread_rows(sketch, found, max(settings.size, settings.population))
+        found, score = found[kept], score[kept]
+        children = _children(sketch, found, settings, rng)
+        rows = unique_rows(np.concatenate([found, children]))
+        children = children[rows[rows >= len(found)] - len(found)]
+        together = np.concatenate([score, scores(sketch, children, device, fitness)])
+        found, score = _ordered(np.concatenate([found, children]), together)
+    kept = spread_rows(sketch, found, settings.size)
+    return replace(evaluate(sketch, found[kept], device), log_secs=score[kept])
+
+
+def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
+    """A generation from candidates in order, the best first: crossed, and most of them mutated."""
+    elite = max(int(settings.elite_share * len(ordered)), 2)
+    # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
+    ranks = (np.square(rng.random((2, settings.population))) * min(elite, len(ordered))).astype(np.int64)
+    children = crossover(sketch, ordered[ranks[0]], ordered[ranks[1]], rng)
+    mutated = rng.random(settings.population) < settings.mutation
+    children[mutated] = mutate(sketch, children[mutated], rng)
+    return children
+
+
+def _ordered(matrix: Matrix, score: Floats) -> tuple[Matrix, Floats]:
+    """Feasible candidates with their scores, the best first; all of them where none is feasible."""
+    usable = np.flatnonzero(np.isfinite(score))
+    rows = usable if len(usable) else np.arange(len(score))
+    order = rows[np.argsort(score[rows], kind="stable")]
+    return matrix[order], score[order]
+
+
+def spread_rows(sketch: Sketch, ordered: Matrix, size: int) -> NDArray[np.intp]:
+    """Rows of the best ``size`` of candidates in order: at most a share of them alike in their innermost spatial tile.
+
+    The analyzer knows that tile best and the rest (reduction splits, outer loops) hardly at all, so that without a
+    bound its favourite tile would fill the whole draft. Where there are too few others, the favourites fill up.
+    """
+    if len(ordered) <= size:
+        return np.arange(len(ordered))
+    ids = innermost_tiles(sketch, ordered)
+    order = np.argsort(ids, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(ids[order]) != 0])
+    rank = np.empty(len(ids), dtype=np.int64)
+    rank[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.r_[starts, len(ids)]))
+    allowed = rank < max(size // NICHES, 1)
+    rows = np.concatenate([np.flatnonzero(allowed), np.flatnonzero(~allowed)])[:size]
+    return np.sort(rows)
+
+
+def spread_tiles(sketch: Sketch, ordered: Drafted, size: int) -> Drafted:
+    """The candidates of :func:`spread_rows`."""
+    return ordered.take(spread_rows(sketch, ordered.matrix, size))
+
+
+def innermost_tiles(sketch: Sketch, matrix: Matrix) -> NDArray[np.int64]:
+    """One integer for the innermost factors of the spatial tiles, of all tiles where nothing is known, shape ``(n,)``.
+
+    Equal tiles have equal integers within this call only.
+    """
+    reductions = {
+        loop.column
+        for statement in sketch.statements[:1]
+        for loop in statement.loops
+        if statement.axes[loop.axis].reduction
+    }
+    innermost = [
+        start + decision.parts - 1
+        for decision, start in zip(sketch.decisions, sketch.offsets, strict=True)
+        if isinstance(decision, Tile) and start + decision.parts - 1 not in reductions
+    ]
+    if not innermost:
+        return np.zeros(len(matrix), dtype=np.int64)
+    return np.unique(matrix[:, innermost], axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -1,0 +1,271 @@
+"""What a search may propose: the whole space of a sketch, or the candidates that a recorded dataset has of it.
+
+A search in the open asks for any decision vector of a sketch. A search on a dataset (``bench replay``, the replay
+device) can only be answered for the candidates that were measured: a :class:`Pool` lists them, and every generator
+works on it instead: a draft scores the pool's rows by its fitness and keeps the share that it keeps of what it explores
+in the open, annealing chains walk from row to row, random candidates are random rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.analysis.quantities import Floats
+from policies.features.table import feature_names
+from policies.search.annealing import AnnealingSettings, Chains
+from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_tiles
+from policies.space.sampling import (
+    Matrix,
+    decision_ids,
+    enumerate_all,
+    is_valid,
+    log_coordinates,
+    mutate,
+    row_keys,
+    sample,
+    space_size,
+    unique_rows,
+)
+
+NEIGHBOURS = 16
+"""Rows of a pool that a chain may step to from a row."""
+JUMP_SHARE = 0.1
+"""Share of steps that go to any row: the neighbours alone need not connect a pool."""
+_CHUNK = 256
+
+
+def _evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
+    """:func:`policies.search.draft.evaluate`, also of no candidate."""
+    if len(matrix):
+        return evaluate(sketch, matrix, device, fitness)
+    none = np.empty(0)
+    features = np.empty((0, len(feature_names(sketch, device))), dtype=np.float32)
+    return Drafted(matrix, features, none, none, none)
+
+
+class Pool:
+    """The candidates of one sketch that exist. ``matrix`` (n, d): distinct decision vectors, read-only.
+
+    Made once and shared by many searches: what is computed of its rows is kept. ValueError for rows that repeat or that
+    are no candidates of the sketch.
+    """
+
+    def __init__(self, sketch: Sketch, matrix: Matrix) -> None:
+        rows = np.array(matrix, dtype=np.int64).reshape(len(matrix), sketch.width)
+        if not is_valid(sketch, rows).all():
+            raise ValueError(f"a pool of sketch {sketch.index} has rows that are no candidates of it")
+        if len(unique_rows(rows)) != len(rows):
+            raise ValueError(f"a pool of sketch {sketch.index} repeats candidates")
+        rows.setflags(write=False)
+        self.sketch = sketch
+        self.matrix = rows
+        self._evaluated: dict[DeviceAbstraction, Drafted] = {}
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    @cached_property
+    def keys(self) -> tuple[bytes, ...]:
+        """The key of each row (see :func:`policies.space.sampling.row_keys`)."""
+        return tuple(row_keys(self.matrix))
+
+    @cached_property
+    def row_of(self) -> dict[bytes, int]:
+        """The row of each key."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    def evaluated(self, device: DeviceAbstraction) -> Drafted:
+        """All rows in their order, with features and the analyzer's prediction; computed once for each device."""
+        if device not in self._evaluated:
+            self._evaluated[device] = _evaluate(self.sketch, self.matrix, device)
+        return self._evaluated[device]
+
+    @cached_property
+    def neighbours(self) -> NDArray[np.int64]:
+        """The rows nearest to each row, shape ``(n, min(NEIGHBOURS, n - 1))``: those that differ in the fewest whole
+        decisions, and of these the ones at the least distance of log coordinates."""
+        count = min(NEIGHBOURS, len(self) - 1)
+        if count < 1:
+            return np.empty((len(self), 0), dtype=np.int64)
+        ids = decision_ids(self.sketch, self.matrix)
+        points = log_coordinates(self.sketch, self.matrix)
+        squares = np.square(points).sum(axis=1)
+        farthest = 1.0 + 4.0 * float(squares.max(initial=0.0))
+        nearest = np.empty((len(self), count), dtype=np.int64)
+        for start in range(0, len(self), _CHUNK):
+            rows = slice(start, min(start + _CHUNK, len(self)))
+            differing = np.zeros((rows.stop - start, len(self)))
+            for column in range(ids.shape[1]):
+                differing += ids[rows, column, None] != ids[None, :, column]
+            squared = squares[rows, None] + squares[None, :] - 2.0 * points[rows] @ points.T
+            distance = differing + np.maximum(squared, 0.0) / farthest
+            distance[np.arange(rows.stop - start), np.arange(start, rows.stop)] = np.inf
+            nearest[rows] = np.argsort(distance, axis=1, kind="stable")[:, :count]
+        return nearest
+
+
+class OpenSpace:
+    """Every candidate of a sketch."""
+
+    def __init__(self, sketch: Sketch, device: DeviceAbstraction) -> None:
+        self.sketch = sketch
+        self._device = device
+        self.size = space_size(sketch)
+
+    def nothing(self) -> Drafted:
+        """No candidate."""
+        return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self._device)
+
+    def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
+        """At most ``count`` distinct candidates drawn uniformly, without those of the ``excluded`` keys.
+
+        Fewer than there are where the draws repeat (in large spaces only): call again.
+        """
+        if self.size <= ENUMERATE_LIMIT:
+            drawn = rng.permutation(enumerate_all(self.sketch))
+        else:
+            drawn = sample(self.sketch, 2 * count + 8, rng)
+            drawn = drawn[unique_rows(drawn)]
+        unseen = [at for at, key in enumerate(row_keys(drawn)) if key not in excluded]
+        return _evaluate(self.sketch, drawn[unseen[:count]], self._device)
+
+    def draft(
+        self,
+        rng: np.random.Generator,
+        settings: DraftSettings,
+        fitness: Fitness | None,
+        seeds: Matrix | None,
+        excluded: Set[bytes],
+    ) -> Drafted:
+        """:func:`policies.search.draft.draft`, less the candidates of the ``excluded`` keys.
+
+        Without a fitness the analyzer's.
+        """
+        drafted = draft(self.sketch, self._device, rng, settings, fitness, seeds)
+        unseen = [at for at, key in enumerate(row_keys(drafted.matrix)) if key not in excluded]
+        return drafted.take(np.array(unseen, dtype=np.intp))
+
+    def anneal(
+        self,
+        chains: Chains,
+        rng: np.random.Generator,
+        settings: AnnealingSettings,
+        fitness: Fitness,
+        keep: int,
+        excluded: Set[bytes],
+    ) -> Drafted:
+        """The best ``keep`` candidates that annealing visits, less those of the ``excluded`` keys."""
+
+        def energy(states: Matrix) -> Floats:
+            return evaluate(self.sketch, states, self._device, fitness).log_secs
+
+        best = chains.run(
+            settings,
+            lambda count, generator: sample(self.sketch, count, generator),
+            lambda states, generator: mutate(self.sketch, states, generator, redraw_share=1.0),
+            energy,
+            rng,
+            keep,
+            excluded,
+        )
+        return _evaluate(self.sketch, best, self._device, fitness)
+
+
+class PoolSpace:
+    """The candidates of a pool; each has the methods of :class:`OpenSpace`."""
+
+    def __init__(self, pool: Pool, device: DeviceAbstraction) -> None:
+        self.sketch = pool.sketch
+        self._pool = pool
+        self._device = device
+        self.size = len(pool)
+
+    def nothing(self) -> Drafted:
+        """No candidate."""
+        return self._pool.evaluated(self._device).take(np.empty(0, dtype=np.intp))
+
+    def _scored(self, fitness: Fitness | None) -> Drafted:
+        """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
+        as in the open."""
+        known = self._pool.evaluated(self._device)
+        if fitness is None:
+            return known
+        scores = fitness(known.matrix, known.features, known.analytic_log_secs)
+        return Drafted(
+            known.matrix,
+            known.features,
+            known.analytic_log_secs,
+            np.where(np.isfinite(known.log_secs), scores, np.inf),
+            known.unrolled,
+        )
+
+    def _unseen(self, excluded: Set[bytes]) -> NDArray[np.intp]:
+        return np.array([row for row, key in enumerate(self._pool.keys) if key not in excluded], dtype=np.intp)
+
+    def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
+        """``count`` random rows that are not excluded; fewer only where fewer are left."""
+        unseen = self._unseen(excluded)
+        return self._pool.evaluated(self._device).take(rng.permutation(unseen)[:count])
+
+    def draft(
+        self,
+        rng: np.random.Generator,
+        settings: DraftSettings,
+        fitness: Fitness | None,
+        seeds: Matrix | None,
+        excluded: Set[bytes],
+    ) -> Drafted:
+        """The best rows by fitness that are not excluded.
+
+        As many as the share of what a draft evaluates in the open that it keeps, ``size / (population * generations)``
+        of the pool. Neither ``rng`` nor ``seeds`` is used: every row is scored.
+        """
+        del rng, seeds
+        unseen = self._unseen(excluded)
+        scored = self._scored(fitness).take(unseen)
+        share = min(settings.size / (settings.population * settings.generations), 1.0)
+        usable = np.flatnonzero(np.isfinite(scored.log_secs))
+        rows = usable if len(usable) else np.arange(len(unseen))
+        rows = rows[np.argsort(scored.log_secs[rows], kind="stable")]
+        return spread_tiles(self.sketch, scored.take(rows), math.ceil(share * len(self._pool)))
+
+    def anneal(
+        self,
+        chains: Chains,
+        rng: np.random.Generator,
+        settings: AnnealingSettings,
+        fitness: Fitness,
+        keep: int,
+        excluded: Set[bytes],
+    ) -> Drafted:
+        """The best ``keep`` rows that annealing visits, less the excluded ones."""
+        if not len(self._pool):
+            return self._pool.evaluated(self._device)
+        scored = self._scored(fitness)
+        neighbours = self._pool.neighbours
+
+        def draw(count: int, generator: np.random.Generator) -> Matrix:
+            return generator.integers(len(self._pool), size=(count, 1))
+
+        def walk(states: Matrix, generator: np.random.Generator) -> Matrix:
+            moved = draw(len(states), generator)
+            if neighbours.shape[1]:
+                near = neighbours[states[:, 0], generator.integers(neighbours.shape[1], size=len(states))]
+                jump = generator.random(len(states)) < JUMP_SHARE
+                moved = np.where(jump, moved[:, 0], near)[:, None]
+            return moved
+
+        rows = {self._pool.row_of[key] for key in excluded if key in self._pool.row_of}
+        passed = {np.array([row], dtype=np.int64).tobytes() for row in rows}
+        best = chains.run(settings, draw, walk, lambda states: scored.log_secs[states[:, 0]], rng, keep, passed)
+        return scored.take(best[:, 0])
+
+
+Space = OpenSpace | PoolSpace

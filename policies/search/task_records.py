@@ -1,0 +1,189 @@
+"""What a search knows of its task: which candidates are measured, at what cost, and which are pending."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.sketch import Sketch
+from policies.analysis.quantities import Floats
+from policies.space.sampling import Matrix, is_valid, row_keys
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
+    candidate. ``trial_secs``: what the trial took to build and measure, ``build_secs``: to build, 0 where unknown.
+    ``revised``: the cost takes the place of what was known of the candidate, whichever is lower."""
+
+    sketch: int
+    decisions: tuple[int, ...]
+    cost_secs: float
+    trial_secs: float = 0.0
+    build_secs: float = 0.0
+    revised: bool = False
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate worth a trial. ``predicted_secs``: seconds per run; ``reason``: why it was chosen."""
+
+    sketch: int
+    decisions: tuple[int, ...]
+    predicted_secs: float
+    reason: str
+
+
+class Placed(Protocol):
+    """Anything that names a candidate of the task: an observation, a proposal."""
+
+    @property
+    def sketch(self) -> int: ...
+
+    @property
+    def decisions(self) -> tuple[int, ...]: ...
+
+
+def as_matrix(rows: Iterable[Sequence[int] | NDArray[np.int64]], width: int) -> Matrix:
+    """Decision vectors as a matrix, also where there are none or they are empty."""
+    listed = list(rows)
+    return np.array(listed, dtype=np.int64).reshape(len(listed), width)
+
+
+def from_keys(keys: Iterable[bytes], width: int) -> Matrix:
+    """The decision vectors of these keys."""
+    listed = list(keys)
+    return np.frombuffer(b"".join(listed), dtype=np.int64).reshape(len(listed), width)
+
+
+class TaskRecords:
+    """Measured and pending candidates of a task, by sketch. Candidates are told apart by their row keys."""
+
+    def __init__(self, sketches: Sequence[Sketch]) -> None:
+        self.sketches = tuple(sketches)
+        # The cost of each measured candidate, infinite for a failure, in the order of first observation.
+        self.costs: list[dict[bytes, float]] = [{} for _ in self.sketches]
+        self._pending: list[dict[bytes, None]] = [{} for _ in self.sketches]
+        self._trial_secs = np.zeros(len(self.sketches))  # sum over the measured candidates
+        # Measured candidates in the order of first observation (by sketch within one call), and their builds' seconds.
+        self.order: list[tuple[int, bytes]] = []
+        self._build_secs: list[float] = []
+
+    def key(self, sketch: int, decisions: tuple[int, ...]) -> bytes:
+        """ValueError where the candidate is not of this task."""
+        if not 0 <= sketch < len(self.sketches):
+            raise ValueError(f"there is no sketch {sketch} in this task")
+        width = self.sketches[sketch].width
+        if len(decisions) != width:
+            raise ValueError(f"sketch {sketch} has {width} columns, got {len(decisions)} decisions")
+        return row_keys(as_matrix([decisions], width))[0]
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def add(self, observations: Iterable[Observation]) -> list[Matrix]:
+        """Take in outcomes; the candidates of each sketch that were not measured before, in their order.
+
+        A candidate measured before only changes if it is now faster (a failure was mended), or its cost was revised.
+        """
+        fresh: list[list[tuple[int, ...]]] = [[] for _ in self.sketches]
+        built: list[list[float]] = [[] for _ in self.sketches]
+        for outcome in observations:
+            key = self.key(outcome.sketch, outcome.decisions)
+            cost = outcome.cost_secs if math.isfinite(outcome.cost_secs) and outcome.cost_secs > 0 else math.inf
+            self._pending[outcome.sketch].pop(key, None)
+            costs = self.costs[outcome.sketch]
+            if key not in costs:
+                self._trial_secs[outcome.sketch] += outcome.trial_secs if 0 < outcome.trial_secs < math.inf else 0.0
+                fresh[outcome.sketch].append(outcome.decisions)
+                built[outcome.sketch].append(outcome.build_secs)
+                costs[key] = cost
+            costs[key] = cost if outcome.revised else min(costs[key], cost)
+        matrices = [as_matrix(rows, sketch.width) for rows, sketch in zip(fresh, self.sketches, strict=True)]
+        for at, matrix in enumerate(matrices):
+            self.order.extend((at, key) for key in row_keys(matrix))
+            self._build_secs.extend(built[at])
+        return matrices
+
+    def mark(self, candidates: Iterable[Placed]) -> None:
+        """Candidates that are now under way."""
+        for candidate in candidates:
+            self._pending[candidate.sketch][self.key(candidate.sketch, candidate.decisions)] = None
+
+    def release(self, candidates: Iterable[Placed]) -> None:
+        """Forget pending candidates that will never be measured; they may be proposed again."""
+        for candidate in candidates:
+            key = self.key(candidate.sketch, candidate.decisions)
+            self._pending[candidate.sketch].pop(key, None)
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def knows(self, candidate: Placed) -> bool:
+        """Whether a valid candidate was measured or is pending; ValueError where it is none of its sketch."""
+        key = self.key(candidate.sketch, candidate.decisions)
+        sketch = self.sketches[candidate.sketch]
+        if not is_valid(sketch, as_matrix([candidate.decisions], sketch.width))[0]:
+            raise ValueError(f"{candidate.decisions} is no candidate of sketch {candidate.sketch}")
+        return key in self.costs[candidate.sketch] or key in self._pending[candidate.sketch]
+
+    def known(self, sketch: int) -> set[bytes]:
+        """Keys of all candidates that are measured or pending."""
+        return self.costs[sketch].keys() | self._pending[sketch].keys()
+
+    def measured_rows(self, sketch: int) -> Matrix:
+        return from_keys(self.costs[sketch], self.sketches[sketch].width)
+
+    def pending_rows(self, sketch: int) -> Matrix:
+        return from_keys(self._pending[sketch], self.sketches[sketch].width)
+
+    def best_rows(self, sketch: int, count: int) -> Matrix | None:
+        """The fastest measured candidates, None where none succeeded."""
+        good = sorted((cost, key) for key, cost in self.costs[sketch].items() if math.isfinite(cost))[:count]
+        return from_keys((key for _, key in good), self.sketches[sketch].width) if good else None
+
+    @property
+    def best_secs(self) -> float:
+        """Cost of the best measured candidate, infinite while there is none."""
+        return float(self.bests.min())
+
+    @property
+    def bests(self) -> Floats:
+        """Cost of the best of each sketch, infinite where none succeeded."""
+        return np.array([min(costs.values(), default=math.inf) for costs in self.costs])
+
+    @property
+    def measured(self) -> NDArray[np.int64]:
+        """Number of measured candidates of each sketch."""
+        return np.array([len(costs) for costs in self.costs], dtype=np.int64)
+
+    @property
+    def pending(self) -> NDArray[np.int64]:
+        """Number of pending candidates of each sketch, those measured before not counted."""
+        return np.array(
+            [len(pending.keys() - costs.keys()) for costs, pending in zip(self.costs, self._pending, strict=True)],
+            dtype=np.int64,
+        )
+
+    @property
+    def ordered_costs(self) -> Floats:
+        """Cost of every measured candidate of the task, in the order of first observation."""
+        return np.array([self.costs[at][key] for at, key in self.order], dtype=np.float64)
+
+    @property
+    def ordered_build_secs(self) -> Floats:
+        """What building them took, in the same order, 0 where unknown."""
+        return np.array(self._build_secs, dtype=np.float64)
+
+    @property
+    def trial_prices(self) -> Floats:
+        """What a trial of each sketch takes, divided by what one of the cheapest takes; 1 where none is known."""
+        measured = self.measured
+        known = (measured > 0) & (self._trial_secs > 0)
+        if not known.any():
+            return np.ones(len(measured))
+        mean = self._trial_secs / np.maximum(measured, 1)
+        return np.where(known, mean / mean[known].min(), 1.0)

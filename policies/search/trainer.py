@@ -1,0 +1,135 @@
+"""How a model follows the records: the successive models of one task, or of all tasks of a device class.
+
+What is known before the first record, the *prior*, is a model that was trained on other records. What becomes of it:
+
+- a network of the kind that the method trains is *fine-tuned*: each training goes on from the weights as they are;
+- or, with a momentum, it is the first siamese model of :mod:`policies.cost_models.moa`;
+- any other model is the global one of AutoTVM's equation 4, and the method's own the local one
+  (:mod:`policies.cost_models.global_local`);
+- an offline method uses it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.analysis.quantities import Floats
+from policies.cost_models.global_local import GlobalLocalModel, only_views
+from policies.cost_models.moa import MomentumModel, Weighted, copied
+from policies.cost_models.protocol import CostModel, Groups
+from policies.features.table import FeatureTable
+from policies.search.methods import Preset
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What is trained on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
+    ``(n,)``, names of the symbolic columns.
+
+    ``offset_column``: the analyzer's log seconds, None where not every sketch of the task is described.
+    """
+
+    features: FeatureTable
+    log_secs: Floats
+    groups: Groups
+    names: tuple[str, ...]
+    offset_column: int | None
+
+
+class Trainer:
+    """Trains the models of one task or device class by a preset. ``first``: what predicts before any training."""
+
+    def __init__(self, preset: Preset, prior: CostModel | None = None) -> None:
+        self._preset = preset
+        self._prior = prior
+        self._model: CostModel | None = None
+        self._learned: dict[str, int] = {}
+
+    @property
+    def first(self) -> CostModel | None:
+        """The prior as the search is to use it until there is more; None without one."""
+        if self._prior is None:
+            return None
+        return self._prior if self._preset.offline or self._tuned_on(self._prior) else GlobalLocalModel(self._prior)
+
+    def takes(self, model: CostModel) -> bool:
+        """Whether a saved model is one that this trainer can go on from."""
+        trained: CostModel | None = model
+        if self._preset.momentum is not None:
+            trained = model.target if isinstance(model, MomentumModel) else None
+        return self._preset.learns_on and isinstance(trained, Weighted) and self._preset.kind == trained.KIND
+
+    def resume(self, model: CostModel) -> None:
+        """Go on from what an earlier process trained and saved: it has seen no record yet."""
+        self._model = model
+        self._learned = {}
+
+    def train(self, known: Mapping[str, TrainingSet], seed: int) -> CostModel | None:
+        """The model after everything known, by task; the same object as before where the method's model learns on.
+
+        ``known``: at least one record. An offline method's is the prior, None without one.
+        """
+        if self._preset.offline:
+            return self._prior
+        if not self._preset.learns_on:
+            made = self._made(known, seed)
+            made.fit(*joined(known, made.views))
+            return made
+        if self._model is None:
+            self._model = self._made(known, seed)
+        fresh = {
+            task: tail
+            for task, each in known.items()
+            if len((tail := _from(each, self._learned.get(task, 0))).log_secs)
+        }
+        if fresh:
+            numbers = {task: at for at, task in enumerate(known)}
+            self._model.update(*joined(fresh, self._model.views, numbers))
+            self._learned = {task: len(each.log_secs) for task, each in known.items()}
+        return self._model
+
+    def _made(self, known: Mapping[str, TrainingSet], seed: int) -> CostModel:
+        """The model that the first training begins with."""
+        columns = [each.offset_column for each in known.values()]
+        offset_column = None if None in columns else columns[0]
+        preset, prior = self._preset, self._prior
+        if prior is None:
+            return preset.make_model(seed, offset_column)
+        if self._tuned_on(prior):
+            assert isinstance(prior, Weighted)
+            network = copied(prior)
+            return network if preset.momentum is None else MomentumModel(network, True, preset.momentum)
+        # The global model has the analyzer's say in it already.
+        return GlobalLocalModel(prior, preset.make_model(seed, None))
+
+    def _tuned_on(self, prior: CostModel) -> bool:
+        """Whether the method's own model goes on from the prior's weights."""
+        return self._preset.learns_on and isinstance(prior, Weighted) and self._preset.kind == prior.KIND
+
+
+def joined(
+    known: Mapping[str, TrainingSet], views: tuple[str, ...], numbers: Mapping[str, int] | None = None
+) -> tuple[FeatureTable, Floats, Groups]:
+    """The records of all tasks one after the other, with the number of the task as the group of each.
+
+    ``views``: those that are kept; the symbolic one can only be among them where there is one task.
+    """
+    if numbers is None:
+        numbers = {task: at for at, task in enumerate(known)}
+    tables = [only_views(each.features, views) for each in known.values()]
+    groups = [np.full(len(each.log_secs), numbers[task], dtype=np.int64) for task, each in known.items()]
+    return (
+        FeatureTable.concatenate(tables),
+        np.concatenate([e.log_secs for e in known.values()]),
+        np.concatenate(groups),
+    )
+
+
+def _from(known: TrainingSet, start: int) -> TrainingSet:
+    rows = slice(start, None)
+    return TrainingSet(
+        known.features.take(rows), known.log_secs[rows], known.groups[rows], known.names, known.offset_column
+    )

@@ -1,0 +1,130 @@
+"""What a trial takes: seconds to build a candidate, learned from the task's records, and seconds to measure it.
+
+*Building.* With ``u`` straight-line vector operations, a build takes ``b0(u) = 0.25 + 0.0008 u`` seconds before
+anything is known. Records teach the ratio: ridge regression of ``r = log(build_secs / b0)`` on ``z``, standardised
+columns of the symbolic features (sizes of the innermost tile, how far TVM unrolls, and which sketch it is),
+
+    r(x) = shift + w^T z(x),   shift = sum_i r_i / (n + 2),   w = (Z^T Z + ridge I)^-1 Z^T (r - shift)
+
+so that without a record it is the prior, and few records move it little. The median is predicted, not the mean: builds
+share their machine, and single ones take several times longer for no reason of the candidate's.
+
+*Measuring.* A measurement is a number of micro-batches of at least ``micro_batch_secs`` and one run each: one for a
+candidate that is predicted to lose the race, else the least number that can converge, and the rest for a part of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import StopRule
+from policies.analysis.quantities import Floats
+from policies.features.table import Features
+
+BUILD_SECS = 0.25
+BUILD_SECS_PER_OPERATION = 0.0008
+"""The prior: what a build takes at least, and for each straight-line vector operation."""
+PRIOR_RECORDS = 2.0
+RIDGE = 16.0
+CLIP = 3.0
+"""Largest correction of a log build time, and largest standardised feature: a factor of 20."""
+CONTINUED_SHARE = 0.25
+"""Share of the measurements that go on to the maximum, because run times on a shared machine vary too much."""
+MEASURE_SECS = 0.005
+"""Upload, load and first run of a kernel."""
+
+_UNROLLED = "unrolled"
+_COLUMNS = (_UNROLLED, "vector", "accumulators", "choice.unroll_explicit")
+_SKETCH = "sketch."
+
+
+@dataclass(frozen=True, eq=False)
+class BuildTime:
+    """Build seconds of one task's candidates; make it with :func:`untrained` or :func:`fit_build_time`.
+
+    ``columns`` (k,): columns of the joint symbolic features that it reads; ``unrolled``: that of the straight-line
+    operations in log2, None where no sketch has it. ``centre``, ``scale``, ``weights`` (k,).
+    """
+
+    columns: NDArray[np.intp]
+    unrolled: int | None
+    centre: Floats
+    scale: Floats
+    shift: float
+    weights: Floats
+
+    def secs(self, symbolic: Features) -> Floats:
+        """Predicted build seconds ``(n,)`` of joint features ``(n, f)``, NaN where a sketch lacks a column."""
+        ratio = self.shift + self._standard(symbolic) @ self.weights
+        return np.asarray(self._prior(symbolic) * np.exp(np.clip(ratio, -CLIP, CLIP)))
+
+    def _prior(self, symbolic: Features) -> Floats:
+        operations = np.ones(len(symbolic))
+        if self.unrolled is not None:
+            operations = np.exp2(np.nan_to_num(symbolic[:, self.unrolled].astype(np.float64), nan=0.0))
+        return BUILD_SECS + BUILD_SECS_PER_OPERATION * operations
+
+    def _standard(self, symbolic: Features) -> Floats:
+        # A missing column stands at the mean: it says nothing.
+        known = np.nan_to_num(symbolic[:, self.columns] - self.centre, nan=0.0)
+        return np.clip(known / self.scale, -CLIP, CLIP)
+
+
+def untrained(names: Sequence[str]) -> BuildTime:
+    """The prior; ``names`` of the joint symbolic features (see :class:`policies.features.table.JointLayout`)."""
+    columns = [at for at, name in enumerate(names) if name in _COLUMNS or name.startswith(_SKETCH)]
+    unrolled = names.index(_UNROLLED) if _UNROLLED in names else None
+    none = np.zeros(len(columns))
+    return BuildTime(np.array(columns, dtype=np.intp), unrolled, none, np.ones(len(columns)), 0.0, none)
+
+
+def fit_build_time(names: Sequence[str], symbolic: Features, build_secs: Floats) -> BuildTime:
+    """Fit to the records of a task: joint features ``(n, f)`` and seconds ``(n,)``.
+
+    Seconds that are not positive and finite (unknown ones) are left out; with none left it is the prior.
+    """
+    prior = untrained(names)
+    known = np.isfinite(build_secs) & (build_secs > 0)
+    if not known.any():
+        return prior
+    symbolic = symbolic[known]
+    chosen = symbolic[:, prior.columns].astype(np.float64)
+    present = np.isfinite(chosen)
+    count = np.maximum(present.sum(axis=0), 1)
+    centre = np.where(present, chosen, 0.0).sum(axis=0) / count
+    spread = np.sqrt(np.where(present, np.square(chosen - centre), 0.0).sum(axis=0) / count)
+    # Half a doubling is the least that counts as variation.
+    scale = np.maximum(spread, 0.5)
+    ratio = np.log(build_secs[known]) - np.log(prior._prior(symbolic))  # as a quotient it may overflow
+    shift = float(ratio.sum() / (len(ratio) + PRIOR_RECORDS))
+    centred = BuildTime(prior.columns, prior.unrolled, centre, scale, shift, prior.weights)
+    standard = centred._standard(symbolic)
+    weights = np.linalg.solve(standard.T @ standard + RIDGE * np.eye(len(centre)), standard.T @ (ratio - shift))
+    return BuildTime(prior.columns, prior.unrolled, centre, scale, shift, weights)
+
+
+def measure_secs(mean_log_secs: Floats, best_secs: float, rule: StopRule | None = None) -> Floats:
+    """Seconds that measuring takes ``(n,)``, from predicted log run seconds ``(n,)``; NaN stays NaN.
+
+    ``best_secs``: the incumbent's cost, infinite without one: then nothing is raced. At most the rule's timeout.
+    """
+    rule = rule or StopRule()
+    with np.errstate(over="ignore"):
+        run_secs = np.exp(np.asarray(mean_log_secs, dtype=np.float64))
+    raced = run_secs > rule.race_factor * best_secs if 0 < best_secs < math.inf else np.zeros(len(run_secs), dtype=bool)
+    batches = np.where(raced, 1.0, rule.min_batches + CONTINUED_SHARE * (rule.max_batches - rule.min_batches))
+    secs = MEASURE_SECS + run_secs + batches * np.maximum(run_secs, rule.micro_batch_secs)
+    return np.asarray(np.minimum(secs, rule.timeout_secs))
+
+
+def trial_secs(
+    build: BuildTime, symbolic: Features, mean_log_secs: Floats, best_secs: float, rule: StopRule | None = None
+) -> Floats:
+    """Seconds that building and measuring candidates takes, ``(n,)``; see
+    :func:`policies.search.selection.per_second`."""
+    return np.asarray(build.secs(symbolic) + measure_secs(mean_log_secs, best_secs, rule))

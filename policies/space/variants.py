@@ -1,0 +1,44 @@
+"""Which description holds for which candidate: the variants of a sketch whose blocks may stand at different places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.sketch import Location, Sketch
+from policies.space.sampling import Matrix
+
+Rows = NDArray[np.intp]
+
+
+def by_variant(sketch: Sketch, matrix: Matrix) -> Iterator[tuple[slice | Rows, Sketch]]:
+    """The rows of each variant with a sketch that it describes alone; all rows where there are no variants."""
+    if not len(matrix):
+        return
+    if not sketch.variants:
+        yield slice(0, len(matrix)), sketch
+        return
+    chosen = chosen_variants(sketch, matrix)
+    order = np.argsort(chosen, kind="stable")
+    found, starts = np.unique(chosen[order], return_index=True)
+    for number, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        yield rows, variant(sketch, number)
+
+
+def chosen_variants(sketch: Sketch, matrix: Matrix) -> Rows:
+    """Index of the variant that describes each candidate, shape ``(n,)``; see :attr:`Sketch.variants`."""
+    number = np.zeros(len(matrix), dtype=np.intp)
+    for decision, column in zip(sketch.decisions, sketch.offsets, strict=True):
+        if isinstance(decision, Location):
+            number = number * len(decision.locations) + matrix[:, column]
+    return np.array(sketch.variant_of, dtype=np.intp)[number]
+
+
+@lru_cache(maxsize=8192)
+def variant(sketch: Sketch, number: int) -> Sketch:
+    """The sketch with one of its variants as its only description."""
+    return replace(sketch, statements=sketch.variants[number], variants=(), variant_of=())

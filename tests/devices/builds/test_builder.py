@@ -1,0 +1,334 @@
+"""The build worker with real child processes: crashes, timeouts, recycling, and real builds of a real task."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devices.builds.builder import BuilderStartError, BuildWorker, memory_limit
+from devices.protocol import Artifact, BuildFailure, BuildRequest
+from fleet_tune.domain import Candidate, DeviceClass, Outcome, Task, Workload
+from fleet_tune.errors import UserError
+
+# A child whose "compiler" does what the first decision says.
+STAND_IN = """
+import os, queue, signal, sys, time
+from devices.builds.worker import decode_task, limit_memory, serve
+from devices.host.child import parent_channel, read_in_background
+from fleet_tune.errors import UserError
+
+class Compiler:
+    tasks = {}
+    ballast = []
+    def build(self, request):
+        if request["task"] is not None:
+            self.tasks[request["task_id"]] = decode_task(request["task"])
+        task = self.tasks[request["task_id"]]
+        what = request["candidate"][2][0]
+        if what == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if what == 2:
+            time.sleep(600)
+        if what == 3:
+            raise ValueError("pages of stack\\n  the reason  \\n")
+        if what == 4:
+            raise UserError("no linker", "install one")
+        if what == 5:
+            self.ballast.append(bytearray(os.urandom(64 << 20)))
+        if what == 6:
+            bytearray(512 << 20)
+        if what == 7:
+            try:
+                bytearray(512 << 20)
+            except MemoryError:
+                print("LLVM ERROR: out of memory", flush=True)
+                os.abort()
+        return {
+            "status": "ok", "library": task.workload.name.encode(), "args": [[[2, 3], "float32"]],
+            "original_args": [[[6], "float32"]], "outputs": [0], "packed": [0], "trace": str(os.getpid()),
+            "schedule_secs": 0.1, "compile_secs": 0.2, "link_secs": 0.3,
+        }
+
+limit_memory(int(sys.argv[1].partition("=")[2]))
+channel = parent_channel()
+requests = queue.SimpleQueue()
+read_in_background(channel, requests.put)
+serve(channel, requests.get, Compiler())
+"""
+
+OK, CRASH, HANG, ERROR, USER_ERROR, GROW, HOARD, ABORT = range(8)
+
+
+def task(name: str = "matmul") -> Task:
+    return Task(Workload(f"hash-{name}", name, 1e6, "{}"), DeviceClass("cpu", '{"kind":"llvm"}'), 3)
+
+
+def request(what: int, name: str = "matmul", timeout_secs: float = 30.0) -> BuildRequest:
+    of = task(name)
+    return BuildRequest(of, Candidate(of.id, 0, "s", (what, 7)), timeout_secs)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "stand_in_worker.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "stand_in_worker"
+
+
+@pytest.fixture
+def worker(stand_in: str) -> Iterator[BuildWorker]:
+    with BuildWorker(module=stand_in) as worker:
+        yield worker
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 20.0) -> None:
+    deadline = time.monotonic() + deadline_secs
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
+        threading.Event().wait(0.01)
+
+
+def running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_builds_in_one_warm_process(worker: BuildWorker) -> None:
+    first, second, other = worker.build(request(OK)), worker.build(request(OK)), worker.build(request(OK, "conv"))
+    assert isinstance(first, Artifact)
+    assert isinstance(second, Artifact)
+    assert isinstance(other, Artifact)
+    assert first.trace == second.trace == other.trace == str(worker.pid)
+    assert (first.library, other.library) == (b"matmul", b"conv")
+    assert (first.args[0].shape, first.original_args[0].shape, first.outputs, first.packed) == (
+        (2, 3),
+        (6,),
+        (0,),
+        (0,),
+    )
+    assert first.candidate == request(OK).candidate
+    assert first.build_secs > 0
+    assert worker.last_timings is not None
+    assert worker.last_timings.link_secs == 0.3
+
+
+def test_a_crash_costs_one_candidate(worker: BuildWorker) -> None:
+    worker.build(request(OK))
+    crashed = worker.build(request(CRASH))
+    assert isinstance(crashed, BuildFailure)
+    assert crashed.measurement.outcome is Outcome.BUILD_ERROR
+    assert "SIGSEGV" in crashed.measurement.detail
+    assert isinstance(worker.build(request(OK)), Artifact)  # the new child is given the task again
+
+
+def test_a_hanging_build_is_killed_at_its_deadline(worker: BuildWorker) -> None:
+    worker.build(request(OK))
+    pid = worker.pid
+    assert pid is not None
+    hung = worker.build(request(HANG, timeout_secs=0.2))
+    assert isinstance(hung, BuildFailure)
+    assert hung.measurement.outcome is Outcome.BUILD_TIMEOUT
+    assert not running(pid)
+    assert isinstance(worker.build(request(OK)), Artifact)
+
+
+def test_an_exception_is_a_failure_with_its_last_line(worker: BuildWorker) -> None:
+    failed = worker.build(request(ERROR))
+    assert isinstance(failed, BuildFailure)
+    assert failed.measurement.outcome is Outcome.BUILD_ERROR
+    assert failed.measurement.detail == "ValueError: the reason"
+
+
+def test_what_the_user_can_mend_is_raised(worker: BuildWorker) -> None:
+    with pytest.raises(UserError) as caught:
+        worker.build(request(USER_ERROR))
+    assert (caught.value.problem, caught.value.next_step) == ("no linker", "install one")
+
+
+def test_a_child_that_grows_is_replaced(stand_in: str) -> None:
+    with BuildWorker(module=stand_in, recycle_bytes=80 << 20) as worker:
+        small = worker.build(request(OK))
+        grown = worker.build(request(GROW))
+        after = worker.build(request(OK))
+    assert isinstance(small, Artifact)
+    assert isinstance(grown, Artifact)
+    assert isinstance(after, Artifact)
+    assert small.trace == grown.trace != after.trace
+
+
+def test_a_child_is_replaced_after_so_many_builds(stand_in: str) -> None:
+    with BuildWorker(module=stand_in, recycle_builds=2) as worker:
+        built = [worker.build(request(OK)) for _ in range(5)]
+    pids = [one.trace for one in built if isinstance(one, Artifact)]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("how", [HOARD, ABORT])
+def test_a_build_beyond_the_memory_limit_fails_alone(stand_in: str, how: int) -> None:
+    with BuildWorker(module=stand_in, memory_limit_bytes=400 << 20) as worker:
+        before = worker.build(request(OK))
+        failed = worker.build(request(how))
+        after = worker.build(request(OK))
+    assert isinstance(failed, BuildFailure)
+    assert failed.measurement.outcome is Outcome.BUILD_ERROR
+    assert "needed more than 400 MiB of memory" in failed.measurement.detail
+    assert isinstance(before, Artifact)
+    assert isinstance(after, Artifact)
+    assert before.trace != after.trace  # what is left of a process without memory is not trusted
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "workers", "limit_gib"), [(24, 2, 6), (24, 1, 8), (64, 2, 8), (16, 8, 1), (8, 16, 1)]
+)
+def test_workers_share_half_of_the_memory(total_gib: int, workers: int, limit_gib: int) -> None:
+    assert memory_limit(total_gib << 30, workers) == limit_gib << 30
+
+
+def test_what_was_built_before_is_not_built_again(stand_in: str, tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts"
+    with BuildWorker(module=stand_in, artifacts=folder) as worker:
+        first = worker.build(request(OK))
+        failed = worker.build(request(ERROR))
+    with BuildWorker(module=stand_in, artifacts=folder) as worker:
+        again = worker.build(request(OK))
+        assert worker.pid is None  # nothing had to be started
+        other = worker.build(request(OK, "conv"))
+        assert isinstance(worker.build(request(ERROR)), BuildFailure)
+    assert isinstance(first, Artifact)
+    assert isinstance(failed, BuildFailure)
+    assert again == first
+    assert isinstance(other, Artifact)
+    assert other.library == b"conv"
+
+
+def test_a_child_killed_between_builds_is_replaced(worker: BuildWorker) -> None:
+    worker.build(request(OK))
+    pid = worker.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not running(pid), "the child is dead")
+    assert isinstance(worker.build(request(OK)), Artifact)
+
+
+def test_calls_from_threads_queue(worker: BuildWorker) -> None:
+    results: list[object] = []
+    threads = [threading.Thread(target=lambda: results.append(worker.build(request(OK)))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(results) == 8
+    assert all(isinstance(result, Artifact) for result in results)
+
+
+def test_close_in_the_middle_of_a_build(worker: BuildWorker) -> None:
+    worker.build(request(OK))
+    errors: list[BaseException] = []
+    building = threading.Event()
+
+    def build() -> None:
+        building.set()
+        try:
+            worker.build(request(HANG, timeout_secs=60))
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    building.wait(10)
+    worker.close()
+    thread.join(20)
+    assert "closed" in str(errors[0])
+    with pytest.raises(RuntimeError, match="closed"):
+        worker.build(request(OK))
+
+
+def test_a_child_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_worker.py").write_text("raise ImportError('no such library')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with (
+        BuildWorker(module="broken_worker") as worker,
+        pytest.raises(BuilderStartError, match="exited with code 1; ImportError: no such library"),
+    ):
+        worker.build(request(OK))
+
+
+def test_the_child_dies_with_a_killed_parent(stand_in: str) -> None:
+    code = f"""
+import sys
+from devices.builds.builder import BuildWorker
+worker = BuildWorker(module={stand_in!r})
+worker.start()
+print(worker.pid, flush=True)
+sys.stdin.readline()
+"""
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ["PYTHONPATH"]])
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert running(pid)
+        parent.kill()
+        wait_until(lambda: not running(pid), "the build process ended with its parent")
+
+
+@pytest.fixture(scope="module")
+def real_worker() -> Iterator[BuildWorker]:
+    with BuildWorker() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def matmul_task() -> Task:
+    import tvm
+    from tvm import te
+
+    from devices.targets import resolve_target
+
+    a = te.placeholder((64, 48), name="A")
+    b = te.placeholder((48, 32), name="B")
+    k = te.reduce_axis((0, 48), name="k")
+    c = te.compute((64, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
+    module = tvm.ir.save_json(tvm.IRModule({"main": function}))
+    return Task(
+        Workload("matmul64", "matmul", 2.0 * 64 * 48 * 32, module), DeviceClass("cpu", resolve_target("native"))
+    )
+
+
+def test_builds_the_unscheduled_program_for_real(real_worker: BuildWorker, matmul_task: Task, tmp_path: Path) -> None:
+    import numpy as np
+    import tvm
+
+    built = real_worker.build(BuildRequest(matmul_task, None, 120))
+    assert isinstance(built, Artifact), built
+    assert [spec.shape for spec in built.args] == [(64, 48), (48, 32), (64, 32)]
+    assert (built.outputs, built.packed, built.trace) == ((2,), (), "")
+    path = tmp_path / "kernel.so"
+    path.write_bytes(built.library)
+    a, b = np.random.default_rng(0).random((64, 48), np.float32), np.ones((48, 32), np.float32)
+    tensors = [tvm.runtime.tensor(x) for x in (a, b, np.zeros((64, 32), np.float32))]
+    tvm.runtime.load_module(str(path))["main"](*tensors)
+    np.testing.assert_allclose(tensors[2].numpy(), a @ b, rtol=1e-4)
+
+
+def test_an_unknown_sketch_is_a_failure_of_the_candidate(real_worker: BuildWorker, matmul_task: Task) -> None:
+    failed = real_worker.build(BuildRequest(matmul_task, Candidate(matmul_task.id, 0, "none", (1,)), 120))
+    assert isinstance(failed, BuildFailure)
+    assert failed.measurement.outcome is Outcome.BUILD_ERROR
+    assert "no sketch" in failed.measurement.detail

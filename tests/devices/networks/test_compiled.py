@@ -1,0 +1,358 @@
+"""Compiling a network with traces, and loading the folder again."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.schedule import Trace
+
+from devices.builds.executables import Executable, build, kernel_calls
+from devices.networks.compiled import (
+    compile_network,
+    load,
+    measure_untuned_secs,
+    scheduled_module,
+    update_manifest,
+)
+from devices.networks.frontend import Model, load_model
+from devices.networks.loaded import NetworkInputError
+from devices.networks import compiled
+from devices.networks.lowering import Network, compare, import_network
+from devices.sketches.intrinsics import load_intrinsics
+from devices.sketches.spaces import parse_module
+from devices.targets import parse_target, resolve_target
+from examples import networks
+from fleet_tune.domain import DeviceClass, Task
+from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU = DeviceClass("cpu", resolve_target("native", 2))
+
+
+def random_trace(task: Task, seed: int) -> str:
+    """A random schedule of MetaSchedule's own space, with all its post-processors (RewriteLayout among them)."""
+    load_intrinsics(CPU.target)
+    module = parse_module(task.workload.module)
+    context = ms.TuneContext(
+        module, target=parse_target(CPU.target), space_generator="post-order-apply", rand_state=seed
+    )
+    space = context.generate_design_space()[0]
+    for attempt in range(seed, seed + 50):
+        schedule = Schedule(module, seed=attempt, debug_mask="none")
+        Trace(space.trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
+        schedule.enter_postproc()
+        if all(postproc.apply(schedule) for postproc in context.space_generator.postprocs):
+            return json.dumps(plain(schedule.trace.as_json()))
+    raise AssertionError(f"no valid schedule of {task.workload.name}")
+
+
+def plain(value: Any) -> Any:
+    """TVM's containers as Python values."""
+    if isinstance(value, str):
+        return str(value)
+    if hasattr(value, "items"):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    return plain(value.value) if hasattr(value, "value") else [plain(item) for item in value]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model((networks.small_cnn()[0], networks.small_cnn()[1]))
+
+
+@pytest.fixture(scope="module")
+def network(model: Model) -> Network:
+    return import_network(model, CPU)
+
+
+@pytest.fixture(scope="module")
+def best(network: Network) -> dict[str, str | None]:
+    """A trace for every task but the last: that one stays unscheduled."""
+    traces: dict[str, str | None] = {
+        task.id: random_trace(task, seed) for seed, task in enumerate(network.tasks[:-1], 1)
+    }
+    return {**traces, network.tasks[-1].id: None}
+
+
+@pytest.fixture(scope="module")
+def folder(network: Network, best: dict[str, str | None], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    task = network.tasks[1]
+    extra = {"threads": 2, "tasks": {task.id: {"best_secs": 1e-4, "rule": "multi-level-tiling"}}}
+    return compile_network(network, best, tmp_path_factory.mktemp("out") / "cpu", extra)
+
+
+def copy(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def test_the_tuned_network_agrees_with_torch(folder: Path, model: Model) -> None:
+    output = load(folder)(*model.example_inputs)
+    assert compare((output,), model.reference())[1] < 1e-5
+
+
+def packing_calls(executable: Executable) -> list[str]:
+    """Kernels that ``main`` runs on parameters alone: work that should have been done at compile time."""
+    main = executable.lowered["main"]
+    parameters = set(main.params[len(main.params) - len(executable.parameters) :])
+    return [
+        call.args[0].name_hint
+        for call in kernel_calls(main)
+        if len(call.args[1].fields) and all(x in parameters for x in call.args[1].fields)
+    ]
+
+
+def test_weights_are_packed_at_compile_time(network: Network, best: dict[str, str | None]) -> None:
+    executable = build(scheduled_module(network, best), CPU.target)
+    assert packing_calls(executable) == []
+    # MetaSchedule's tiles of a 3x3x16x32 weight have more than four dimensions.
+    assert max(array.ndim for array in executable.parameters) > 4
+    weights = sum(array.size for array in executable.parameters)
+    assert weights == sum(array.size for array in build(network.module, CPU.target).parameters)
+
+
+def test_numbers_change_with_the_input(folder: Path) -> None:
+    module, (example,) = networks.small_cnn()
+    loaded = load(folder)
+    for seed in range(3):
+        image = torch.randn(example.shape, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            np.testing.assert_allclose(loaded(image.numpy()), module(image).numpy(), atol=1e-5)
+
+
+def test_torch_in_torch_out(folder: Path, model: Model) -> None:
+    loaded = load(folder)
+    image = torch.from_numpy(model.example_inputs[0])
+    output = loaded(image)
+    assert isinstance(output, torch.Tensor)
+    np.testing.assert_array_equal(output.numpy(), loaded(model.example_inputs[0]))
+    # Neither contiguous nor aligned.
+    wide = torch.zeros(1, 3, 32, 33)
+    wide[..., 1:] = image
+    np.testing.assert_array_equal(loaded(wide[..., 1:]).numpy(), output.numpy())
+
+
+def test_the_manifest(folder: Path, network: Network, model: Model, best: dict[str, str | None]) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["schema"], manifest["model"], manifest["threads"]) == (1, "_SmallCnn", 2)
+    assert manifest["model_fingerprint"] == model.fingerprint
+    assert manifest["target"] == json.loads(CPU.target)
+    assert manifest["inputs"] == [{"name": "x", "shape": [1, 3, 32, 32], "dtype": "float32"}]
+    assert manifest["outputs"] == [{"shape": [1, 10], "dtype": "float32"}]
+    assert set(manifest["versions"]) == {"fleet_tune", "tvm"}
+    tuned, untuned = manifest["tasks"][1], manifest["tasks"][-1]
+    assert (tuned["hash"], tuned["weight"], tuned["rule"]) == (network.tasks[1].workload.hash, 1, "multi-level-tiling")
+    assert tuned["gflops"] == pytest.approx(network.tasks[1].workload.flop / 1e-4 / 1e9)
+    assert tuned["trace"] == json.loads(best[network.tasks[1].id] or "")
+    assert (untuned["rule"], untuned["trace"], untuned["best_secs"]) == ("unscheduled", None, None)
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "network.so", "params.safetensors"]
+
+
+def test_the_same_network_is_not_compiled_again(
+    folder: Path, tmp_path: Path, network: Network, best: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(folder, tmp_path / "out"))
+    before = (out / "network.so").stat().st_mtime_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(compiled, "build", lambda *_: pytest.fail("built again"))
+        compile_network(network, best, out, {"note": "new"})
+    assert (out / "network.so").stat().st_mtime_ns == before
+    assert load(out).manifest["note"] == "new"
+    compile_network(network, dict.fromkeys(best), out)  # other schedules
+    assert (out / "network.so").read_bytes() != (folder / "network.so").read_bytes()
+    (out / "network.so").write_bytes(b"damaged")
+    compile_network(network, dict.fromkeys(best), out)
+    load(out)
+
+
+def test_measured_figures_are_added(folder: Path, tmp_path: Path) -> None:
+    copied = copy(folder, tmp_path)
+    update_manifest(copied, {"tuned_secs": 0.5})
+    assert load(copied).manifest["tuned_secs"] == 0.5
+
+
+def test_latency_is_measured(folder: Path, network: Network, model: Model) -> None:
+    assert 0 < load(folder).measure_secs(model.example_inputs, repeats=3) < 1
+    assert 0 < measure_untuned_secs(network, model, threads=2, budget_secs=0.2) < 10
+
+
+def test_several_outputs_and_external_kernels(tmp_path: Path) -> None:
+    class TopK(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, shift: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            values, indices = torch.topk(torch.tanh(self.dense(x)).reshape(4, 4) + shift, 2)
+            return values, indices
+
+    torch.manual_seed(1)
+    inputs = (torch.randn(2, 8), torch.tensor(0.5))
+    model = load_model((TopK(), inputs))
+    network = import_network(model, CPU)
+    best = {task.id: random_trace(task, 1) for task in network.tasks if "matmul" in task.workload.name}
+    outputs = load(compile_network(network, best, tmp_path / "out"))(*inputs)
+    assert [output.dtype for output in outputs] == [torch.float32, torch.int64]
+    np.testing.assert_allclose(outputs[0].numpy(), model.reference()[0], atol=1e-6)
+    np.testing.assert_array_equal(outputs[1].numpy(), model.reference()[1])
+
+
+def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(256, 256))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x @ self.weight) @ self.weight
+
+    network = import_network(load_model((Tied(), (torch.randn(1, 256),))), CPU)
+    folder = compile_network(network, {}, tmp_path / "out")
+    assert (folder / "params.safetensors").stat().st_size < 1.5 * 256 * 256 * 4
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_the_threads_of_the_manifest_are_used_in_every_thread(folder: Path, tmp_path: Path, wanted: int) -> None:
+    copied = copy(folder, tmp_path)
+    update_manifest(copied, {"threads": wanted})
+    code = f"""
+import threading, tvm_ffi, numpy as np
+from devices.networks.compiled import load
+network, threads = load({str(copied)!r}), tvm_ffi.get_global_func("runtime.NumThreads")
+def run():
+    network(np.zeros((1, 3, 32, 32), "float32"))
+    print(threads())
+run()
+other = threading.Thread(target=run)
+other.start()
+other.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(wanted)] * 2
+
+
+def test_calls_from_several_threads(folder: Path, model: Model) -> None:
+    loaded = load(folder)
+    images = [np.full_like(model.example_inputs[0], at) for at in range(4)]
+    expected = [loaded(image) for image in images]
+    found: dict[int, Any] = {}
+
+    def run(at: int) -> None:
+        for _ in range(10):
+            found[at] = loaded(images[at])
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for at, want in enumerate(expected):
+        np.testing.assert_array_equal(found[at], want)
+
+
+def test_loading_needs_no_torch(folder: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import numpy as np\nfrom devices.networks.compiled import load\n"
+        f"print(load({str(folder)!r})(np.zeros((1, 3, 32, 32), 'float32')).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(1, 10)"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named"),
+    [
+        ((), "0 inputs given"),
+        ((np.zeros((1, 3, 32, 32), "float32"),) * 2, "2 inputs given"),
+        ((np.zeros((2, 3, 32, 32), "float32"),), r"'x' is float32\[2, 3, 32, 32\]"),
+        ((np.zeros((1, 3, 32, 32)),), "'x' is float64"),
+        (([[1.0]],), "'x' is a list"),
+    ],
+)
+def test_wrong_inputs_are_named(folder: Path, inputs: tuple[Any, ...], named: str) -> None:
+    with pytest.raises(NetworkInputError, match=named):
+        load(folder)(*inputs)
+
+
+def _remove(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _overwrite(name: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (shutil.rmtree, "no such folder"),
+        (_remove("manifest.json"), "no compiled network"),
+        (_remove("network.so"), "network.so"),
+        (_remove("params.safetensors"), "params.safetensors"),
+        (_overwrite("manifest.json", "{"), "manifest.json is damaged"),
+        (_overwrite("manifest.json", "[]"), "manifest.json is damaged"),
+        (_overwrite("manifest.json", '{"schema": 1}'), "manifest.json is damaged"),
+        (_overwrite("manifest.json", '{"schema": 99}'), "schema 99"),
+        (_overwrite("network.so", "no library"), "network.so is damaged"),
+        (_overwrite("params.safetensors", "no tensors"), "params.safetensors is damaged"),
+    ],
+)
+def test_damaged_folders(folder: Path, tmp_path: Path, damage: Callable[[Path], object], named: str) -> None:
+    copied = copy(folder, tmp_path)
+    damage(copied)
+    with pytest.raises(OutputFolderError, match=named) as caught:
+        load(copied)
+    assert caught.value.next_step
+
+
+def test_a_network_for_another_processor_is_refused(folder: Path, tmp_path: Path) -> None:
+    copied = copy(folder, tmp_path)
+    update_manifest(copied, {"target": {"kind": "llvm", "mtriple": "riscv64-linux-gnu", "num-cores": 2}})
+    with pytest.raises(OutputFolderError, match="another kind of processor"):
+        load(copied)
+
+
+def test_a_network_for_cuda_is_built_without_a_gpu(model: Model) -> None:
+    target = resolve_target({"kind": "cuda", "arch": "sm_87"})
+    executable = build(import_network(model, DeviceClass("gpu", target)).module, target)
+    # Library, executable, device code.
+    assert executable.module.imports[0].imports
+    assert packing_calls(executable) == []
+
+
+def test_a_trace_that_does_not_fit_its_task_is_named(network: Network, best: dict[str, str | None]) -> None:
+    first, second = network.tasks[:2]
+    with pytest.raises(RecordStoreError, match=first.workload.name):
+        scheduled_module(network, {first.id: best[second.id]})
+
+
+def test_a_full_disk(network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(compiled.os, "fsync", full)
+    with pytest.raises(DiskFullError, match="no space left"):
+        compile_network(network, {}, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made(network: Network, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputFolderError, match="cannot be written"):
+        compile_network(network, {}, tmp_path / "file")

@@ -1,0 +1,362 @@
+"""From models to tasks: numbers agree with the framework, tasks are what they should be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from tvm import te
+
+from devices.builds.executables import tensor_specs
+from devices.networks.frontend import Model, load_model
+from devices.networks.lowering import Network, check_network, compare, import_network, workload_hash
+from devices.protocol import TensorSpec
+from devices.targets import resolve_target
+from examples import networks
+from fleet_tune.domain import DeviceClass
+from fleet_tune.errors import ModelError, UnsupportedModelError
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU = DeviceClass("cpu", resolve_target("native", 2))
+
+
+def imported(module: nn.Module, *inputs: torch.Tensor) -> tuple[Network, Model]:
+    model = load_model((module.eval(), inputs))
+    return import_network(model, CPU), model
+
+
+def names(network: Network) -> list[str]:
+    """Names of the tasks without their shapes."""
+    return [task.workload.name.split(" ")[0] for task in network.tasks]
+
+
+def agrees(network: Network, model: Model) -> None:
+    absolute, relative = check_network(network, model)
+    assert absolute < 1e-4
+    assert relative < 1e-5
+
+
+class SmallTransformer(nn.Module):
+    """Embedding, one attention layer, feed-forward: two heads over eight tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(50, 16), nn.LayerNorm(16)
+        self.project, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.widen, self.narrow = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.table(ids))
+        q, k, v = (part.view(1, 8, 2, 8).transpose(1, 2) for part in self.project(x).split(16, dim=-1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, 8, 16)
+        x = x + self.out(mixed)
+        return x + self.narrow(nn.functional.gelu(self.widen(x)))  # type: ignore[no-any-return]
+
+
+def test_small_cnn_folds_batch_norm_and_fuses() -> None:
+    network, model = imported(*_flat(networks.small_cnn()))
+    agrees(network, model)
+    assert names(network) == [
+        "transpose", "conv2d_add_relu", "conv2d_add_relu", "conv2d_add_relu", "mean", "matmul_add"
+    ]  # fmt: skip
+    # 2 x 32 x 32 x 16 x 3 x 3 x 3 multiplications and additions; bias and ReLU on 32 x 32 x 16 elements.
+    assert network.tasks[1].workload.flop == 2 * 32 * 32 * 16 * 27 + 2 * 32 * 32 * 16
+
+
+def _flat(example: tuple[nn.Module, tuple[torch.Tensor, ...]]) -> tuple[nn.Module, *tuple[torch.Tensor, ...]]:
+    return (example[0], *example[1])
+
+
+def test_mlp() -> None:
+    network, model = imported(*_flat(networks.mlp()))
+    agrees(network, model)
+    assert names(network) == ["matmul_add_relu", "matmul_add_relu", "matmul_add"]
+    assert network.inputs[0][0] == "x"
+    assert (network.inputs[0][1].shape, network.outputs[0].shape) == ((4, 64), (4, 16))
+
+
+def test_transformer() -> None:
+    torch.manual_seed(3)
+    network, model = imported(SmallTransformer(), torch.randint(0, 50, (1, 8)))
+    agrees(network, model)
+    assert {"softmax", "layer_norm", "matmul_add_gelu", "matmul_add_add"} <= set(names(network))
+
+
+def test_resnet18_has_one_task_for_each_distinct_convolution() -> None:
+    model = load_model(f"{ROOT / 'examples' / 'networks.py'}:resnet18")
+    network = import_network(model, CPU)
+    convolutions = [task for task in network.tasks if task.workload.name.startswith("conv2d")]
+    assert sum(task.weight for task in convolutions) == 20
+    # Basic blocks: 3x3 with and without residual for each of four widths, two of them with stride; a shortcut each.
+    assert len(convolutions) == 15
+    assert {task.weight for task in convolutions if "56x56x64" in task.workload.name} == {2}
+    # 1.8 GMAC, as the literature has it.
+    assert sum(t.weight * t.workload.flop for t in network.tasks) == pytest.approx(3.64e9, rel=0.01)
+
+
+def test_identical_layers_are_one_task() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(4)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)  # type: ignore[no-any-return]
+
+    network, model = imported(Deep(), torch.randn(2, 16))
+    assert [(task.workload.name, task.weight) for task in network.tasks] == [("matmul_add_relu 2x16", 4)]
+    agrees(network, model)
+
+
+def test_equal_names_are_told_apart() -> None:
+    network, _ = imported(*_flat(networks.mlp()))
+    shown = [task.workload.name for task in network.tasks]
+    assert shown == ["matmul_add_relu 4x128", "matmul_add_relu 4x128#2", "matmul_add 4x16"]
+
+
+def test_depthwise_and_relu6_stay_in_one_layout() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 1), nn.ReLU6(), nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.BatchNorm2d(8), nn.ReLU6(),
+        nn.Conv2d(8, 4, 1), nn.Hardswish(), nn.Conv2d(4, 4, 3), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )  # fmt: skip
+    network, model = imported(module, torch.randn(1, 3, 12, 12))
+    agrees(network, model)
+    assert sum("transpose" in name for name in names(network)) == 1  # of the input
+
+
+def test_operators_between_convolutions_in_either_layout() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Softplus(), nn.Conv2d(8, 8, 1), nn.InstanceNorm2d(8), nn.GELU(),
+        nn.Upsample(scale_factor=2), nn.Conv2d(8, 8, 3, groups=2), nn.AvgPool2d(2), nn.PReLU(), nn.Conv2d(8, 16, 1),
+        nn.PixelShuffle(2), nn.Conv2d(4, 4, 3, dilation=2), nn.AdaptiveAvgPool2d(2), nn.Softmax(1), nn.ZeroPad2d(1),
+    )  # fmt: skip
+    agrees(*imported(module, torch.randn(1, 3, 10, 10)))
+
+
+def test_attention_has_no_guard_against_rows_of_minus_infinity() -> None:
+    torch.manual_seed(3)
+    network, _ = imported(SmallTransformer(), torch.randint(0, 50, (1, 8)))
+    assert "matmul_multiply" in names(network)
+    assert not any("equal" in name or "where" in name for name in names(network))
+
+
+def test_causal_and_masked_attention() -> None:
+    class Attention(nn.Module):
+        def forward(self, q: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            attend = nn.functional.scaled_dot_product_attention
+            return attend(q, q, q, is_causal=True), attend(q, q, q, attn_mask=mask)
+
+    mask = torch.ones(4, 4, dtype=torch.bool).triu()
+    agrees(*imported(Attention(), torch.randn(1, 2, 4, 8), mask))
+
+
+def test_a_convolution_that_is_read_twice_is_not_folded() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.conv(x)
+            return self.norm(y) + y.mean((2, 3), keepdim=True)  # type: ignore[no-any-return]
+
+    network, model = imported(Shared(), torch.randn(1, 3, 8, 8))
+    agrees(network, model)
+    assert sum(task.weight for task in network.tasks if "conv2d" in task.workload.name) == 1
+
+
+def test_pools_padding_and_concatenation() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.three = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 6, 3, padding=1)
+            self.up = nn.ConvTranspose2d(10, 3, 2, stride=2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = nn.functional.max_pool2d(nn.functional.pad(x, (0, 1, 0, 1)), 3, 2)
+            return self.up(torch.cat([self.one(x), torch.sigmoid(self.three(x))], 1))  # type: ignore[no-any-return]
+
+    agrees(*imported(Branches(), torch.randn(1, 4, 14, 14)))
+
+
+def test_kernels_of_external_code_stay_out_of_the_tasks() -> None:
+    class TopK(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            values, indices = torch.topk(torch.relu(x) * 2, 3)
+            return values, indices
+
+    network, model = imported(TopK(), torch.tensor([[1.0, 5.0, 3.0, 4.0, -2.0]]))
+    agrees(network, model)
+    assert "topk" not in " ".join(names(network))
+
+
+def test_an_index_out_of_range_does_not_crash() -> None:
+    from devices.builds.executables import compile_host
+
+    network, _ = imported(nn.Embedding(5, 3), torch.tensor([1, 2]))
+    run = compile_host(network.module)
+    np.testing.assert_array_equal(run(np.array([4, 9]))[0][0], run(np.array([4, 9]))[0][1])
+
+
+def test_an_onnx_network(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(generator.uniform(0.1, 0.5, shape).astype("float32"), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"], epsilon=1e-3),
+        helper.make_node("Clip", ["n", "low", "high"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Gemm", ["f", "d", "e"], ["y"], transB=1),
+    ]
+    weights = [weight("w", 8, 3, 3, 3), *(weight(n, 8) for n in "bstmv"), weight("d", 5, 8), weight("e", 5)]
+    weights += [numpy_helper.from_array(np.float32(v), n) for n, v in (("low", 0), ("high", 6))]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        weights,
+    )
+    file = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(file))
+    model = load_model(file)
+    network = import_network(model, CPU)
+    agrees(network, model)
+    assert names(network)[:2] == ["transpose", "conv2d_add_maximum_minimum"]
+
+
+def test_constant_weights_may_be_laid_out_freely() -> None:
+    network, _ = imported(*_flat(networks.mlp()))
+    function = tvm.ir.load_json(network.tasks[0].workload.module)["main"]
+    assert [int(index) for index in function.attrs["layout_free_buffers"]] == [1, 2]
+    assert function.attrs["global_symbol"] == "main"
+
+
+def test_a_network_for_cuda_is_lowered_without_a_gpu() -> None:
+    model = load_model((networks.small_cnn()[0], networks.small_cnn()[1]))
+    network = import_network(model, DeviceClass("gpu", resolve_target({"kind": "cuda", "arch": "sm_87"})))
+    agrees(network, model)
+    assert "conv2d_add_relu" in names(network)
+
+
+def kernel(name: str, inner: str, extent: int = 16) -> tvm.tirx.PrimFunc:
+    a = te.placeholder((extent, extent), name=f"{inner}_left")
+    out = te.compute((extent, extent), lambda i, j: te.exp(a[i, j]) * 2.0, name=f"{inner}_out")
+    return te.create_prim_func([a, out]).with_attr("global_symbol", name)
+
+
+def test_the_hash_is_of_the_computation_and_not_of_names() -> None:
+    assert workload_hash(kernel("main", "x")) == workload_hash(kernel("main", "y"))
+    assert workload_hash(kernel("main", "x")) != workload_hash(kernel("main", "x", extent=32))
+
+
+def test_hashes_are_equal_in_every_process() -> None:
+    code = """
+from devices.networks.frontend import load_model
+from devices.networks.lowering import import_network
+from devices.targets import resolve_target
+from fleet_tune.domain import DeviceClass
+network = import_network(load_model("examples/networks.py:small_cnn"), DeviceClass("cpu", resolve_target("native", 2)))
+print(*(task.workload.hash for task in network.tasks))
+"""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True,
+            env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
+        ).stdout.split()
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    network, _ = imported(*_flat(networks.small_cnn()))
+    assert runs[0] == runs[1] == [task.workload.hash for task in network.tasks]
+
+
+def test_an_operator_that_cannot_be_lowered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model((nn.ReLU(), (torch.ones(2),)))
+    monkeypatch.setattr("tvm.relax.transform.LegalizeOps", lambda: tvm.transform.Sequential([]))
+    with pytest.raises(UnsupportedModelError, match=r"nn\.relu"):
+        import_network(model, CPU)
+
+
+def test_a_network_that_disagrees_is_refused() -> None:
+    network, _ = imported(nn.Linear(3, 2), torch.ones(1, 3))
+    with pytest.raises(ModelError, match="disagrees"):
+        check_network(network, load_model((nn.Linear(3, 2), (torch.ones(1, 3),))))
+
+
+def test_errors_are_relative_to_the_largest_value() -> None:
+    assert compare((np.array([1.0, 4.5]),), (np.array([1.0, 5.0]),)) == (0.5, 0.1)
+    assert compare((np.array([0.25]),), (np.array([0.0]),)) == (0.25, 0.25)
+    assert compare((np.zeros(2),), (np.zeros(3),))[0] == float("inf")
+    assert compare((np.array([np.nan]),), (np.array([1.0]),))[1] == float("inf")
+    assert compare((np.zeros(2),), ())[0] == float("inf")
+
+
+def default_onnx(
+    path: Path, nodes: list[onnx.NodeProto], output: onnx.ValueInfoProto, *shapes: tuple[int, ...]
+) -> Path:
+    """A model of the newest versions of format and operators that the installed onnx writes; the image is 1x3x8x8 and
+    the weights, of ``shapes``, are called w0, w1, ..."""
+    generator = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(generator.uniform(-0.5, 0.5, shape).astype("float32"), f"w{index}")
+        for index, shape in enumerate(shapes)
+    ]
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 8, 8])
+    onnx.save(helper.make_model(helper.make_graph(nodes, "net", [image], [output], weights)), str(path))
+    return path
+
+
+def test_an_onnx_file_of_the_newest_version(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime may not know that version yet; then ONNX's own evaluator judges."""
+    nodes = [
+        helper.make_node("Conv", ["image", "w0", "w1"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"]),
+        helper.make_node("Gemm", ["f", "w2", "w3"], ["y"], transB=1),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])
+    model = load_model(default_onnx(tmp_path / "net.onnx", nodes, output, (8, 3, 3, 3), (8,), (5, 512), (5,)))
+    assert [array.shape for array in model.reference()] == [(1, 5)]
+    network = import_network(model, CPU)
+    assert [name for name in names(network) if "conv2d" in name]
+    agrees(network, model)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("operator", "rank"), [("NonZero", 4), ("Unique", 1)])
+@pytest.mark.parametrize("inside", [False, True])
+def test_shapes_that_depend_on_data_are_refused(tmp_path: Path, operator: str, rank: int, inside: bool) -> None:
+    kind = TensorProto.INT64 if operator == "NonZero" else TensorProto.FLOAT
+    nodes = [helper.make_node("Relu", ["image"], ["r"]), helper.make_node(operator, ["r"], ["found"])]
+    extents: list[int | str] = [4, "n"] if rank == 4 else ["n"]
+    output = helper.make_tensor_value_info("found", kind, extents)
+    if inside:
+        nodes.append(helper.make_node("ReduceSum", ["found"], ["y"], keepdims=0))
+        output = helper.make_tensor_value_info("y", kind, [])
+    model = load_model(default_onnx(tmp_path / "net.onnx", nodes, output))
+    with pytest.raises(UnsupportedModelError, match=f"operator {operator.lower()} gives .* depends on data") as refused:
+        import_network(model, CPU)
+    assert "leave what depends on the data" in refused.value.next_step
+
+
+def test_tensors_without_a_fixed_shape_have_no_specification() -> None:
+    unknown = tvm.relax.TensorType(dtype="float32", ndim=2)
+    symbolic = tvm.relax.TensorType((tvm.tirx.Var("n", "int64"), 3), "float32")
+    fixed = tvm.relax.TensorType((2, 3), "float32")
+    assert tensor_specs([tvm.relax.TupleType([fixed])]) == (TensorSpec((2, 3), "float32"),)
+    for kind in (unknown, symbolic, tvm.relax.TupleType([fixed, symbolic])):
+        with pytest.raises(UnsupportedModelError, match="without a fixed shape"):
+            tensor_specs([kind])

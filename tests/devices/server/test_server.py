@@ -1,0 +1,219 @@
+"""The device server as a process: starting, stopping, dying with its owner, speaking TVM's protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from devices.client.rpc_device import RpcDevice
+from devices.client.session import RpcSession, SessionLostError
+from devices.host.machine import cache_sizes, cpu_model, describe, parse_size
+from devices.protocol import Artifact, MeasureRequest
+from devices.server.server import DeviceServer, ServerAddressError
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.domain import StopRule
+
+ROOT = Path(__file__).parents[3]
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 60.0) -> None:
+    deadline = time.monotonic() + deadline_secs
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
+        threading.Event().wait(0.01)
+
+
+def connects(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=30).close()
+    except OSError:
+        return False
+    return True
+
+
+def spawn(code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_any_tvm_client_is_served(server: DeviceServer) -> None:
+    from tvm import rpc
+
+    session = rpc.connect("127.0.0.1", server.port)
+    assert session.get_function("runtime.NumThreads")() == 2
+    assert session.cpu(0).exist
+
+
+def test_a_client_that_says_nothing_does_not_block_the_next_one(server: DeviceServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)):
+        session = RpcSession("127.0.0.1", server.port, timeout_secs=20)
+        assert session.ours
+        session.close()
+
+
+def test_strangers_are_turned_away(server: DeviceServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as other:
+        name = b"client:another-key"
+        other.sendall(struct.pack("<ii", 0xFF271, len(name)) + name)
+        assert other.recv(4) == struct.pack("<i", 0xFF273)
+    RpcSession("127.0.0.1", server.port, timeout_secs=20).close()
+
+
+def test_a_session_that_expires_is_ended(server: DeviceServer) -> None:
+    from tvm import rpc
+
+    session = rpc.connect("127.0.0.1", server.port, session_timeout=0.3)
+    wait_until(lambda: not psutil.Process(server.child_pid).children(), "the session's process is gone")
+    with pytest.raises(Exception, match=r"RPC|socket|closed|recv"):
+        session.get_function("runtime.NumThreads")
+
+
+def test_a_deadline_cuts_a_call_that_blocks(server: DeviceServer) -> None:
+    session = RpcSession("127.0.0.1", server.port, timeout_secs=20)
+    (process,) = psutil.Process(server.child_pid).children()
+    process.suspend()
+    with pytest.raises(SessionLostError, match=r"no answer within 0\.2 s"), session.deadline(0.2):
+        session.function("fleet_tune.describe")()
+    process.resume()
+    wait_until(lambda: not process.is_running(), "the session's process ended")
+    session.close()
+
+
+def test_an_error_of_a_call_leaves_the_session_good(server: DeviceServer) -> None:
+    session = RpcSession("127.0.0.1", server.port, timeout_secs=20)
+    with pytest.raises(Exception, match="no_such_file"), session.deadline(30):
+        session.download("no_such_file")
+    assert session.alive()
+    session.close()
+
+
+def test_a_taken_port_is_named(server: DeviceServer) -> None:
+    with pytest.raises(ServerAddressError, match=f"127.0.0.1:{server.port}"):
+        DeviceServer(port=server.port).start()
+
+
+def test_a_wrong_stopping_rule_is_found_before_the_start() -> None:
+    with pytest.raises(ImportError):
+        DeviceServer(decide="no_such_module:decide")
+
+
+def test_stop_leaves_nothing_behind() -> None:
+    server = DeviceServer(threads=1)
+    server.start()
+    session = RpcSession("127.0.0.1", server.port, timeout_secs=20)
+    port, folder = server.port, server.folder
+    processes = [psutil.Process(server.child_pid), *psutil.Process(server.child_pid).children()]
+    assert folder is not None
+    server.stop()
+    server.stop()
+    wait_until(lambda: not any(p.is_running() for p in processes), "all processes ended")
+    assert not folder.exists()
+    assert not connects(port)
+    session.close()
+
+
+def test_serve_announces_itself_and_ends_with_sigterm() -> None:
+    with spawn(
+        "from devices.server.server import serve; serve(port=0, threads=1, announce=lambda s: print(s, flush=True))"
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("device server ready on 127.0.0.1:")
+        assert line.endswith(" (1 threads)\n")
+        port = int(line.split(":")[1].split()[0])
+        session = RpcSession("127.0.0.1", port, timeout_secs=20)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        wait_until(lambda: not any(child.is_running() for child in children), "its processes ended")
+        session.close()
+
+
+def test_everything_dies_with_a_killed_owner() -> None:
+    code = """
+import sys
+from devices.server.server import DeviceServer
+server = DeviceServer(threads=1)
+server.start()
+print(server.port, server.folder, flush=True)
+sys.stdin.readline()
+"""
+    with spawn(code) as owner:
+        assert owner.stdout is not None
+        port_text, folder_text = owner.stdout.readline().split()
+        port, folder = int(port_text), Path(folder_text)
+        session = RpcSession("127.0.0.1", port, timeout_secs=20)
+        children = psutil.Process(owner.pid).children(recursive=True)
+        assert len(children) == 2
+        assert list(folder.iterdir())
+        owner.kill()
+        wait_until(lambda: not any(child.is_running() for child in children), "its processes ended")
+        wait_until(lambda: not folder.exists(), "its temporary files are removed")
+        assert not connects(port)
+        session.close()
+
+
+def test_sizes_of_sysfs() -> None:
+    assert (parse_size("48K"), parse_size("2M"), parse_size("512")) == (48 << 10, 2 << 20, 512)
+    with pytest.raises(ValueError, match="invalid literal"):
+        parse_size("K")
+
+
+def test_caches_and_model_are_read_from_the_kernels_files(tmp_path: Path) -> None:
+    for index, (kind, level, size) in enumerate([("Data", 1, "32K"), ("Instruction", 1, "64K"), ("Unified", 2, "1M")]):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        for name, text in (("type", kind), ("level", str(level)), ("size", size)):
+            (folder / name).write_text(text + "\n")
+    assert cache_sizes(tmp_path) == {"1": 32 << 10, "2": 1 << 20}
+    (tmp_path / "proc").mkdir()
+    cpuinfo = tmp_path / "proc/cpuinfo"
+    cpuinfo.write_text("processor : 0\nmodel name : A CPU @ 2 GHz\n\nprocessor : 1\nmodel name : other\n")
+    assert cpu_model(tmp_path) == "A CPU @ 2 GHz"
+    cpuinfo.write_text("processor : 0\nCPU implementer : 0x41\nCPU part : 0xd0b\n\nModel : A Board\n")
+    assert cpu_model(tmp_path) == "A Board"
+    cpuinfo.write_text("processor : 0\nCPU implementer : 0x41\nCPU part : 0xd0b\n")
+    assert cpu_model(tmp_path) == "CPU implementer 0x41 CPU part 0xd0b"
+
+
+def test_this_machine_describes_itself() -> None:
+    says = describe(environment={"TVM_NUM_THREADS": "3"})
+    assert says["threads"] == 3
+    assert says["cpu_model"]
+    assert says["tvm_version"].startswith("0.27")
+
+
+def test_the_stopping_rule_runs_beside_the_kernel(native_target: str, make_artifact: Callable[..., Artifact]) -> None:
+    rule = StopRule(micro_batch_secs=1e-4, min_batches=2, max_batches=50, max_cv=100.0, race_factor=2.0)
+    config = DeviceConfig(name="cpu", target=native_target, threads=2)
+    with DeviceServer(threads=2, decide="policies.measuring.stopping:decide") as server:
+        device = RpcDevice(config, "127.0.0.1", server.port)
+        device.add_reference(make_artifact("ok", reference=True))
+        converged = device.measure(MeasureRequest(make_artifact("ok"), math.inf, rule))
+        raced = device.measure(MeasureRequest(make_artifact("ok"), 1e-12, rule))
+        device.close()
+    assert (converged.stopped, len(converged.run_secs)) == ("converged", 2)
+    assert (raced.stopped, len(raced.run_secs)) == ("raced", 1)

@@ -1,0 +1,52 @@
+"""``tune --model`` and ``--offline-model``: which method they ask for, and that each model is named in the help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_tune import api
+from fleet_tune.cli import main as cli
+from fleet_tune.results import Plan
+from policies.search.methods import SEARCH_MODELS, preset
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Methods that a plan was asked for."""
+    methods: list[str] = []
+
+    def plan(model: str, *, method: str, **_: Any) -> Plan:
+        methods.append(method)
+        return Plan(model, method, {}, (), None, 600.0)
+
+    monkeypatch.setattr(api, "plan", plan)
+    return methods
+
+
+@pytest.mark.parametrize(
+    ("options", "method"),
+    [
+        ("", "fleet"),
+        ("--method autotvm --model tree-gru", "autotvm:tree-gru"),
+        ("--method pruner --offline-model", "pruner:offline"),
+        ("--method ansor --model mlp --offline-model", "ansor:mlp:offline"),
+    ],
+)
+def test_a_model_in_place_of_the_methods_own(planned: list[str], options: str, method: str) -> None:
+    assert cli.main(["tune", "net.onnx", "--dry-run", *options.split()]) == 0
+    assert planned == [method]
+    assert preset(method).name == method
+
+
+def test_the_help_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "--help"]) == 0
+    shown = "".join(capsys.readouterr().out.split())  # lines may be broken at hyphens
+    for name in SEARCH_MODELS:
+        assert name in shown
+
+
+def test_an_unknown_model_is_refused_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "net.onnx", "--dry-run", "--model", "oracle"]) == 2
+    assert "oracle" in capsys.readouterr().err

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fleet_tune.config.fleet_file import (
+    BuildConfig,
+    DeviceConfig,
+    FleetConfig,
+    LocalConnection,
+    MeasureConfig,
+    ReplayConnection,
+    RpcConnection,
+    TrackerConnection,
+    default_fleet,
+    load_fleet,
+    parse_connection,
+    parse_duration,
+)
+from fleet_tune.domain import StopRule
+from fleet_tune.errors import FleetFileError, UserError
+
+
+def _load(tmp_path: Path, text: str) -> FleetConfig:
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    return load_fleet(path)
+
+
+def _mistake(tmp_path: Path, text: str) -> tuple[str, str]:
+    """Problem without the path, and next step."""
+    with pytest.raises(FleetFileError) as caught:
+        _load(tmp_path, text)
+    return caught.value.problem.replace(f"{tmp_path / 'fleet.toml'}", "FILE"), caught.value.next_step
+
+
+FULL = """\
+# two devices
+[[device]]
+name = "laptop"
+threads = 2
+
+[[device]]
+name = "jetson-1"
+connect = "tracker://10.0.0.1:9190/orin"
+device_class = "orin"
+threads = 8
+[device.target]
+kind = "cuda"
+arch = "sm_87"
+
+[build]
+workers = 4
+timeout_secs = 30
+"""
+
+
+def test_a_count_makes_devices_of_one_key(tmp_path: Path) -> None:
+    text = FULL.replace("= 8", "= 8\ncount = 3") + '[[device]]\nname = "last"\n'
+    fleet = _load(tmp_path, text)
+    assert [device.name for device in fleet.devices] == ["laptop", "jetson-1-1", "jetson-1-2", "jetson-1-3", "last"]
+    assert {device.connect for device in fleet.devices[1:4]} == {"tracker://10.0.0.1:9190/orin"}
+    assert {device.count for device in fleet.devices} == {1}
+    assert fleet.where("jetson-1-3", "threads").endswith("line 10")
+    assert fleet.where("last", "name").endswith("line 20")
+
+
+def test_a_fleet_file_is_read(tmp_path: Path) -> None:
+    fleet = _load(tmp_path, FULL)
+    assert fleet.devices == (
+        DeviceConfig(name="laptop", threads=2),
+        DeviceConfig(
+            name="jetson-1",
+            connect="tracker://10.0.0.1:9190/orin",
+            device_class="orin",
+            threads=8,
+            target={"kind": "cuda", "arch": "sm_87"},
+        ),
+    )
+    assert fleet.build == BuildConfig(workers=4, timeout_secs=30.0)
+    assert fleet.devices[0].target == "native"
+    assert fleet.devices[0].connection == LocalConnection()
+    assert fleet.devices[1].connection == TrackerConnection("10.0.0.1", 9190, "orin")
+    assert pickle.loads(pickle.dumps(fleet)) == fleet
+
+
+def test_how_devices_are_watched_is_read(tmp_path: Path) -> None:
+    assert _load(tmp_path, FULL).measure == MeasureConfig()
+    text = f"{FULL}[measure]\ncheck_every_secs = 30.0\nmax_drift = 1.5\nrealtime = false\n"
+    assert _load(tmp_path, text).measure == MeasureConfig(check_every_secs=30.0, max_drift=1.5, realtime=False)
+
+
+def test_a_rule_gets_the_warm_up_and_the_flush_of_the_file(tmp_path: Path) -> None:
+    rule = StopRule(max_batches=7)
+    assert MeasureConfig().applied_to(rule) == rule
+    text = f"{FULL}[measure]\nwarm_up_secs = 0.5\nflush_cache_bytes = 1_000_000\n"
+    expected = StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=1_000_000)
+    assert _load(tmp_path, text).measure.applied_to(rule) == expected
+
+
+def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
+    fleet = _load(tmp_path, FULL)
+    file = tmp_path / "fleet.toml"
+    assert fleet.where("laptop", "threads") == f"{file}, line 4"
+    assert fleet.where("jetson-1", "target") == f"{file}, line 11"
+    assert fleet.where("laptop", "target") == f"{file}, line 2", "not set: the line of its table"
+    assert default_fleet().where("local", "target") == "the default fleet"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "next_step"),
+    [
+        (FULL.replace("threads = 8", "thread = 8"), "FILE, line 10: unknown key 'thread' in [[device]]", "threads?"),
+        (FULL.replace("workers", "worker"), "FILE, line 16: unknown key 'worker' in [build]", "did you mean workers?"),
+        (f"{FULL}[bild]", "FILE, line 18: unknown key 'bild'", "did you mean build?"),
+        (f"x = 1\n{FULL}", "FILE, line 1: unknown key 'x'", "tables known here: device, build, measure"),
+        (FULL.replace("= 8", "= 0"), "FILE, line 10: threads = 0 is not valid", "a whole number from 1"),
+        (FULL.replace("= 8", '= "8"'), 'FILE, line 10: threads = "8" is not valid', "a whole number from 1"),
+        (FULL.replace("= 8", "= true"), "FILE, line 10: threads = true is not valid", "a whole number from 1"),
+        (FULL.replace("= 30", "= -1"), "FILE, line 17: timeout_secs = -1 is not valid", "a number of seconds"),
+        (FULL.replace("= 30", "= nan"), "FILE, line 17: timeout_secs = NaN is not valid", "a number of seconds"),
+        (FULL.replace('"laptop"', '"my laptop"'), 'FILE, line 3: name = "my laptop" is not valid', "give letters"),
+        (FULL.replace("9190/orin", "9190"), 'connect = "tracker://10.0.0.1:9190" is not valid', '"local", "host'),
+        (FULL.replace("kind =", "kin ="), 'FILE, line 11: target = {"kin": "cuda"', 'kind = "llvm"'),
+        (FULL.replace('name = "laptop"\n', ""), "FILE, line 2: this [[device]] has no name", "add name: letters"),
+        (
+            FULL.replace("jetson-1", "laptop"),
+            "FILE, line 7: name = 'laptop' is used already (FILE, line 3)",
+            "own name",
+        ),
+        (FULL.replace("= 2\n", "= 2\ncount = 2\n"), "FILE, line 5: count = 2 is not valid", "only with connect ="),
+        (FULL.replace("= 8", "= 8\ncount = 0"), "FILE, line 11: count = 0 is not valid", "a whole number from 1"),
+        (
+            FULL.replace("= 8", "= 8\ncount = 2").replace('"laptop"', '"jetson-1-2"'),
+            "FILE, line 7: name = 'jetson-1-2' is used already (FILE, line 3)",
+            "own name",
+        ),
+        (f"{FULL}[measure]\nmax_drift = 1", "FILE, line 19: max_drift = 1 is not valid", "a factor from 1.01"),
+        (f"{FULL}[measure]\nwarm_up_secs = 2", "FILE, line 19: warm_up_secs = 2 is not valid", "from 0 to 1"),
+        (f"{FULL}[measure]\nflush_cache_bytes = -1", "FILE, line 19: flush_cache_bytes = -1", "from 0 to 268435456"),
+        (f"{FULL}[measure]\nflush_cache_bytes = 1e6", "FILE, line 19: flush_cache_bytes = 1000000.0", "a whole number"),
+        (f"{FULL}[measure]\ndrift = 2", "FILE, line 19: unknown key 'drift' in [measure]", "max_drift"),
+        ('[device]\nname = "a"', 'FILE, line 1: device = {"name": "a"} is not valid', "double brackets"),
+        ("[[build]]", "FILE, line 1: build = [{}] is not valid", "single brackets"),
+        ("device = [7]", "FILE, line 1: device = 7 is not valid", "double brackets"),
+        ("[build]\n", "the fleet file FILE has no device", "add a table [[device]]"),
+        ("", "the fleet file FILE has no device", "add a table [[device]]"),
+        ('[[device]]\nname "a"', "FILE, line 2: not valid TOML", "correct this line"),
+        ('[[device]]\nname = "a', "FILE, line 2: not valid TOML", "correct this line"),
+        ('[[device]]\nname = """a\n\n', "FILE, line 2: not valid TOML", "correct this line"),
+        ('[[device]]\nname = "a"\nname = "b"', "FILE, line 3: not valid TOML", "correct this line"),
+    ],
+)
+def test_a_mistake_is_told_with_line_key_and_next_step(tmp_path: Path, text: str, problem: str, next_step: str) -> None:
+    told, advice = _mistake(tmp_path, text)
+    assert problem in told
+    assert next_step in advice
+    assert "\n" not in told + advice
+
+
+def test_a_dataset_is_found_from_the_folder_of_its_fleet_file(tmp_path: Path) -> None:
+    text = (
+        '[[device]]\nname = "a"\nconnect = "replay:sets/one.ftd"\n[[device]]\nname = "b"\nconnect = "replay:/two.ftd"'
+    )
+    assert _load(tmp_path, text).datasets == (tmp_path / "sets/one.ftd", Path("/two.ftd"))
+    # With a real device among them, builds are real.
+    assert _load(tmp_path, f'{text}\n[[device]]\nname = "c"').datasets == ()
+
+
+def test_an_unreadable_fleet_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FleetFileError, match="No such file"):
+        load_fleet(tmp_path / "none.toml")
+    with pytest.raises(FleetFileError, match="Is a directory"):
+        load_fleet(tmp_path)
+    (tmp_path / "fleet.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(FleetFileError, match="UTF-8"):
+        load_fleet(tmp_path / "fleet.toml")
+
+
+def test_the_default_fleet_is_this_cpu_with_the_cores_that_may_be_used() -> None:
+    fleet = default_fleet()
+    assert [(d.connect, d.target, d.threads) for d in fleet.devices] == [
+        ("local", "native", len(os.sched_getaffinity(0)))
+    ]
+
+
+def test_configurations_do_not_change_and_hold_no_unknown_field() -> None:
+    device = DeviceConfig(name="a")
+    with pytest.raises(ValidationError):
+        device.threads = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        DeviceConfig(name="a", thread=3)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError):
+        FleetConfig(devices=())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("local", LocalConnection()),
+        ("board-3.lan:9090", RpcConnection("board-3.lan", 9090)),
+        ("[fe80::1]:9090", RpcConnection("fe80::1", 9090)),
+        ("tracker://host:9190/orin", TrackerConnection("host", 9190, "orin")),
+        ("replay:some dir/set.ftd", ReplayConnection(Path("some dir/set.ftd"))),
+        ("replay:9090", RpcConnection("replay", 9090)),
+    ],
+)
+def test_connections(text: str, expected: object) -> None:
+    assert parse_connection(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", "host:", "replay:", ":9090", "host:0", "host:65536", "http://host:80", "tracker://host/orin", "a b:1"],
+)
+def test_what_is_no_connection_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        parse_connection(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "secs"),
+    [("300", 300), ("5m", 300), ("1h30m", 5400), ("90s", 90), ("1.5h", 5400), ("2d", 172800), (" 1M30 ", 90)],
+)
+def test_durations(text: str, secs: float) -> None:
+    assert parse_duration(text) == secs
+
+
+@pytest.mark.parametrize("text", ["", "0", "0m", "-5m", "5x", "m", "30m1h", "1e3", "inf", "5 m"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="not a duration"):
+        parse_duration(text)
+
+
+@given(st.integers(0, 48), st.integers(0, 59), st.integers(1, 59))
+def test_the_parts_of_a_duration_add_up(hours: int, minutes: int, secs: int) -> None:
+    assert parse_duration(f"{hours}h{minutes}m{secs}s") == hours * 3600 + minutes * 60 + secs

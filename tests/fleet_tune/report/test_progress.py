@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from fleet_tune.report.progress import ProgressView, progress_line
+from fleet_tune.results import Progress, TaskProgress
+
+TASKS = tuple(
+    TaskProgress(f"h{i}@zen5", f"task{i:02d}", "zen5", 1, 2e9, 2, 8, 1e-3, finished=i < 3, best_rule="rule")
+    for i in range(30)
+)
+PROGRESS = Progress(
+    phase="tuning",
+    elapsed_secs=75.0,
+    time_budget_secs=300.0,
+    trial_limit=None,
+    trials=240,
+    new_trials=200,
+    outcomes={"ok": 230, "run_error": 10},
+    records_per_sec=3.25,
+    queues={"build": 4, "measure": 2},
+    devices={"local": "good", "board": "lost"},
+    tasks=TASKS,
+)
+
+
+def test_a_snapshot_in_one_line() -> None:
+    assert progress_line(PROGRESS) == (
+        "1:15 tuning, 240 trials (230 ok, 10 run error), 3.2/s, network 30.00 ms on zen5, 3:45 left"
+    )
+    unmeasured = (dataclasses.replace(TASKS[0], best_secs=math.inf), *TASKS[1:])
+    assert "1 of 30 tasks without a result on zen5" in progress_line(dataclasses.replace(PROGRESS, tasks=unmeasured))
+    limited = dataclasses.replace(PROGRESS, trial_limit=250)
+    assert progress_line(limited).endswith("3:45 left or 10 trials left")
+    free = dataclasses.replace(PROGRESS, time_budget_secs=None, trials=0, outcomes={}, tasks=())
+    assert progress_line(free) == "1:15 tuning, no trials, 3.2/s, no tasks"
+
+
+def test_without_a_terminal_lines_come_every_five_seconds_and_with_each_phase(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("fleet_tune.report.progress.time.monotonic", lambda: now)
+    output = io.StringIO()
+    with ProgressView(Console(file=output, width=40), "net[1]") as view:
+        for elapsed in range(12):
+            now = 100.0 + elapsed
+            phase = "starting" if elapsed < 2 else "tuning"
+            view.update(dataclasses.replace(PROGRESS, phase=phase, elapsed_secs=float(elapsed)))
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "net[1]: importing the model, starting the devices"
+    assert [line.split(",")[0] for line in lines[1:]] == ["0:00 starting", "0:02 tuning", "0:07 tuning"]
+
+
+@pytest.mark.parametrize(("height", "shown"), [(12, 0), (13, 1), (24, 12), (60, 30)])
+def test_the_view_fits_the_terminal(height: int, shown: int) -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=100, height=height, force_terminal=True, color_system=None)
+    view = ProgressView(console, "net")
+    view.update(PROGRESS)
+    with console.capture() as capture:
+        console.print(view._panel)
+    lines = capture.get().splitlines()
+    assert len(lines) <= height
+    assert sum("task" in line and "ms" in line for line in lines) == shown
+    text = "\n".join(lines)
+    assert ("more" in text) == (0 < shown < 30)
+    for part in ("net tuning", "1:15", "3:45 left", "3.2 a second", "build 4, measure 2", "board lost", "30.00 ms"):
+        assert part in text
+    assert "30, 3 of them finished" in text
+
+
+def test_on_a_terminal_the_view_is_drawn_and_then_removed() -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=100, height=30, force_terminal=True, color_system=None)
+    with ProgressView(console, "net") as view:
+        view.update(PROGRESS)
+    drawn = output.getvalue()
+    assert "importing the model" in drawn or "240" in drawn
+    assert drawn.count("\x1b[2K") > 5, "the lines are erased"
+
+
+def test_a_run_with_no_limit_and_nothing_yet_is_drawn() -> None:
+    console = Console(width=80, height=24, force_terminal=True, color_system=None, file=io.StringIO())
+    view = ProgressView(console, "net")
+    empty = Progress("starting", 0.0, None, None, 0, 0, {}, 0.0, {}, {}, ())
+    view.update(empty)
+    with console.capture() as capture:
+        console.print(view._panel)
+    assert "no trials" in capture.get()

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from fleet_tune.report.run import (
+    format_clock,
+    format_outcomes,
+    format_secs,
+    render_plan,
+    render_summary,
+    save_svg,
+    task_table,
+    to_json,
+    to_json_line,
+)
+from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+
+
+def _task(name: str, weight: int, best_secs: float, device_class: str = "zen5") -> TaskProgress:
+    return TaskProgress(f"{name}@{device_class}", name, device_class, weight, 2e9, 2, 8, best_secs, best_rule="rule")
+
+
+TASKS = (_task("conv[bold]", 2, 1e-3), _task("dense", 1, 6e-3), _task("pool", 1, math.inf))
+NETWORK = NetworkResult("zen5", Path("out"), 10e-3, 1.0, 25e-3, 1.5e-6, 2.5e-6)
+RESULT = TuneResult("net", Path("out"), TASKS, {"ok": 20, "run_error": 4}, 12, 3725.0, False, (NETWORK,))
+
+
+def _text(renderable: RenderableType, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [
+        (None, "–"),
+        (math.inf, "–"),
+        (2.1, "2.100 s"),
+        (1.0, "1.000 s"),
+        (0.0123456, "12.35 ms"),
+        (0.25, "250.0 ms"),
+        (8.5e-5, "85.00 µs"),
+        (3e-8, "30 ns"),
+    ],
+)
+def test_seconds(secs: float | None, text: str) -> None:
+    assert format_secs(secs) == text
+
+
+@given(st.floats(min_value=1e-9, max_value=1e4))
+def test_formatted_seconds_are_off_by_half_a_thousandth_of_the_value_at_most(secs: float) -> None:
+    number, unit = format_secs(secs).split()
+    shown = float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert shown == pytest.approx(secs, rel=0.5 if unit == "ns" else 5.1e-4)
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"), [(0, "0:00"), (-3, "0:00"), (59.6, "1:00"), (247, "4:07"), (3725, "1:02:05")]
+)
+def test_clocks(secs: float, text: str) -> None:
+    assert format_clock(secs) == text
+
+
+def test_outcomes() -> None:
+    assert format_outcomes({"run_error": 2, "ok": 10, "wrong_output": 0}) == "10 ok, 2 run error"
+    assert format_outcomes({}) == "no trials"
+
+
+def test_the_summary_says_what_was_asked_of_it() -> None:
+    text = _text(render_summary(RESULT))
+    assert "net on zen5: 10.00 ms, 2.50× as fast as PyTorch, 100× as fast as untuned" in text
+    assert "conv[bold]" in text, "names are no markup"
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    # 2 ms of 8 ms known: calls, trials, best, GFLOP/s, share, rule
+    assert lines["conv[bold]"][1:] == ["2", "8", "1.000", "ms", "2000.0", "25%", "rule"]
+    assert lines["dense"][1:] == ["1", "8", "6.000", "ms", "333.3", "75%", "rule"]
+    assert lines["pool"][1:] == ["1", "8", "–", "–", "–", "rule"]
+    assert lines["untuned"][1:] == ["1.000", "s", "100×", "as", "fast"]
+    assert lines["PyTorch"][1:] == ["25.00", "ms", "2.50×", "as", "fast"]
+    assert lines["tuned"][1:] == ["10.00", "ms"]
+    assert "24 (20 ok, 4 run error), 12 of them in this run of 1:02:05" in text
+    assert "1.5e-06 absolute, 2.5e-06 relative, against PyTorch" in text
+    assert "out/records.db" in text
+    assert 'fleet_tune.load("out")' in text
+
+
+def test_tasks_that_matter_most_come_first_and_unmeasured_ones_before_all() -> None:
+    text = _text(task_table(TASKS))
+    assert text.index("pool") < text.index("dense") < text.index("conv")
+
+
+def test_a_table_too_long_says_what_it_leaves_out() -> None:
+    tasks = [_task(f"task{i}", 1, 1e-3 * (20 - i)) for i in range(20)]
+    text = _text(task_table(tasks, limit=5))
+    assert [name for name in ("task0", "task3", "task4", "and 16 more") if name in text] == [
+        "task0",
+        "task3",
+        "and 16 more",
+    ]
+    assert "more" not in _text(task_table(tasks, limit=20))
+
+
+def test_a_network_without_a_reference_time_shows_none() -> None:
+    network = dataclasses.replace(NETWORK, torch_secs=None, untuned_secs=None)
+    text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+    assert "as fast as" not in text
+    assert "against the reference" in text
+
+
+def test_a_network_slower_than_pytorch_is_told_as_it_is() -> None:
+    network = dataclasses.replace(NETWORK, torch_secs=5e-3)
+    assert "0.50× as fast as PyTorch" in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+
+
+def test_a_run_that_measured_nothing_names_no_records() -> None:
+    early = dataclasses.replace(RESULT, interrupted=True, networks=(), outcomes={}, new_trials=0)
+    text = _text(render_summary(early))
+    assert "before anything was measured" in text
+    assert "records.db" not in text
+
+
+def test_an_interrupted_run_tells_how_to_go_on() -> None:
+    text = _text(render_summary(dataclasses.replace(RESULT, interrupted=True, networks=())))
+    assert "no network was compiled" in text
+    assert "Stopped early. Everything measured is stored." in text
+
+
+def test_several_device_classes_are_told_apart() -> None:
+    tasks = (_task("conv", 1, 1e-3), _task("conv", 1, 3e-3, "orin"))
+    networks = (NETWORK, dataclasses.replace(NETWORK, device_class="orin", folder=Path("out/orin")))
+    text = _text(render_summary(dataclasses.replace(RESULT, tasks=tasks, networks=networks)))
+    assert text.count("100%") == 2, "shares are of each class' own network"
+    assert 'fleet_tune.load("out/orin")' in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_numbers_stay_whole_in_any_width(width: int) -> None:
+    text = _text(render_summary(RESULT), width)
+    assert all(len(line) <= width for line in text.splitlines())
+    if width >= 80:
+        assert "2000.0" in text
+        assert "1.000 ms" in text
+
+
+def test_the_plan_shows_tasks_devices_and_limits() -> None:
+    plan = Plan("net", "fleet", {"local": "zen5, 2 threads"}, TASKS, 64, 300.0)
+    text = _text(render_plan(plan))
+    assert "net: 3 tasks. Nothing was measured." in text
+    assert "5:00 of tuning or 64 trials, whichever ends first" in text
+    assert "local: zen5, 2 threads" in text
+    assert "learns from  nothing" in text
+    dense = next(line for line in text.splitlines() if "dense" in line)
+    assert dense.split() == ["dense", "zen5", "1", "2.0000", "25%", "2"]
+    one = _text(render_plan(dataclasses.replace(plan, trial_limit=1, time_budget_secs=None)))
+    assert "budget       1 trial " in one
+
+
+@pytest.mark.parametrize(
+    ("transferred", "text"),
+    [
+        (Transferred("pretrained", 0, 0, 0, 3), "the model that comes with fleet-tune, for 3 tasks"),
+        (Transferred("mine.safetensors", 0, 0, 0, 1), "mine.safetensors, for 1 task"),
+        (
+            Transferred("last", 340, 2, 1, 2),
+            "last: 340 candidates; 1 task by their own workload's, 2 tasks by all of them",
+        ),
+        (Transferred("last", 340, 0, 3, 0), "last: 340 candidates; 3 tasks by their own workload's"),
+    ],
+)
+def test_what_is_learned_from_is_told_before_and_after(transferred: Transferred, text: str) -> None:
+    plan = Plan("net", "fleet", {}, TASKS, 64, None, transferred)
+    assert f"learns from  {text}" in _text(render_plan(plan))
+    result = dataclasses.replace(RESULT, transferred=transferred)
+    assert f"learned from   {text}" in _text(render_summary(result))
+    assert to_json(plan)["transferred"] == to_json(result)["transferred"] == dataclasses.asdict(transferred)
+
+
+def test_json_has_the_figures_and_no_infinity() -> None:
+    result = json.loads(to_json_line(RESULT))
+    assert result == to_json(RESULT)
+    assert result["out"] == "out"
+    assert result["outcomes"] == {"ok": 20, "run_error": 4}
+    assert [task["best_secs"] for task in result["tasks"]] == [1e-3, 6e-3, None]
+    assert [task["gflops"] for task in result["tasks"]] == [pytest.approx(2000), pytest.approx(1000 / 3), 0]
+    assert result["networks"][0]["speedup_over_torch"] == pytest.approx(2.5)
+    assert result["networks"][0]["speedup_over_untuned"] == pytest.approx(100)
+    assert "\n" not in to_json_line(RESULT)
+    plan = to_json(Plan("net", "fleet", {}, TASKS, None, 300.0))
+    assert plan["trial_limit"] is None
+    assert plan["tasks"][0]["name"] == "conv[bold]"
+
+
+def test_a_picture_of_the_summary(tmp_path: Path) -> None:
+    save_svg(render_summary(RESULT), tmp_path / "picture.svg", "a title")
+    svg = (tmp_path / "picture.svg").read_text()
+    assert svg.startswith("<svg")
+    assert "a&#160;title" in svg or "a title" in svg
+    assert "PyTorch" in svg

@@ -1,0 +1,132 @@
+"""Real collections: measured on this machine, resumed, interrupted, and replayed by a whole run."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleet_tune.records.dataset import load
+from fleet_tune.domain import Outcome
+from fleet_tune.errors import RecordStoreError
+from fleet_tune.records.store import RecordReader
+
+ROOT = Path(__file__).parents[3]
+MODEL = "examples/networks.py:mlp"
+DEADLINE_SECS = 180.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fleet_tune", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    """The JSON of a command that succeeds."""
+    process = started(*arguments, "--json")
+    try:
+        stdout, stderr = process.communicate(timeout=DEADLINE_SECS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, stderr
+    result: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    return result
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with five measured candidates of each of the three tasks, collected in two runs."""
+    out = tmp_path_factory.mktemp("collected")
+    first = run("dataset", "collect", MODEL, "--per-task", "3", "--out", str(out))
+    assert (first["new_trials"], sum(first["outcomes"].values())) == (9, 9)
+    assert load(out / "dataset.ftd").candidates == 9
+    second = run("dataset", "collect", MODEL, "--per-task", "5", "--out", str(out))
+    assert (second["new_trials"], sum(second["outcomes"].values())) == (6, 15)
+    return out
+
+
+def test_every_task_has_its_candidates_measured_to_their_end(collected: Path) -> None:
+    dataset = load(collected / "dataset.ftd")
+    assert [len(data) for data in dataset] == [5, 5, 5]
+    with RecordReader(collected / "records.db") as reader:
+        records = {record.candidate.id: record.measurement for record in reader}
+        assert reader.counts() == {Outcome.OK: 15}
+    assert len(records) == 15
+    for data in dataset:
+        assert data.task.workload.module
+        for at in range(len(data)):
+            recorded = records[data.candidate(at).id]
+            assert recorded.stopped in ("converged", "maximum")
+            assert len(data.batches(at)) >= 3
+            assert data.cost_secs[at] == pytest.approx(recorded.cost_secs, rel=1e-6)
+
+
+def test_packing_the_folder_gives_the_same_dataset(collected: Path, tmp_path: Path) -> None:
+    run("dataset", "pack", str(collected), "--out", str(tmp_path / "again.ftd"))
+    assert (tmp_path / "again.ftd").read_bytes() == (collected / "dataset.ftd").read_bytes()
+
+
+def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(f'[[device]]\nname = "replayed"\nconnect = "replay:{collected / "dataset.ftd"}"\n')
+    out = tmp_path / "out"
+    result = run("tune", MODEL, "--fleet", str(fleet), "--out", str(out), "--time-budget", "2m")
+    # Every candidate of the dataset, and nothing else: then the space is exhausted.
+    assert result["outcomes"] == {"ok": 15}
+    assert result["networks"] == []
+    batches = {data.candidate(at).id: data.batches(at) for data in load(collected / "dataset.ftd") for at in range(5)}
+    with RecordReader(out / "records.db") as reader:
+        records = list(reader)
+    assert {record.candidate.id for record in records} == batches.keys()
+    for record in records:
+        assert record.device_id == "replayed"
+        measured, recorded = record.measurement.run_secs, batches[record.candidate.id]
+        if record.revision:  # of the final shoot-out: a few in each round, each round from the start
+            assert measured
+            assert set(measured) <= set(recorded)
+        else:  # fewer where the tuning gave it up; from the start again where it asks for more than were recorded
+            assert measured == tuple(itertools.islice(itertools.cycle(recorded), len(measured)))
+    for task in result["tasks"]:
+        verified = [r for r in records if r.task_id == task["task_id"] and r.measurement.verified]
+        finalists = [r for r in verified if r.revision]  # where there were several near the best, they decided
+        assert task["best_secs"] == min(r.measurement.cost_secs for r in finalists or verified)
+
+
+def test_an_interrupted_collection_leaves_a_dataset_and_goes_on(tmp_path: Path) -> None:
+    process = started("dataset", "collect", MODEL, "--per-task", "100000", "--out", str(tmp_path))
+    try:
+        deadline = time.monotonic() + DEADLINE_SECS
+        while time.monotonic() < deadline and process.poll() is None:
+            # While it is being created it is no store yet.
+            with contextlib.suppress(RecordStoreError), RecordReader(tmp_path / "records.db") as reader:
+                if reader.last_seq() >= 10:
+                    break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=DEADLINE_SECS)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert "Stopped early" in stdout
+    dataset = load(tmp_path / "dataset.ftd")
+    with RecordReader(tmp_path / "records.db") as reader:
+        assert dataset.candidates == reader.last_seq() >= 10
+    assert np.isfinite([data.best_secs for data in dataset]).all()

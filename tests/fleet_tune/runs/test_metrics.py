@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import fleet_tune
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.errors import UserError
+from fleet_tune.runs.metrics import Metrics
+from fleet_tune.results import Progress, TaskProgress
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def _record(uid: str, measurement: Measurement) -> Record:
+    return Record(uid, "run", Candidate("w@zen5", 0, "s", (1,)), "[]", measurement, "dev", 1.0)
+
+
+def _task(name: str, best_secs: float, trials: int = 3) -> TaskProgress:
+    return TaskProgress(f"{name}@zen5", name, "zen5", 2, 1e9, 1, trials, best_secs)
+
+
+def _progress(*tasks: TaskProgress, devices: dict[str, str], queues: dict[str, int]) -> Progress:
+    return Progress("tuning", 60.0, 300.0, None, 6, 6, {"ok": 6}, 2.5, queues, devices, tasks)
+
+
+@pytest.fixture
+def metrics() -> Iterator[Metrics]:
+    served = Metrics(0)
+    yield served
+    served.close()
+
+
+def _text(metrics: Metrics) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def _samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Value by sample name and label values (in alphabetical order of the labels)."""
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(_text(metrics))
+        for sample in family.samples
+    }
+
+
+def _fill(metrics: Metrics) -> None:
+    metrics.observe(_record("a", Measurement(Outcome.OK, (1e-3,), build_secs=0.25, measure_secs=0.04)))
+    metrics.observe(_record("b", Measurement(Outcome.OK, (2e-3,), build_secs=0.35, measure_secs=0.06)))
+    metrics.observe(_record("c", Measurement(Outcome.BUILD_ERROR, build_secs=0.1)))
+    metrics.update(
+        _progress(
+            _task("conv", 2e-3),
+            _task('dense "quoted"\\', 5e-4),
+            devices={"a": "good", "b": "good", "c": "suspect"},
+            queues={"build": 4, "measure": 1},
+        )
+    )
+
+
+def test_records_become_counters_and_histograms(metrics: Metrics) -> None:
+    before = _samples(metrics)
+    assert {outcome.value for outcome in Outcome} == {k[1][0] for k in before if k[0] == "fleet_tune_trials_total"}
+    _fill(metrics)
+    samples = _samples(metrics)
+    assert samples["fleet_tune_trials_total", ("ok",)] == 2
+    assert samples["fleet_tune_trials_total", ("build_error",)] == 1
+    assert samples["fleet_tune_trials_total", ("run_error",)] == 0
+    assert samples["fleet_tune_build_seconds_count", ()] == 3
+    assert samples["fleet_tune_build_seconds_sum", ()] == pytest.approx(0.7)
+    assert samples["fleet_tune_build_seconds_bucket", ("0.3",)] == 2
+    assert samples["fleet_tune_measure_seconds_count", ()] == 2, "a failed build was not measured"
+    assert samples["fleet_tune_measure_seconds_bucket", ("0.05",)] == 1
+
+
+def test_snapshots_become_gauges(metrics: Metrics) -> None:
+    _fill(metrics)
+    samples = _samples(metrics)
+    assert samples["fleet_tune_trials_per_second", ()] == 2.5
+    assert samples["fleet_tune_elapsed_seconds", ()] == 60
+    assert samples["fleet_tune_devices", ("good",)] == 2
+    assert samples["fleet_tune_devices", ("suspect",)] == 1
+    assert samples["fleet_tune_queue_length", ("build",)] == 4
+    assert samples["fleet_tune_task_trials", ("zen5", "conv", "conv@zen5")] == 3
+    assert samples["fleet_tune_task_best_seconds", ("zen5", "conv", "conv@zen5")] == 2e-3
+    assert samples["fleet_tune_network_best_seconds", ("zen5",)] == pytest.approx(2 * 2e-3 + 2 * 5e-4)
+    assert samples["fleet_tune_info", (fleet_tune.__version__,)] == 1
+
+
+def test_what_devices_tell_of_their_hardware(metrics: Metrics) -> None:
+    _fill(metrics)
+    assert not [name for name, _ in _samples(metrics) if "celsius" in name or "hertz" in name]
+    told = {"hot": {"temperature_celsius": 81.5, "clock_hertz": 1.2e9, "drift": 1.4}, "shy": {"drift": 1.0}}
+    metrics.update(replace(_progress(devices={}, queues={}), vitals=told))
+    samples = _samples(metrics)
+    assert samples["fleet_tune_device_temperature_celsius", ("hot",)] == 81.5
+    assert samples["fleet_tune_device_clock_hertz", ("hot",)] == 1.2e9
+    assert samples["fleet_tune_device_drift", ("hot",)] == 1.4
+    assert samples["fleet_tune_device_drift", ("shy",)] == 1.0
+    assert ("fleet_tune_device_temperature_celsius", ("shy",)) not in samples
+
+
+def test_a_revision_is_no_trial(metrics: Metrics) -> None:
+    metrics.observe(replace(_record("a", Measurement(Outcome.OK, (1e-3,), build_secs=0.25)), revision=1))
+    samples = _samples(metrics)
+    assert samples["fleet_tune_trials_total", ("ok",)] == 0
+    assert samples["fleet_tune_build_seconds_count", ()] == 0
+
+
+def test_a_state_or_queue_that_is_gone_drops_to_zero(metrics: Metrics) -> None:
+    _fill(metrics)
+    metrics.update(_progress(_task("conv", 2e-3), devices={"a": "good", "b": "lost", "c": "lost"}, queues={"build": 1}))
+    samples = _samples(metrics)
+    assert [samples["fleet_tune_devices", (state,)] for state in ("good", "suspect", "lost")] == [1, 0, 2]
+    assert samples["fleet_tune_queue_length", ("measure",)] == 0
+
+
+def test_no_latency_is_shown_before_there_is_one(metrics: Metrics) -> None:
+    metrics.update(_progress(_task("conv", math.inf), _task("dense", 1e-3), devices={}, queues={}))
+    samples = _samples(metrics)
+    assert samples["fleet_tune_task_best_seconds", ("zen5", "dense", "dense@zen5")] == 1e-3
+    assert ("fleet_tune_task_best_seconds", ("zen5", "conv", "conv@zen5")) not in samples
+    assert ("fleet_tune_network_best_seconds", ("zen5",)) not in samples
+
+
+def test_every_metric_is_documented_and_every_documented_metric_exists(metrics: Metrics) -> None:
+    _fill(metrics)
+    served = set(re.findall(r"^# TYPE (\S+)", _text(metrics), re.MULTILINE))
+    documented = set(re.findall(r"^\| `(\w+)`", DOCS.read_text(), re.MULTILINE))
+    assert served == documented
+
+
+def test_a_taken_port_is_a_user_error(metrics: Metrics) -> None:
+    with pytest.raises(UserError) as caught:
+        Metrics(metrics.port)
+    assert caught.value.problem == f"port {metrics.port} of 127.0.0.1 is taken by another program"
+    assert "--metrics-port" in caught.value.next_step
+    with pytest.raises(UserError, match="70000 is no port"):
+        Metrics(70000)
+
+
+def test_closing_frees_the_port() -> None:
+    first = Metrics(0)
+    first.close()
+    second = Metrics(first.port)
+    assert second.port == first.port
+    second.close()
+
+
+def test_promtool_finds_nothing_to_object_to(metrics: Metrics, prometheus_dir: Path) -> None:
+    _fill(metrics)
+    done = subprocess.run(
+        [prometheus_dir / "promtool", "check", "metrics"],
+        input=_text(metrics),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_real_prometheus_scrapes_the_run(
+    metrics: Metrics, prometheus_dir: Path, free_port: int, tmp_path: Path
+) -> None:
+    _fill(metrics)
+    scrape = {
+        "job_name": "fleet-tune",
+        "scrape_interval": "100ms",
+        "scrape_timeout": "100ms",
+        "static_configs": [{"targets": [f"127.0.0.1:{metrics.port}"]}],
+    }
+    config = tmp_path / "prometheus.yml"
+    config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML
+    command = [
+        prometheus_dir / "prometheus",
+        f"--config.file={config}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{free_port}",
+    ]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
+        try:
+
+            def query(expression: str) -> float | None:
+                arguments = urllib.parse.urlencode({"query": expression})
+                url = f"http://127.0.0.1:{free_port}/api/v1/query?{arguments}"
+                try:
+                    with urllib.request.urlopen(url, timeout=5) as answer:
+                        result = json.load(answer)["data"]["result"]
+                except (urllib.error.URLError, ConnectionError):
+                    return None
+                return float(result[0]["value"][1]) if result else None
+
+            def wait_for(expression: str, expected: float) -> None:
+                deadline = time.monotonic() + 60
+                while (value := query(expression)) != expected:
+                    assert server.poll() is None, (tmp_path / "log").read_text()
+                    assert time.monotonic() < deadline, f"{expression} is {value}, not {expected}"
+                    threading.Event().wait(0.05)
+
+            wait_for('up{job="fleet-tune"}', 1)
+            wait_for('fleet_tune_trials_total{outcome="ok"}', 2)
+            wait_for("sum(fleet_tune_trials_total)", 3)
+            wait_for('fleet_tune_network_best_seconds{device_class="zen5"}', 0.005)
+            metrics.observe(_record("d", Measurement(Outcome.OK, (1e-3,))))
+            wait_for('fleet_tune_trials_total{outcome="ok"}', 3)
+        finally:
+            server.terminate()

@@ -1,0 +1,365 @@
+"""Whole runs through the public interface: real TVM, a real device server, real Ray actors, a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import psutil
+import pytest
+
+import fleet_tune
+from examples.networks import mlp
+from fleet_tune.records.store import RecordReader, RecordStore
+
+ROOT = Path(__file__).parents[3]
+MODEL = "examples/networks.py:mlp"
+DEADLINE_SECS = 180.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def command(out: Path, *options: str, model: str = MODEL) -> list[str]:
+    return [sys.executable, "-m", "fleet_tune", "tune", model, "--out", str(out), *options]
+
+
+def run(out: Path, *options: str, model: str = MODEL) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(out, *options, model=model),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECS,
+        check=False,
+    )
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + DEADLINE_SECS
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {DEADLINE_SECS:g} s")
+
+
+def records_in(out: Path) -> int:
+    """Records in the store, 0 while there is none."""
+    try:
+        with RecordReader(out / "records.db") as reader:
+            return reader.last_seq()
+    except fleet_tune.UserError:
+        return 0
+
+
+def scraped(port: int) -> dict[str, float]:
+    """The value of every series that a run serves, by name and labels."""
+    text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
+
+
+def assert_quiet(stderr: str) -> None:
+    """A signal is no crash: no stack is shown, neither Python's nor native code's."""
+    assert "Traceback" not in stderr, stderr
+    assert "*** SIG" not in stderr, stderr
+
+
+class Running:
+    """A tuning process and everything it started."""
+
+    def __init__(self, out: Path, *options: str) -> None:
+        self.out = out
+        self.process = subprocess.Popen(
+            command(out, "--time-budget", "10m", *options),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.family: set[psutil.Process] = set()
+
+    def until_records(self, count: int) -> None:
+        def enough() -> bool:
+            assert self.process.poll() is None, self.process.communicate()
+            return records_in(self.out) >= count
+
+        wait_until(enough, f"{count} records")
+        self.family = set(psutil.Process(self.process.pid).children(recursive=True))
+
+    def end(self, number: int) -> tuple[float, str, str]:
+        """Send a signal; returns the seconds until the process ended, its stdout and stderr."""
+        started = time.monotonic()
+        self.process.send_signal(number)
+        stdout, stderr = self.process.communicate(timeout=DEADLINE_SECS)
+        return time.monotonic() - started, stdout, stderr
+
+    def survivors(self) -> list[psutil.Process]:
+        return [p for p in self.family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    made: list[Running] = []
+
+    def start(*options: str) -> Running:
+        made.append(Running(tmp_path / "out", *options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.communicate()
+        for process in one.survivors():
+            process.kill()
+
+
+def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run(out, "--trials", "40", "--json", "--seed", "3")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["new_trials"] == 40
+    assert sum(result["outcomes"].values()) == 40
+    (network,) = result["networks"]
+    assert min(network["tuned_secs"], network["untuned_secs"]) > 0
+    assert network["max_rel_error"] < 1e-4
+    assert network["torch_secs"] > 0
+
+    # What is on the disk.
+    assert {"network.so", "params.safetensors", "manifest.json", "records.db"} <= {p.name for p in out.iterdir()}
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["measured"]["tuned_secs"] == network["tuned_secs"]
+    with RecordReader(out / "records.db") as reader:
+        tasks = {task.id: task for task in reader.tasks()}
+        for entry in manifest["tasks"]:
+            assert entry["best_secs"] == reader.best(entry["id"]).measurement.cost_secs  # type: ignore[union-attr]
+        assert len(tasks) == len(manifest["tasks"])
+
+    # The compiled network computes what the model computes, on arrays and on tensors.
+    module, inputs = mlp()
+    expected = module(*inputs).detach().numpy()
+    compiled = fleet_tune.load(out)
+    np.testing.assert_allclose(compiled(*(x.numpy() for x in inputs)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(compiled(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+    # The same command again: nothing is left to do. More trials: none is a repetition.
+    again = json.loads(run(out, "--trials", "40", "--json").stdout.splitlines()[-1])
+    assert again["new_trials"] == 0
+    more = json.loads(run(out, "--trials", "60", "--json").stdout.splitlines()[-1])
+    assert more["new_trials"] == 20
+    with RecordReader(out / "records.db") as reader:
+        assert max(Counter(record.candidate.id for record in reader if record.revision == 0).values()) == 1
+
+    # Compiled again without tuning, into another folder.
+    other = tmp_path / "other"
+    rebuilt = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fleet_tune",
+            "compile",
+            MODEL,
+            "--records",
+            str(out / "records.db"),
+            "--out",
+            str(other),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECS,
+        check=False,
+    )
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    np.testing.assert_allclose(fleet_tune.load(other)(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+    # The folder belongs to this network.
+    foreign = run(out, "--trials", "1", model="examples/networks.py:small_cnn")
+    assert foreign.returncode == 2
+    assert "belongs to another run" in foreign.stderr
+    assert "Traceback" not in foreign.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_what_is_acknowledged_and_leaves_no_process(
+    running: Callable[..., Running], number: int, code: int
+) -> None:
+    run_ = running()
+    run_.until_records(5)
+    before = records_in(run_.out)
+    _, stdout, stderr = run_.end(number)
+    assert run_.process.returncode == code, stderr
+    assert_quiet(stderr)
+    assert "trials" in stdout, "the summary of what was found"
+    assert records_in(run_.out) >= before
+    wait_until(lambda: not run_.survivors(), "all processes are gone")
+
+
+def test_a_signal_while_starting_ends_the_run(running: Callable[..., Running]) -> None:
+    run_ = running()
+    wait_until(lambda: psutil.Process(run_.process.pid).children(), "something was started")
+    run_.family = set(psutil.Process(run_.process.pid).children(recursive=True))
+    _, _, stderr = run_.end(signal.SIGINT)
+    assert run_.process.returncode == 130, stderr
+    assert_quiet(stderr)
+    wait_until(lambda: not run_.survivors(), "all processes are gone")
+
+
+def test_a_killed_run_resumes_from_its_records(running: Callable[..., Running]) -> None:
+    run_ = running()
+    run_.until_records(8)
+    run_.end(signal.SIGKILL)
+    wait_until(lambda: not run_.survivors(), "all processes are gone")
+    kept = records_in(run_.out)
+    assert kept >= 8
+    done = run(run_.out, "--trials", str(kept + 10), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["new_trials"] == 10
+    with RecordReader(run_.out / "records.db") as reader:
+        assert max(Counter(record.candidate.id for record in reader if record.revision == 0).values()) == 1
+
+
+def test_metrics_are_served_while_it_tunes(running: Callable[..., Running], free_port: int) -> None:
+    run_ = running("--metrics-port", str(free_port))
+    run_.until_records(3)
+    counters = (
+        'fleet_tune_trials_total{outcome="ok"}',
+        "fleet_tune_build_seconds_count",
+        "fleet_tune_measure_seconds_count",
+    )
+
+    def counted() -> bool:
+        """Each counter is there from the start, at 0."""
+        assert run_.process.poll() is None, run_.process.communicate()
+        values = scraped(free_port)
+        return all(values[name] >= 1 for name in counters)
+
+    wait_until(counted, "a built and measured trial in the metrics")
+    wait_until(lambda: any(name.startswith("fleet_tune_devices{") for name in scraped(free_port)), "the devices")
+
+
+async def test_stream_yields_each_record_as_it_becomes_durable(tmp_path: Path) -> None:
+    seen = []
+    async for record in fleet_tune.stream(str(ROOT / MODEL), out=tmp_path / "out", trials=12):
+        with RecordReader(tmp_path / "out" / "records.db") as reader:
+            assert reader.last_seq() >= record.seq
+        seen.append(record)
+    assert len([record for record in seen if record.revision == 0]) == 12
+    assert (tmp_path / "out" / "network.so").is_file()
+
+
+def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) -> None:
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "fleet_tune", "device", "serve", "--port", str(free_port), "--threads", "1"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert serving.stdout is not None
+        assert "ready" in serving.stdout.readline()
+        fleet = tmp_path / "fleet.toml"
+        fleet.write_text(
+            f'[[device]]\nname = "board"\nconnect = "127.0.0.1:{free_port}"\nthreads = 1\ndevice_class = "one-core"\n'
+        )
+        done = run(tmp_path / "out", "--trials", "12", "--fleet", str(fleet), "--json")
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout.splitlines()[-1])
+        assert {task["device_class"] for task in result["tasks"]} == {"one-core"}
+        with RecordReader(tmp_path / "out" / "records.db") as reader:
+            assert {record.device_id for record in reader if record.device_id} == {"board"}
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "told"),
+    [
+        ((), "missing.py:net", "missing.py"),
+        ((), "examples/networks.py:nothing", "nothing"),
+        (("--method", "magic"), MODEL, "magic"),
+        (("--fleet", "nowhere.toml"), MODEL, "nowhere.toml"),
+        (("--time-budget", "soon"), MODEL, "soon"),
+        (("--address", "127.0.0.1:1"), MODEL, "127.0.0.1:1"),
+    ],
+)
+def test_bad_input_is_told_in_one_line_with_the_next_step(
+    tmp_path: Path, options: tuple[str, ...], model: str, told: str
+) -> None:
+    done = run(tmp_path / "out", *options, model=model)
+    assert done.returncode == 2, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert told in errors[0]
+    assert any(line.startswith("next: ") for line in done.stderr.splitlines())
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('target = "pentium-9000"', ("line 4", "pentium-9000")),
+        ('connect = "127.0.0.1:9"', ("line 4", "board", "127.0.0.1:9")),
+        ('conect = "local"', ("line 4", "conect")),
+    ],
+)
+def test_a_wrong_fleet_file_is_told_with_its_line(tmp_path: Path, line: str, told: tuple[str, ...]) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(f'# a fleet\n[[device]]\nname = "board"\n{line}\n')
+    done = run(tmp_path / "out", "--trials", "1", "--fleet", str(fleet))
+    assert done.returncode == 2, done.stderr
+    (error,) = (text for text in done.stderr.splitlines() if text.startswith("error: "))
+    for part in ("fleet.toml", *told):
+        assert part in error
+    assert "Traceback" not in done.stderr
+
+
+def test_a_database_of_a_newer_schema_is_told_before_anything_starts(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    RecordStore(out / "records.db").close()
+    with sqlite3.connect(out / "records.db") as connection:
+        connection.execute("UPDATE meta SET value = '999' WHERE key = 'schema_version'")
+    done = run(out, "--trials", "1")
+    assert done.returncode == 2
+    assert "999" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_output_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    done = run(tmp_path / "out", "--trials", "1")
+    assert done.returncode == 2
+    assert "not a folder" in done.stderr
+
+
+def test_the_plan_lists_tasks_and_measures_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path / "out", "--trials", "9", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout.splitlines()[-1])
+    assert plan["trial_limit"] == 9
+    assert all(task["sketches"] >= 1 and task["weight"] >= 1 and task["trials"] == 0 for task in plan["tasks"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_processes_environment_is_untouched() -> None:
+    """Importing the package changes nothing of the process."""
+    code = "import os; before = dict(os.environ); import fleet_tune; assert dict(os.environ) == before"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env={**os.environ})

@@ -1,0 +1,296 @@
+"""Pruner's symbols and penalties against hand-worked constants; the analyzer's judgement of known schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from policies.analysis.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
+from policies.analysis.symbols import Limits, Symbols, limits, penalties, statement_secs, utilisation
+from policies.space.sampling import sample
+
+
+def array(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def test_utilisation_is_the_papers_example() -> None:
+    # "A schedule with six scheduling blocks and hardware with four parallel units": 0.75.
+    assert utilisation(array(6, 4, 1, 9), 4).tolist() == [0.75, 1.0, 0.25, 0.75]
+
+
+def test_penalties_and_the_two_terms_of_equation_1_by_hand() -> None:
+    limit = Limits(m_l0=64, m_l1=1000, n_l1=32, pu_l1=4, pu_l2=80, n_l2=32, peak_flops=1e12, bandwidth_bytes=1e11)
+    symbols = Symbols(
+        s1=array(128), s2=array(256), s3=array(4000), s4=array(100), s5=array(3e6), s6=array(120), s7=array(48),
+        s8=array(6e9),
+    )  # fmt: skip
+    terms = penalties(symbols, limit)
+    assert terms.l0_m == pytest.approx(0.5)  # 64 / 128
+    assert terms.l0_c == pytest.approx(3.0)  # 1 + 256 / 128
+    assert terms.l1_m == pytest.approx(0.25)  # 1000 / 4000
+    assert terms.l1_c == pytest.approx(1.0)  # ceil(100 / 32) = 4 warps on 4 schedulers
+    assert terms.alpha_l1 == pytest.approx(100 / 128)
+    assert terms.l2_c == pytest.approx(0.75)  # 120 / (2 * 80)
+    assert terms.l2_m == pytest.approx(0.75)  # 48 / (2 * 32)
+    compute, memory = statement_secs(symbols, terms, limit)
+    assert compute == pytest.approx(6e9 / (1e12 * 3.0 * 1.0 * (100 / 128) * 0.75))
+    assert memory == pytest.approx(3e6 / (1e11 * 0.5 * 0.25 * 0.75))
+
+
+def test_limits_of_devices(cpu: DeviceAbstraction, gpu: DeviceAbstraction) -> None:
+    assert (limits(cpu).m_l0, limits(cpu).n_l1, limits(cpu).n_l2, limits(cpu).pu_l2) == (32, 16, 16, 2)
+    assert (limits(gpu).m_l0, limits(gpu).n_l1, limits(gpu).n_l2, limits(gpu).pu_l1) == (255, 32, 32, 4)
+
+
+def blocked_row(i: tuple[int, int, int], j: tuple[int, int, int], k: tuple[int, int]) -> list[int]:
+    return [*i, *j, *k]
+
+
+def test_register_blocking_by_hand(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    # 8 rows of 2 vectors: 16 accumulators; a step loads 2 vectors and 8 broadcasts for 16 operations.
+    known = analyse(blocked, np.array([blocked_row((32, 1, 8), (8, 1, 32), (4, 64))]), cpu)
+    assert known.terms["accumulators"] == 16
+    assert known.terms["step_operations"] == 16
+    assert known.terms["parallel"] == 32
+    assert known.terms["loads"] == pytest.approx((2 + 8) / 16 + 1 / 256)
+    assert known.symbols[0].s1 == 16 + 2 + 1
+    assert known.symbols[0].s8 == 2 * 256**3
+    assert 2 * 256**3 / known.latency_secs[0] > 0.6 * cpu.peak_flops
+
+
+def test_what_is_faster(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    rows = np.array(
+        [
+            blocked_row((32, 1, 8), (8, 1, 32), (4, 64)),  # 16 accumulators
+            blocked_row((256, 1, 1), (16, 1, 16), (4, 64)),  # 1: every operation waits for the one before
+            blocked_row((16, 1, 16), (4, 1, 64), (4, 64)),  # 64: twice the registers
+            blocked_row((32, 1, 8), (256, 1, 1), (4, 64)),  # not vectorised
+            blocked_row((1, 32, 8), (8, 1, 32), (4, 64)),  # one core idle
+        ]
+    )
+    secs = latency_secs(blocked, rows, cpu)
+    assert (secs[1:] > 1.5 * secs[0]).all()
+    assert secs[3] > 10 * secs[0]
+    assert secs[4] == pytest.approx(2 * secs[0], rel=0.2)
+    assert feasible(blocked, rows, cpu).tolist() == [True, True, False, True, True]
+
+
+def test_small_tile_held_in_registers_beats_one_in_memory(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    unrolled = [32, 1, 1, 8, 8, 1, 1, 32, 4, 64, 1]
+    secs = latency_secs(tiled, np.array([unrolled, [*unrolled[:-1], 0]]), cpu)
+    assert secs[1] > 1.5 * secs[0]
+    # Unrolling the reduction too (512 operations) is worse again: too much straight-line code.
+    assert latency_secs(tiled, np.array([[*unrolled[:-1], 3]]), cpu)[0] > 1.3 * secs[0]
+
+
+def _elementwise_or_sum(columns: int, reduction: bool) -> Sketch:
+    """A product of 240 columns beside a statement of 64 rows that copies or sums 1,024 columns."""
+    loops = (Loop(0, None, 64, "parallel"), Loop(2, None, 64), Loop(1, 0), Loop(1, 1, kind="vectorize"))
+    accesses = (
+        Access("A", (64, 64), 4, ((1, 0, 0), (0, 0, 1))),
+        Access("B", (64, columns), 4, ((0, 0, 1), (0, 1, 0))),
+        Access("C", (64, columns), 4, ((1, 0, 0), (0, 1, 0)), write=True),
+    )
+    product = (Axis("i", 64, False), Axis("j", columns, False), Axis("k", 64, True))
+    main = Statement("matmul", product, loops, accesses, 2.0)
+    axes = (Axis("i", 64, False), Axis("k", 1024, reduction))
+    written = ((1, 0),) if reduction else ((1, 0), (0, 1))
+    shape = (64,) if reduction else (64, 1024)
+    other = Statement(
+        "other",
+        axes,
+        (Loop(0, None, 64, "parallel"), Loop(1, None, 1024)),
+        (Access("E", (64, 1024), 4, ((1, 0), (0, 1))), Access("F", shape, 4, written, write=True)),
+        1.0,
+    )
+    return Sketch(0, "two", "two", (Tile(columns, 2, 64),), (main, other))
+
+
+def test_long_vectors_of_odd_lengths_are_slow(cpu: DeviceAbstraction) -> None:
+    sketch = _elementwise_or_sum(240, False)
+    cycles = analyse(sketch, np.array([[15, 16], [20, 12], [10, 24], [8, 30]]), cpu).terms["cycles"]
+    assert cycles[1] < 2 * cycles[0], "a register that is not full is no long vector"
+    assert (cycles[2:] > 3 * cycles[0]).all()
+
+
+def test_a_sum_over_the_innermost_loop_waits_for_each_addition(cpu: DeviceAbstraction) -> None:
+    matrix = np.array([[15, 16]])
+    copy = analyse(_elementwise_or_sum(240, False), matrix, cpu).terms["other.secs"][0]
+    total = analyse(_elementwise_or_sum(240, True), matrix, cpu).terms["other.secs"][0]
+    # 64 * 1024 additions of 4 cycles each, on two cores of 4 GHz, and the start of a parallel region.
+    assert total == pytest.approx(64 * 1024 * 4 / (2 * 4e9) + 3e-6, rel=1e-5)
+    assert copy < total / 3
+
+
+@pytest.mark.parametrize("name", ["tiled", "blocked"])
+def test_never_absurd(name: str, request: pytest.FixtureRequest, cpu: DeviceAbstraction) -> None:
+    sketch: Sketch = request.getfixturevalue(name)
+    rows = sample(sketch, 2000, np.random.default_rng(0))
+    known = analyse(sketch, rows, cpu)
+    assert np.isfinite(known.latency_secs).all()
+    assert (known.latency_secs > 2 * 256**3 / cpu.peak_flops).all()
+    assert all(term.shape == (2000,) and np.isfinite(term).all() for term in known.terms.values())
+    assert known.feasible.any()
+    # One row alone gives the same as in company.
+    assert latency_secs(sketch, rows[7:8], cpu) == pytest.approx(known.latency_secs[7:8])
+
+
+def test_undescribed_sketch_is_refused_clearly(undescribed: Sketch, cpu: DeviceAbstraction) -> None:
+    rows = sample(undescribed, 3, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="without a description"):
+        latency_secs(undescribed, rows, cpu)
+    assert feasible(undescribed, rows, cpu).all()
+
+
+@pytest.fixture
+def threads(tiled: Sketch) -> Sketch:
+    """The matrix product on CUDA: blocks, virtual threads, threads, k outer, inner tile, k inner, innermost.
+
+    Both operands are fetched into shared memory for each step of the outer k; the result is written back at the end.
+    """
+    loops = (
+        Loop(0, 0, kind="blockIdx.x"), Loop(1, 5, kind="blockIdx.x"), Loop(0, 1, kind="vthread"),
+        Loop(1, 6, kind="vthread"), Loop(0, 2, kind="threadIdx.x"), Loop(1, 7, kind="threadIdx.x"), Loop(2, 10),
+        Loop(0, 3), Loop(1, 8), Loop(2, 11), Loop(0, 4), Loop(1, 9),
+    )  # fmt: skip
+    axes = tiled.statements[0].axes
+
+    def copy(name: str, source: Access, target: Access, depth: int, flop: float = 0.0) -> Statement:
+        own = (Axis("v0", 256, False), Axis("v1", 256, False))
+        plain = ((1, 0), (0, 1))
+        accesses = (
+            dataclasses.replace(source, index=plain, write=False),
+            dataclasses.replace(target, index=plain, write=True),
+        )
+        return Statement(name, own, (Loop(0, None, 256), Loop(1, None, 256)), accesses, flop, fixed_depth=depth)
+
+    a = Access("A_shared", (256, 256), 4, ((1, 0, 0), (0, 0, 1)), scope="shared")
+    b = Access("B_shared", (256, 256), 4, ((0, 0, 1), (0, 1, 0)), scope="shared")
+    c = Access("C_local", (256, 256), 4, ((1, 0, 0), (0, 1, 0)), write=True, scope="local")
+    main = Statement("matmul", axes, loops, (a, b, c), 2.0, unroll_column=12)
+    statements = (
+        main,
+        copy("A_shared", Access("A", (256, 256), 4, ()), a, 7),
+        copy("B_shared", Access("B", (256, 256), 4, ()), b, 7),
+        copy("C", c, Access("C", (256, 256), 4, ()), 6),
+    )
+    decisions = (Tile(256, 5, 64), Tile(256, 5, 64), Tile(256, 2, 64), Choice("unroll", (0, 64, 1024)))
+    return Sketch(0, "tiling", "cuda", decisions, statements)
+
+
+def test_cuda_symbols_by_hand(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    # i: 8 blocks, 1, 8 threads, 4, 1. j: 4 blocks, 1, 16 threads, 2, 2. k: 32 x 8.
+    row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
+    known = analyse(threads, row, gpu)
+    main, fetch_a, fetch_b, write = known.symbols
+    for symbols in known.symbols:
+        assert symbols.s1 == 4 * 4 + 4 + 4  # sums, and one step's elements of A and of B
+        assert symbols.s2 == 2 * 4 * 4
+        assert symbols.s3 == 4 * (32 * 8 + 8 * 64)  # both staged tiles for 8 steps of k
+        assert symbols.s4 == 128
+        assert symbols.s6 == 32
+    assert [float(each.s5[0]) for each in known.symbols] == [
+        0,  # it computes on shared memory alone
+        4 * 32 * 32 * (32 * 8),  # 32 blocks x 32 steps
+        4 * 32 * 32 * (8 * 64),
+        4 * 256 * 256,
+    ]
+    assert [float(each.s7[0]) for each in (fetch_a, fetch_b, write)] == [8, 64, 64]
+    assert main.s8 == 2 * 256**3
+    assert fetch_a.s8 == write.s8 == 0
+    # 4 warps on 4 schedulers, full; 32 of 80 multiprocessors; the L0 term 32 / (24 + 32); runs of 8 of 32 words.
+    compute = 2 * 256**3 / (14e12 * (32 / 56) * 0.4)
+    memory = (4 * 32 * 32 * 256 / (8 / 32) + 4 * 32 * 32 * 512 + 4 * 256 * 256) / 9e11
+    assert known.latency_secs[0] == pytest.approx(compute + memory + 3e-6, rel=1e-5)
+    assert known.feasible.all()
+
+
+def test_cuda_limits(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    rows = np.array(
+        [
+            [8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0],
+            [1, 1, 64, 4, 1, 4, 1, 64, 1, 1, 32, 8, 0],  # 4,096 threads
+            [1, 1, 16, 4, 4, 1, 1, 16, 4, 4, 4, 64, 0],  # 256 sums a thread
+            [1, 1, 32, 8, 1, 4, 1, 16, 2, 2, 4, 64, 0],  # 82 KB of shared memory
+            [8, 4, 4, 2, 1, 4, 4, 4, 2, 2, 32, 8, 0],  # 16 virtual threads
+            [32, 1, 4, 2, 1, 32, 1, 4, 1, 2, 32, 8, 0],  # 16 threads: half a warp
+        ]
+    )
+    assert feasible(threads, rows, gpu).tolist() == [True] + [False] * 5
+
+
+def test_rows_padded_in_shared_memory(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
+    main, *others = threads.statements
+    # Rows of 64 words become 64 + 8 words; rows of 8 become 8 + 0. The statements that fetch say so.
+    padded = [
+        dataclasses.replace(
+            other,
+            accesses=tuple(
+                dataclasses.replace(a, row_align=(32, 8)) if a.write and a.scope == "shared" else a
+                for a in other.accesses
+            ),
+        )
+        for other in others
+    ]
+    sketch = dataclasses.replace(threads, statements=(main, *padded))
+    assert analyse(sketch, row, gpu).symbols[0].s3 == 4 * (32 * 8 + 8 * 72)
+
+
+def test_a_warp_that_works_as_one_counts_as_its_lanes(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
+    main, *others = threads.statements
+    warped = dataclasses.replace(threads, statements=(dataclasses.replace(main, warp=32), *others))
+    assert analyse(warped, row, gpu).symbols[0].s4 == 32 * 128
+    assert not feasible(warped, row, gpu)[0]
+
+
+def test_cuda_loops_bound_to_nothing_are_spread_over_blocks(tiled: Sketch, gpu: DeviceAbstraction) -> None:
+    known = analyse(tiled, sample(tiled, 50, np.random.default_rng(0)), gpu)
+    assert (known.symbols[0].s4 == 1024).all()
+    assert (known.symbols[0].s6 == 64).all()
+    assert np.isfinite(known.latency_secs).all()
+
+
+@pytest.mark.parametrize("name", ["tiled", "blocked", "threads"])
+def test_chunks_in_float32_are_the_whole_in_float64(
+    name: str, request: pytest.FixtureRequest, cpu: DeviceAbstraction, gpu: DeviceAbstraction
+) -> None:
+    sketch: Sketch = request.getfixturevalue(name)
+    device = gpu if name == "threads" else cpu
+    rows = sample(sketch, CHUNK + 100, np.random.default_rng(0))
+    secs, good = score(sketch, rows, device)
+    plain = model(sketch, rows, device, np.float64)
+    assert secs == pytest.approx(plain.latency_secs, rel=1e-4)
+    assert good.tolist() == plain.feasible.tolist()
+    known = analyse(sketch, rows, device)
+    assert known.latency_secs.tolist() == secs.tolist()
+    assert known.feasible.tolist() == good.tolist()
+    expected = plain.terms()
+    assert list(known.terms) == list(expected)
+    for term, values in known.terms.items():
+        assert values.shape == (len(rows),)
+        assert values == pytest.approx(expected[term], rel=1e-3), term
+    assert len(score(sketch, rows[:0], device)[0]) == 0
+    assert all(len(values) == 0 for values in analyse(sketch, rows[:0], device).terms.values())
+
+
+def test_variants_are_evaluated_each_as_its_own(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    main, relu = blocked.statements
+    place = Location("relu", (-1, 0, 1))
+    variants = ((main, relu), (main,))
+    sketch = Sketch(5, "r", "v", (*blocked.decisions, place), variants[0], "", variants, (0, 1, 0))
+    rows = sample(sketch, 300, np.random.default_rng(0))
+    known = analyse(sketch, rows, cpu)
+    assert score(sketch, rows, cpu)[0].tolist() == known.latency_secs.tolist()
+    for at, statements in ((0, variants[0]), (1, variants[1]), (2, variants[0])):
+        own = rows[:, -1] == at
+        alone = dataclasses.replace(sketch, statements=statements, variants=(), variant_of=())
+        assert known.latency_secs[own].tolist() == latency_secs(alone, rows[own], cpu).tolist()
+    assert (known.terms["relu.secs"][rows[:, -1] == 1] == 0).all()
+    assert (known.terms["relu.secs"][rows[:, -1] != 1] > 0).all()

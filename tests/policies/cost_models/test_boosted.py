@@ -1,0 +1,106 @@
+"""Gradient-boosted trees: objectives, tasks, and the deviation's parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from policies.cost_models.boosted import AUTOTVM_TREES, BoostedSettings, GradientBoostedModel
+from policies.cost_models.left_out import UNKNOWN_DEVIATION
+from policies.features.table import FeatureTable
+
+
+def data(count: int, seed: int) -> tuple[FeatureTable, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((count, 6)).astype(np.float32)
+    return FeatureTable({"symbolic": features}), features[:, 3] - 7.0 + features[:, 0] ** 2
+
+
+def one_task(logs: np.ndarray) -> np.ndarray:
+    return np.zeros(len(logs), dtype=np.int64)
+
+
+def test_prior_prediction_helps_with_few_records() -> None:
+    features, logs = data(24, 2)
+    fresh, truth = data(200, 3)
+
+    def error(offset: int | None) -> float:
+        model = GradientBoostedModel(seed=0, offset_column=offset)
+        model.fit(features, logs, one_task(logs))
+        return float(np.mean((model.predict(fresh)[0] - truth) ** 2))
+
+    assert error(3) < error(None)
+
+
+@pytest.mark.parametrize("objective", ["pairwise", "ndcg"])
+def test_ranking_happens_within_a_task(objective: str) -> None:
+    features, logs = data(300, 4)
+    tasks = np.arange(300) % 3
+    level = np.array([0.0, 4.0, -4.0])[tasks]  # one task is e^4 times slower, whatever its features
+    settings = BoostedSettings(objective=objective, rounds=60)  # type: ignore[arg-type]
+    model = GradientBoostedModel(0, settings)
+    model.fit(features, logs + level, tasks)
+    fresh, truth = data(200, 5)
+    mean, _ = model.predict(fresh)
+    ranks = np.corrcoef(mean.argsort().argsort(), truth.argsort().argsort())[0, 1]
+    assert ranks > 0.75
+    # The order of the rows does not matter, only their tasks: XGBoost itself wants them sorted.
+    order = np.argsort(tasks, kind="stable")
+    again = GradientBoostedModel(0, settings)
+    again.fit(features.take(order), (logs + level)[order], tasks[order])
+    assert np.array_equal(again.predict(fresh)[0], mean)
+
+
+def test_deviation_grows_away_from_the_records() -> None:
+    rng = np.random.default_rng(6)
+    x = rng.uniform(-1, 1, size=(200, 1)).astype(np.float32)
+    x[:190] = -np.abs(x[:190])  # nearly all records on one side
+    logs = np.sin(3 * x[:, 0].astype(float)) + 0.01 * rng.standard_normal(200)
+    model = GradientBoostedModel(0)
+    model.fit(FeatureTable({"symbolic": x}), logs, one_task(logs))
+    near = FeatureTable({"symbolic": np.linspace(-0.9, -0.1, 50, dtype=np.float32)[:, None]})
+    far = FeatureTable({"symbolic": np.linspace(0.1, 0.9, 50, dtype=np.float32)[:, None]})
+    assert model.predict(near)[1].mean() < model.predict(far)[1].mean()
+
+
+def test_deviation_knows_the_noise_of_the_records() -> None:
+    rng = np.random.default_rng(7)
+    features = FeatureTable({"symbolic": rng.standard_normal((400, 3)).astype(np.float32)})
+    noise = 0.3 * rng.standard_normal(400)
+    model = GradientBoostedModel(0, BoostedSettings(emphasis=0.0, depth=2, rounds=20))
+    model.fit(features, noise, one_task(noise))
+    assert float(np.median(model.predict(features)[1])) == pytest.approx(0.3, abs=0.08)
+
+
+def test_deviation_is_the_unknown_one_with_too_few_records() -> None:
+    features, logs = data(4, 8)
+    model = GradientBoostedModel(0)
+    model.fit(features, logs, one_task(logs))
+    assert (model.predict(features)[1] >= UNKNOWN_DEVIATION).all()
+
+
+def test_single_member_has_its_training_error() -> None:
+    features, logs = data(100, 9)
+    model = GradientBoostedModel(0, BoostedSettings(members=1, rounds=5, emphasis=0.0))
+    model.fit(features, logs, one_task(logs))
+    mean, deviation = model.predict(features)
+    weight = np.exp(logs.min() - logs)
+    error = float(np.sqrt(np.average((mean - logs) ** 2, weights=weight)))
+    assert deviation == pytest.approx(np.full(100, error), rel=1e-6)
+
+
+def test_seeds_differ() -> None:
+    features, logs = data(60, 10)
+    means = []
+    for seed in (1, 2):
+        model = GradientBoostedModel(seed, AUTOTVM_TREES)
+        model.fit(features, logs, one_task(logs))
+        means.append(model.predict(features)[0].tolist())
+    assert means[0] != means[1]
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        BoostedSettings(members=0)
+    with pytest.raises(ValueError, match="unknown objective"):
+        BoostedSettings(objective="guess")  # type: ignore[arg-type]

@@ -1,0 +1,227 @@
+"""What every cost model does, and how saved ones are refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import subprocess
+import sys
+from typing import get_args
+
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+
+from policies.cost_models import state as model_bytes
+from policies.cost_models.neural import NetworkModel
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import ModelName, load_model, make_model
+from policies.features.table import FeatureTable
+from policies.features.views import VIEW_SHAPES
+
+NAMES: tuple[ModelName, ...] = get_args(ModelName)
+
+
+def data(count: int, seed: int) -> tuple[FeatureTable, np.ndarray, np.ndarray]:
+    """Features with missing values, log seconds near those of a prior in column 3, and one task."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((count, 12)).astype(np.float32)
+    features[rng.random(features.shape) < 0.1] = np.nan
+    prior = rng.standard_normal(count)
+    features[:, 3] = prior
+    logs = prior - 7.0 + np.nan_to_num(features[:, 0]) ** 2 + 0.5 * np.nan_to_num(features[:, 1])
+    views = {"symbolic": features, "other": features[:, :1], **fixed_views(np.nan_to_num(features), prior)}
+    return FeatureTable(views), logs, np.zeros(count, dtype=np.int64)
+
+
+def fixed_views(features: np.ndarray, prior: np.ndarray) -> dict[str, np.ndarray]:
+    """The same features in the views of fixed shapes: in the first row of those with rows, after a column of ones."""
+    views = {name: np.zeros((len(features), *shape), dtype=np.float32) for name, shape in VIEW_SHAPES.items()}
+    for values in views.values():
+        first = values if values.ndim == 2 else values[:, 0]
+        first[:, 2:14] = features
+        first[:, 1] = 1.0
+    views["invariant"][:, 0] = prior
+    return views
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
+
+
+def same(one: CostModel, other: CostModel, features: FeatureTable) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.predict(features), other.predict(features), strict=True))
+
+
+def cases() -> list[tuple[ModelName, int | None]]:
+    """Every model; trees and PaCM also from the analyzer's prediction (it is the same code for all networks)."""
+    alone: set[ModelName] = {"tree-gru", "mlp", "mlp-per-store"}
+    return [(name, offset) for name in NAMES for offset in (None, 3) if offset is None or name not in alone]
+
+
+@pytest.fixture(params=cases(), ids=str)
+def model(request: pytest.FixtureRequest) -> CostModel:
+    name, offset = request.param
+    made = make_model(name, 1, offset)
+    if isinstance(made, NetworkModel):  # trained less, so that the tests are fast
+        few = {"least_steps": 40, "least_update_steps": 40}
+        made.settings = dataclasses.replace(
+            made.settings, epochs=12, update_epochs=12, list_size=64, learning_rate=2e-3, **few
+        )
+    return made
+
+
+def test_predicts_log_seconds_and_is_the_same_after_loading(model: CostModel) -> None:
+    features, logs, tasks = data(300, 0)
+    fresh, truth, _ = data(200, 1)
+    assert set(model.views) <= features.views.keys()
+    model.fit(features, logs, tasks)
+    mean, deviation = model.predict(fresh)
+    assert mean.shape == deviation.shape == (200,)
+    assert mean.dtype == deviation.dtype == np.float64
+    assert rank_correlation(mean, truth) > 0.6
+    assert abs(float(np.mean(mean - truth))) < 0.3  # in log seconds, also those of a rank model
+    assert np.isfinite(deviation).all()
+    assert (deviation >= 0).all()
+    assert same(load_model(model.save()), model, fresh)
+
+
+def test_deviation_is_of_the_size_of_the_errors(model: CostModel) -> None:
+    features, logs, tasks = data(200, 2)
+    fresh, truth, _ = data(400, 3)
+    model.fit(features, logs, tasks)
+    mean, deviation = model.predict(fresh)
+    within = np.abs(mean - truth) <= 2 * deviation
+    assert float(within.mean()) >= 0.7
+    # Not by being vague: narrower than the targets themselves are spread.
+    assert float(np.median(deviation)) < float(truth.std())
+
+
+def test_is_deterministic_and_fit_forgets(model: CostModel) -> None:
+    features, logs, tasks = data(64, 4)
+    other = twin_of(model)
+    other.fit(*data(40, 5))
+    model.fit(features, logs, tasks)
+    other.fit(features, logs, tasks)
+    assert same(model, other, features)
+
+
+def test_update_learns_from_all_it_has_seen(model: CostModel) -> None:
+    features, logs, tasks = data(96, 6)
+    whole, first = twin_of(model), twin_of(model)
+    whole.fit(features, logs, tasks)
+    model.fit(features.take(slice(0, 60)), logs[:60], tasks[:60])
+    before = model.predict(features)[0]
+    model.update(features.take(slice(60, 96)), logs[60:], tasks[60:])
+    assert not np.array_equal(model.predict(features)[0], before)
+    if not isinstance(model, NetworkModel):  # which goes on from where it stands
+        assert same(model, whole, features)
+    # From nothing, an update is a first fit.
+    first.update(features, logs, tasks)
+    assert same(first, whole, features)
+
+
+def test_loaded_model_can_be_updated(model: CostModel) -> None:
+    features, logs, tasks = data(200, 7)
+    model.fit(features, logs, tasks)
+    loaded = load_model(model.save())
+    fresh, truth, fresh_tasks = data(64, 8)
+    loaded.update(fresh, truth + 1.0, fresh_tasks)  # the new device is slower
+    test, expected, _ = data(200, 9)
+    mean, _ = loaded.predict(test)
+    assert rank_correlation(mean, expected) > 0.6
+    assert abs(float(np.mean(mean - expected)) - 1.0) < 0.4
+    assert same(load_model(loaded.save()), loaded, test)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_few_or_equal_records_are_borne(model: CostModel, count: int) -> None:
+    features, _, tasks = data(count, 10)
+    logs = np.full(count, -5.0)
+    model.fit(features, logs, tasks)
+    mean, deviation = model.predict(features)
+    assert mean == pytest.approx(logs, abs=1e-3 if count == 1 else 2.0)
+    assert np.isfinite(deviation).all()
+    all_failed = np.zeros(count)
+    model.fit(features, all_failed, tasks)
+    assert np.isfinite(model.predict(features)[0]).all()
+
+
+def test_refuses_nonsense(model: CostModel) -> None:
+    features, logs, tasks = data(20, 11)
+    with pytest.raises(ValueError, match="not been trained"):
+        model.predict(features)
+    with pytest.raises(ValueError, match="not been trained"):
+        model.save()
+    none = slice(0, 0)
+    for method in (model.fit, model.update):
+        with pytest.raises(ValueError, match="cannot train"):
+            method(features.take(none), logs[none], tasks[none])
+        with pytest.raises(ValueError, match="cannot train"):
+            method(features, logs, tasks[:5])
+        with pytest.raises(ValueError, match="finite"):
+            method(features, np.where(np.arange(20) == 3, np.inf, logs), tasks)
+        with pytest.raises(ValueError, match="lack the view"):
+            method(FeatureTable({"other": features.view("other")}), logs, tasks)
+    model.fit(features, logs, tasks)
+    assert model.predict(features.take(none))[0].shape == (0,)
+    narrow = FeatureTable({name: features.view(name)[..., :-1] for name in model.views})
+    with pytest.raises(ValueError, match=r"reads \d+ columns|has the shape"):
+        model.predict(narrow)
+    with pytest.raises(ValueError, match=r"reads \d+ columns|has the shape"):
+        load_model(model.save()).update(narrow, logs, tasks)
+    # A refused update leaves the model as it was.
+    assert np.isfinite(model.predict(features)[0]).all()
+
+
+def twin_of(model: CostModel) -> CostModel:
+    """A model of the same kind and settings; call it before the model is trained."""
+    return copy.deepcopy(model)
+
+
+def test_damaged_or_foreign_bytes_are_refused(model: CostModel) -> None:
+    features, logs, tasks = data(20, 13)
+    model.fit(features, logs, tasks)
+    whole = model.save()
+    for broken in (b"", b"other", whole[:-3], whole[:7], whole[:30], whole[:40] + b"x" + whole[41:], whole + b"y"):
+        with pytest.raises(ValueError, match=r"not a cost model|cut off or damaged"):
+            load_model(broken)
+    unknown = model_bytes.pack(model_bytes.Saved("oracle", {}, ()))
+    with pytest.raises(ValueError, match="unknown kind 'oracle'"):
+        load_model(unknown)
+    with pytest.raises(ValueError, match="lacks what this version reads"):
+        load_model(model_bytes.pack(model_bytes.Saved(type(model).KIND, {"seed": 1}, ())))  # type: ignore[attr-defined]
+
+
+def test_a_model_of_another_feature_version_is_refused(model: CostModel) -> None:
+    features, logs, tasks = data(20, 14)
+    model.fit(features, logs, tasks)
+    saved = model_bytes.unpack(model.save())
+    old = model_bytes.pack(dataclasses.replace(saved, header={**saved.header, "version": 0}))
+    with pytest.raises(ValueError, match=r"reads version 0 of the features.*train it anew"):
+        load_model(old)
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(ValueError, match="no cost model 'oracle'"):
+        make_model("oracle", 0)  # type: ignore[arg-type]
+
+
+def test_arrays_survive_packing() -> None:
+    for kind in (np.float32, np.float64, np.int32, np.int64):
+        values = np.arange(6).reshape(3, 2).astype(kind)
+        again = model_bytes.unpack_array(model_bytes.pack_array(values))
+        assert again.dtype == values.dtype
+        assert again.tolist() == values.tolist()
+    with pytest.raises(ValueError, match="not saved"):
+        model_bytes.pack_array(np.array(["text"]))
+    for broken in (b"", b"\xc1", msgpack.packb(3), msgpack.packb(["object", [1], b"x"]), msgpack.packb([1, 2])):
+        with pytest.raises(ValueError, match=r"not an array|not read"):
+            model_bytes.unpack_array(broken)
+
+
+def test_importing_the_models_loads_no_heavy_library() -> None:
+    code = "import sys, policies.cost_models.registry; "
+    code += "print([name for name in ('xgboost', 'sklearn', 'torch') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,105 @@
+"""What the records of a task say of its candidates: the last word of each counts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from policies.measuring.ranking import Ranking
+
+
+def record(number: int, secs: float | None, *, revision: int = 0, verified: bool = True, drift: float = 1.0) -> Record:
+    measured = (
+        Measurement(Outcome.RUN_ERROR, detail="crash")
+        if secs is None
+        else Measurement(Outcome.OK, (secs,) * 4, verified=verified, drift=drift)
+    )
+    return Record(
+        f"{number}-{revision}", "run", Candidate("task", 0, "s", (number,)), "", measured, "device", 0.0, 0, revision
+    )
+
+
+def ranking(*records: Record) -> Ranking:
+    made = Ranking()
+    for each in records:
+        made.add(each)
+    return made
+
+
+def best_number(made: Ranking) -> int | None:
+    return None if made.best is None else made.best.decisions[0]
+
+
+def test_the_best_is_the_fastest_that_is_verified() -> None:
+    assert best_number(Ranking()) is None
+    assert Ranking().best_secs == math.inf
+    made = ranking(record(1, 2.0), record(2, 1.0, verified=False), record(3, None), record(4, 1.5), record(5, 1.6))
+    assert (best_number(made), made.best_secs) == (4, 1.5)
+
+
+def test_a_revision_takes_the_place_of_the_trial() -> None:
+    made = ranking(record(1, 1.0), record(2, 1.1), record(1, 1.2, revision=1))
+    assert (best_number(made), made.best_secs) == (2, 1.1)
+    made.add(record(2, 1.3, revision=1))
+    assert (best_number(made), made.best_secs) == (1, 1.2)
+    made.add(record(2, 1.15, revision=2))
+    assert (best_number(made), made.best_secs) == (2, 1.15)
+    # The order of the stream does not matter: what is older says nothing any more.
+    made.add(record(2, 0.5, revision=1))
+    made.add(record(2, 0.5))
+    assert made.best_secs == 1.15
+    assert [made.next_revision(record(number, 1.0).candidate.id) for number in (1, 2, 3)] == [2, 3, 1]
+
+
+def test_an_incumbent_that_fails_when_it_is_measured_again_is_none() -> None:
+    made = ranking(record(1, 1.0), record(2, 1.1), record(1, None, revision=1))
+    assert best_number(made) == 2
+
+
+def test_what_was_measured_on_a_device_that_was_off_is_no_incumbent_and_is_measured_again_if_it_matters() -> None:
+    made = ranking(record(1, 1.0), record(2, 1.2, verified=False, drift=1.5), record(3, 1.8, verified=False, drift=1.5))
+    assert best_number(made) == 1
+    # Free of drift, the second takes 0.8 and the third 1.2.
+    assert [each.decisions[0] for each in made.finalists()] == []
+    made.add(record(4, 0.805, verified=False))
+    assert [each.decisions[0] for each in made.finalists()] == [2, 4]
+
+
+def test_an_incumbent_whose_device_was_found_to_be_off_loses_its_place() -> None:
+    made = ranking(record(1, 1.0), record(2, 1.1), record(1, 1.0, revision=1, verified=False, drift=0.5))
+    assert best_number(made) == 2
+
+
+def test_no_second_shoot_out_between_the_same() -> None:
+    made = ranking(record(1, 1.0), record(2, 1.001))
+    assert len(made.finalists()) == 2
+    made.add(record(1, 1.002, revision=1))
+    assert len(made.finalists()) == 2
+    made.add(record(2, 1.003, revision=1))
+    assert made.finalists() == ()
+    made.add(record(3, 1.001))
+    assert len(made.finalists()) == 3
+
+
+@pytest.mark.parametrize(("number", "near"), [(1, True), (2, True), (3, False), (9, True)])
+def test_who_may_still_be_a_finalist(number: int, near: bool) -> None:
+    made = ranking(record(1, 1.0), record(2, 1.14), record(3, 1.16))
+    assert made.near_best(record(number, 1.0).candidate.id) is near
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.one_of(st.none(), st.floats(0.1, 9.0)), st.integers(0, 2), st.booleans()))
+)
+def test_the_best_is_always_what_the_last_words_say(drawn: list[tuple[int, float | None, int, bool]]) -> None:
+    made, last, revisions = Ranking(), dict[int, Record](), dict[int, int]()
+    for number, secs, revision, verified in drawn:
+        each = record(number, secs, revision=revision, verified=verified)
+        made.add(each)
+        if revision >= revisions.get(number, 0):
+            revisions[number], last[number] = revision, each
+    costs = [each.measurement.cost_secs for each in last.values() if each.measurement.verified]
+    assert made.best_secs == min(costs, default=math.inf)

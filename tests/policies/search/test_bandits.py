@@ -1,0 +1,231 @@
+"""UCB over sketches and tasks by hand (Bansor equations 2 to 6), and when a task is finished."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from policies.search.bandits import (
+    TaskBandit,
+    TaskPolicy,
+    TaskState,
+    allocate,
+    is_finished,
+    latency_gradient,
+    sketch_rewards,
+    task_rewards,
+    ucb,
+)
+
+INF, NAN = math.inf, math.nan
+
+
+def test_ucb_by_hand() -> None:
+    # N = 16: r + 0.3 sqrt(2 ln 16 / N_i).
+    scores = ucb(np.array([1.0, 0.5, 0.2]), np.array([12, 4, 0]))
+    assert scores[0] == pytest.approx(1.0 + 0.3 * math.sqrt(2 * math.log(16) / 12))
+    assert scores[1] == pytest.approx(0.5 + 0.3 * math.sqrt(2 * math.log(16) / 4))
+    assert scores[2] == INF
+    assert ucb(np.array([NAN, 1.0]), np.array([1, 1]))[0] < 1.0
+    assert ucb(np.empty(0), np.empty(0)).shape == (0,)
+
+
+def test_sketch_rewards_by_hand() -> None:
+    assert sketch_rewards(np.array([2.0, 1.0, 4.0, INF, NAN])).tolist() == [0.5, 1.0, 0.25, 0.0, 0.0]
+    assert sketch_rewards(np.array([INF, INF])).tolist() == [0.0, 0.0]
+
+
+def test_allocation_tries_each_then_favours_the_best() -> None:
+    everywhere = np.full(3, 1000.0)
+    assert allocate(np.full(3, INF), np.zeros(3), everywhere, 3).tolist() == [1, 1, 1]
+    granted = allocate(np.array([1.0, 5.0, 10.0]), np.array([4, 4, 4]), everywhere, 32)
+    assert granted.sum() == 32
+    assert granted[0] > 24
+    # Untried ones in the order of preference.
+    first = allocate(np.full(3, INF), np.zeros(3), everywhere, 1, preference=np.array([0.0, 2.0, 1.0]))
+    assert first.tolist() == [0, 1, 0]
+
+
+def test_allocation_stops_where_the_space_ends() -> None:
+    granted = allocate(np.array([1.0, 2.0]), np.array([3, 3]), np.array([2.0, 1.0]), 10)
+    assert granted.tolist() == [2, 1]
+    assert allocate(np.array([1.0]), np.array([3]), np.array([0.0]), 4).tolist() == [0]
+
+
+def test_gradient_by_hand() -> None:
+    # 20 trials, 16 ago the best was 5, now 3: slope 2 / 16. Guess min(3 / 20, 3 - 1).
+    state = TaskState(2.0, 1e9, best_history=(5.0,) * 4 + (3.0,) * 16, floor_secs=1.0)
+    assert latency_gradient(state) == pytest.approx(2.0 * (0.2 * 2.0 / 16 + 0.8 * 0.15))
+    # Pending trials count as visits that gained nothing: slope 2 / 26, guess 3 / 30.
+    assert latency_gradient(replace(state, pending=10)) == pytest.approx(2.0 * (0.2 * 2.0 / 26 + 0.8 * 0.1))
+    # At the floor nothing is left to gain.
+    done = TaskState(2.0, 1e9, best_history=(3.0,) * 20, floor_secs=3.0)
+    assert latency_gradient(done) == 0.0
+    failed = TaskState(2.0, 1e9, best_history=(INF,) * 4, floor_secs=0.01)
+    assert latency_gradient(failed) == pytest.approx(2.0 * 100 * 0.01 / 4)
+    assert latency_gradient(replace(failed, floor_secs=0.0)) == INF
+
+
+def test_task_rewards() -> None:
+    assert task_rewards(np.array([1.0, 4.0, 2.0])).tolist() == [0.25, 1.0, 0.5]
+    assert task_rewards(np.array([1.0, INF, NAN, 0.5])).tolist() == [1.0, 1.0, 0.0, 0.5]
+    assert task_rewards(np.array([INF, 0.0])).tolist() == [1.0, 0.0]
+    assert task_rewards(np.zeros(2)).tolist() == [0.0, 0.0]
+    assert task_rewards(np.empty(0)).shape == (0,)
+
+
+def run(bandit: TaskBandit, states: list[TaskState], trials: int) -> list[int]:
+    """Grant trials one by one, all pending."""
+    for _ in range(trials):
+        choice = bandit.choose(states)
+        assert choice is not None
+        states[choice.index] = replace(states[choice.index], pending=states[choice.index].pending + 1)
+    return [state.pending for state in states]
+
+
+def test_untried_tasks_first_those_with_most_work_foremost() -> None:
+    states = [TaskState(1, 1e9), TaskState(3, 1e9), TaskState(1, 2e9)]
+    bandit = TaskBandit()
+    order = []
+    for _ in range(3):
+        choice = bandit.choose(states)
+        assert choice is not None
+        assert choice.reason == "untried"
+        order.append(choice.index)
+        states[choice.index] = replace(states[choice.index], pending=1)
+    assert order == [1, 2, 0]
+
+
+def test_trials_go_where_weight_times_cost_is() -> None:
+    history = (4.0, 2.0)
+    states = [
+        TaskState(1, 1e9, tuple(0.001 * h for h in history)),
+        TaskState(1, 1e9, history),
+        TaskState(4, 1e9, history),
+    ]
+    visits = run(TaskBandit(), states, 100)
+    assert visits[2] > visits[1] > visits[0]
+    assert visits[1] > 5
+
+
+def test_pending_trials_spread_over_equal_tasks() -> None:
+    visits = run(TaskBandit(), [TaskState(1, 1e9, (2.0, 1.0)) for _ in range(4)], 40)
+    assert visits == [10] * 4
+
+
+def test_a_task_at_its_floor_gets_hardly_any() -> None:
+    states = [
+        TaskState(1, 1e9, (2.0, 1.0) + (1.0,) * 20, floor_secs=0.99999),
+        TaskState(1, 1e9, (2.0, 1.0) + (1.0,) * 20, floor_secs=0.1),
+    ]
+    visits = run(TaskBandit(), states, 40)
+    assert visits[1] > 2 * visits[0]
+
+
+def test_finished_tasks_get_nothing() -> None:
+    states = [TaskState(9, 1e9, finished=True), TaskState(1, 1e9)]
+    choice = TaskBandit().choose(states)
+    assert choice is not None
+    assert choice.index == 1
+    assert TaskBandit().choose([states[0]]) is None
+    assert TaskBandit().choose([]) is None
+
+
+def test_other_policies() -> None:
+    states = [TaskState(1, 1e9, (2.0, 1.0)), TaskState(1, 1e9, (0.2, 0.1))]
+    assert run(TaskBandit(policy="round-robin"), list(states), 10) == [5, 5]
+    greedy = TaskBandit(policy="gradient", epsilon=0.0).choose(states)
+    assert greedy is not None
+    assert greedy.index == 0
+    picks = {TaskBandit(seed, policy="gradient", epsilon=1.0).choose(states) for seed in range(20)}
+    assert {choice.index for choice in picks if choice} == {0, 1}
+
+
+@pytest.mark.parametrize("policy", ["ucb", "gradient"])
+def test_all_failures_are_borne(policy: str) -> None:
+    states = [TaskState(1, 1e9, (INF, INF)), TaskState(1, 1e9, (INF,)), TaskState(1, 1e9, (1.0,))]
+    bandit = TaskBandit(policy="ucb" if policy == "ucb" else "gradient")
+    assert sum(run(bandit, states, 12)) == 12
+
+
+def test_is_finished() -> None:
+    flat = [2.0] * 10 + [1.0] * 70
+    assert is_finished([], True, NAN) == "exhausted"
+    assert is_finished(flat, False, 0.001) == "converged"
+    assert is_finished(flat, False, 0.2) is None
+    assert is_finished(flat, False, NAN) is None
+    assert is_finished(flat, False, INF) is None
+    assert is_finished(flat[:50], False, 0.0) is None
+    assert is_finished([2.0] * 40 + [1.0] * 40, False, 0.0) is None
+    assert is_finished([INF] * 80, False, 0.0) is None
+    assert is_finished([INF] * 40 + [1.0] * 40, False, 0.0) is None
+    assert np.isfinite(flat[-1])
+
+
+def test_a_dear_sketch_of_equal_quality_gets_fewer_trials() -> None:
+    best, none, room = np.array([1.0, 1.0]), np.zeros(2), np.full(2, 1000.0)
+    assert allocate(best, none, room, 90).tolist() == [45, 45]
+    assert allocate(best, none, room, 90, prices=np.array([1.0, 2.0])).tolist() == [60, 30]
+
+
+def test_no_number_is_no_visit_and_no_reward() -> None:
+    # A NaN visit: untried. N is then 4 alone, so that the bonus is 0.3 sqrt(2 ln 4 / 4).
+    scores = ucb(np.array([0.5, 0.5, INF, -INF]), np.array([4.0, NAN, 0.0, -3.0]))
+    assert scores[0] == pytest.approx(0.5 + 0.3 * math.sqrt(2 * math.log(4) / 4))
+    assert scores[1:].tolist() == [INF, INF, INF]
+    assert ucb(np.array([INF, -INF]), np.ones(2), exploration=0.0).tolist() == [1.0, 0.0]
+
+
+def test_allocation_bears_prices_and_costs_that_are_no_numbers() -> None:
+    room = np.full(2, 1000.0)
+    evenly = allocate(np.array([1.0, 1.0]), np.zeros(2), room, 30, prices=np.array([NAN, -1.0]))
+    assert evenly.tolist() == [15, 15]
+    assert allocate(np.array([NAN, INF]), np.zeros(2), room, 10).tolist() == [5, 5]
+    assert allocate(np.array([1.0, 1.0]), np.zeros(2), np.array([NAN, 9.0]), 10).tolist() == [0, 9]
+    first = allocate(np.full(2, INF), np.zeros(2), room, 1, preference=np.array([NAN, -5.0]))
+    assert first.tolist() == [0, 1]
+    assert allocate(np.empty(0), np.empty(0), np.empty(0), 5).tolist() == []
+
+
+@pytest.mark.parametrize("policy", ["ucb", "gradient", "round-robin"])
+@pytest.mark.parametrize("odd", [NAN, INF, -1.0, 0.0])
+def test_odd_floors_and_costs_never_stop_the_allocation(policy: TaskPolicy, odd: float) -> None:
+    states = [
+        TaskState(1, 1e9, (2.0, 1.0), floor_secs=odd),
+        TaskState(1, 1e9, (odd, odd)),
+        TaskState(1, 1e9, (2.0, 1.0), floor_secs=0.1),
+    ]
+    assert sum(run(TaskBandit(policy=policy, epsilon=0.0), states, 30)) == 30
+
+
+def test_rounds_are_counted_where_a_choice_lasts_a_round() -> None:
+    # 128 and 64 trials are two rounds and one: N = 3. Rewards 1 and 0.9, by the guess alone: weight over trials.
+    states = [TaskState(2, 1e9, (1.0,) * 128), TaskState(0.9, 1e9, (1.0,) * 64)]
+    assert latency_gradient(states[0]) == pytest.approx(0.8 * 2 / 128)
+    assert latency_gradient(states[1]) == pytest.approx(0.8 * 0.9 / 64)
+    rounds = [1.0 + 0.3 * math.sqrt(2 * math.log(3) / 2), 0.9 + 0.3 * math.sqrt(2 * math.log(3) / 1)]
+    trials = [1.0 + 0.3 * math.sqrt(2 * math.log(192) / 128), 0.9 + 0.3 * math.sqrt(2 * math.log(192) / 64)]
+    assert rounds[1] > rounds[0]
+    assert trials[0] > trials[1]
+    by_rounds, by_trials = TaskBandit(round_trials=64).choose(states), TaskBandit().choose(states)
+    assert by_rounds is not None
+    assert by_trials is not None
+    assert (by_rounds.index, by_trials.index) == (1, 0)
+    with pytest.raises(ValueError, match="round"):
+        TaskBandit(round_trials=0)
+
+
+def test_the_gradient_rule_takes_the_largest_gradient_after_one_round_of_all() -> None:
+    states = [TaskState(1, 1e9), TaskState(1, 2e9), TaskState(1, 1e9, (1.0,))]
+    bandit = TaskBandit(policy="gradient", epsilon=0.0)
+    first = bandit.choose(states)
+    assert first is not None
+    assert (first.index, first.reason) == (1, "untried")
+    tried = [TaskState(1, 1e9, (1.0,)), TaskState(4, 1e9, (1.0,)), TaskState(1, 1e9, (2.0,))]
+    best = bandit.choose(tried)
+    assert best is not None
+    assert best.index == 1
+    assert "3.20e+00" in best.reason  # 4 x 0.8 x min(1 / 1, 1 - 0)

@@ -1,0 +1,67 @@
+"""The genetic draft: valid, distinct, sorted, feasible, better than as many random candidates, reproducible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Choice, Sketch, Tile
+from policies.search.draft import DraftSettings, draft, evaluate
+from policies.space.sampling import is_valid, sample, space_size, unique_rows
+
+SMALL = DraftSettings(size=128, population=256, generations=4)
+
+
+@pytest.mark.parametrize("name", ["tiled", "blocked"])
+def test_draft(name: str, request: pytest.FixtureRequest, cpu: DeviceAbstraction) -> None:
+    sketch: Sketch = request.getfixturevalue(name)
+    found = draft(sketch, cpu, np.random.default_rng(0), SMALL)
+    assert found.matrix.shape == (128, sketch.width)
+    assert is_valid(sketch, found.matrix).all()
+    assert len(unique_rows(found.matrix)) == 128
+    assert (np.diff(found.log_secs) >= 0).all()
+    assert np.isfinite(found.log_secs).all()
+    alone = evaluate(sketch, found.matrix, cpu)
+    assert alone.log_secs == pytest.approx(found.log_secs)
+    random = evaluate(sketch, sample(sketch, 1024, np.random.default_rng(1)), cpu)
+    assert found.log_secs[0] <= random.log_secs.min() + 1e-9
+    assert np.median(found.log_secs) < np.median(random.log_secs[np.isfinite(random.log_secs)])
+
+
+def test_draft_is_reproducible(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    first = draft(blocked, cpu, np.random.default_rng(7), SMALL)
+    second = draft(blocked, cpu, np.random.default_rng(7), SMALL)
+    assert first.matrix.tolist() == second.matrix.tolist()
+
+
+def test_draft_is_not_filled_by_one_tile(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    found = draft(blocked, cpu, np.random.default_rng(0), SMALL)
+    tiles = {(row[2], row[5]) for row in found.matrix.tolist()}
+    assert len(tiles) >= 16
+
+
+def test_draft_starts_again_from_seeds(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    best = draft(blocked, cpu, np.random.default_rng(0), SMALL).matrix[:4]
+    once = DraftSettings(size=64, population=64, generations=1)  # four of a tile are kept
+    found = draft(blocked, cpu, np.random.default_rng(1), once, seeds=best)
+    kept = {tuple(row) for row in found.matrix.tolist()}
+    assert all(tuple(row) in kept for row in best.tolist())
+
+
+def test_small_space_is_enumerated(cpu: DeviceAbstraction) -> None:
+    sketch = Sketch(0, "r", "t", (Tile(8, 2, 8), Choice("unroll", (0, 16))), (), "undescribed")
+    found = draft(sketch, cpu, np.random.default_rng(0), SMALL)
+    assert len(found.matrix) == space_size(sketch) == 8
+    assert np.isnan(found.analytic_log_secs).all()
+
+
+def test_fitness_replaces_the_analyzer(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    found = draft(tiled, cpu, np.random.default_rng(0), SMALL, lambda _, __, analytic: -analytic)
+    assert (np.diff(found.log_secs) >= 0).all()
+    assert found.log_secs == pytest.approx(-found.analytic_log_secs)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="two parents"):
+        DraftSettings(population=1)

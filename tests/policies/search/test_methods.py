@@ -1,0 +1,321 @@
+"""Every preset, in the open and in pools: deterministic, never repeating, and each part switched by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.errors import UserError
+from fleet_tune.sketch import Sketch
+from policies.analysis.analyzer import analyse
+from policies.analysis.quantities import Floats
+from policies.cost_models.networks import MlpModel
+from policies.cost_models.registry import load_model
+from policies.features.table import FeatureTable
+from policies.search.annealing import AnnealingSettings
+from policies.search.draft import DraftSettings
+from policies.search.methods import PRESET_NAMES, Preset, preset, spec
+from policies.search.pools import Pool
+from policies.search.search import Observation, Proposal, TaskSearch
+from policies.space.sampling import log_coordinates, sample, unique_rows
+
+FLOP = 2.0 * 256**3
+SMALL_DRAFT = DraftSettings(size=64, population=128, generations=2)
+SMALL_ANNEALING = AnnealingSettings(chains=16, steps=12, patience=8)
+FEW = settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def small(method: str) -> Preset:
+    """A preset with less of everything, so that tests are fast."""
+    return replace(preset(method), draft=SMALL_DRAFT, annealing=SMALL_ANNEALING, batch=16)
+
+
+@pytest.fixture
+def sketches(tiled: Sketch, blocked: Sketch) -> tuple[Sketch, ...]:
+    return (tiled, blocked)
+
+
+@pytest.fixture
+def pools(sketches: tuple[Sketch, ...]) -> tuple[Pool, ...]:
+    made = []
+    for sketch in sketches:
+        matrix = sample(sketch, 150, np.random.default_rng(7))
+        made.append(Pool(sketch, matrix[unique_rows(matrix)][:100]))
+    return tuple(made)
+
+
+def measured(sketches: tuple[Sketch, ...], device: DeviceAbstraction, proposals: list[Proposal]) -> list[Observation]:
+    """Costs near the analyzer's; one in eleven fails."""
+    outcomes = []
+    for proposal in proposals:
+        row = np.array([proposal.decisions])
+        secs = float(analyse(sketches[proposal.sketch], row, device).latency_secs[0])
+        wobble = 1.0 + 0.3 * math.sin(sum(proposal.decisions))
+        failed = sum(proposal.decisions) % 11 == 0
+        outcomes.append(Observation(proposal.sketch, proposal.decisions, math.inf if failed else secs * wobble, 0.5))
+    return outcomes
+
+
+def keys(proposals: list[Proposal]) -> list[tuple[int, tuple[int, ...]]]:
+    return [(proposal.sketch, proposal.decisions) for proposal in proposals]
+
+
+def play(
+    search: TaskSearch, sketches: tuple[Sketch, ...], device: DeviceAbstraction, rounds: int = 3
+) -> list[Proposal]:
+    """Rounds of 16, the last two of each pending for one more round; one model, after the first round."""
+    played: list[Proposal] = []
+    waiting: list[Proposal] = []
+    for turn in range(rounds):
+        batch = search.propose(16)
+        played += batch
+        search.observe(measured(sketches, device, waiting + batch[:-2]))
+        waiting = batch[-2:]
+        if turn == 0:
+            search.use_model(search.train(seed=0))
+    return played
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["open", "pools"])
+@pytest.mark.parametrize("method", PRESET_NAMES)
+@FEW
+@given(seed=st.integers(0, 2**32 - 1))
+def test_same_seed_and_records_give_the_same_candidates_and_none_twice(
+    method: str,
+    pooled: bool,
+    sketches: tuple[Sketch, ...],
+    pools: tuple[Pool, ...],
+    cpu: DeviceAbstraction,
+    seed: int,
+) -> None:
+    first, second = (
+        TaskSearch(sketches, FLOP, cpu, small(method), np.random.default_rng(seed), pools if pooled else None)
+        for _ in range(2)
+    )
+    played = play(first, sketches, cpu)
+    assert keys(played) == keys(play(second, sketches, cpu))
+    assert len(set(keys(played))) == len(played) == 48
+    if pooled:
+        rows = {(at, tuple(row)) for at, pool in enumerate(pools) for row in pool.matrix.tolist()}
+        assert set(keys(played)) <= rows
+
+
+@pytest.mark.parametrize("method", PRESET_NAMES)
+def test_pools_are_exhausted_exactly(
+    method: str, sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
+) -> None:
+    search = TaskSearch(sketches, FLOP, cpu, small(method), np.random.default_rng(0), pools)
+    played: list[Proposal] = []
+    while not search.exhausted:
+        batch = search.propose(64)
+        assert len(batch) == min(64, 200 - len(played))
+        played += batch
+        search.observe(measured(sketches, cpu, batch))
+        if len(played) == 64:
+            search.use_model(search.train(seed=0))
+    assert len(set(keys(played))) == len(played) == 200
+    assert search.propose(4) == []
+
+
+@pytest.mark.parametrize("method", PRESET_NAMES)
+def test_outcomes_in_another_order_are_the_same_knowledge(
+    method: str, sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
+) -> None:
+    search = TaskSearch(sketches, FLOP, cpu, small(method), np.random.default_rng(0), pools)
+    outcomes = measured(sketches, cpu, search.propose(32))
+    other = TaskSearch(sketches, FLOP, cpu, small(method), np.random.default_rng(0), pools)
+    search.observe(outcomes)
+    other.observe(outcomes[::-1])
+    assert search.best_secs == other.best_secs
+    assert search.observed == other.observed == 32
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sketch_policy": "uniform"},
+        {"sketch_policy": "joint"},
+        {"task_policy": "gradient"},
+        {"epsilon": 0.05},
+        {"acquisition": "mean"},
+        {"acquisition": "pi"},
+        {"acquisition": "ucb"},
+        {"generator": "genetic"},
+        {"generator": "annealing"},
+        {"per_second": False},
+        {"explore": "space"},
+        {"radius": 0.0},
+        {"alpha": 0.0},
+        {"from_analyzer": False},
+        {"turn": "round"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["fleet", "bansor"])
+def test_each_part_is_switched_by_itself(
+    method: str,
+    change: dict[str, object],
+    sketches: tuple[Sketch, ...],
+    pools: tuple[Pool, ...],
+    cpu: DeviceAbstraction,
+) -> None:
+    switched = replace(small(method), **change)
+    search = TaskSearch(sketches, FLOP, cpu, switched, np.random.default_rng(0), pools)
+    assert len(set(keys(play(search, sketches, cpu)))) == 48
+    assert switched.make_task_bandit(0).choose([]) is None
+
+
+def nearest(sketch: Sketch, points: list[Proposal], others: list[Proposal]) -> Floats:
+    """Distance of each point to the nearest of the others."""
+    left = log_coordinates(sketch, np.array([proposal.decisions for proposal in points]))
+    right = log_coordinates(sketch, np.array([proposal.decisions for proposal in others]))
+    return np.sqrt(np.square(left[:, None] - right[None]).sum(axis=2)).min(axis=1)
+
+
+def test_pending_candidates_keep_the_next_batch_away(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    def neighbours(radius: float) -> int:
+        """Candidates of a second batch that are one moved factor of two (distance 1.41) from one of the first."""
+        chosen = replace(preset("fleet"), radius=radius, alpha=0.0, epsilon=0.0)
+        found = 0
+        for seed in range(4):
+            search = TaskSearch((tiled,), FLOP, cpu, chosen, np.random.default_rng(seed))
+            search.observe(measured((tiled,), cpu, search.propose(32)))
+            first, second = search.propose(16), search.propose(16)
+            assert set(keys(first)).isdisjoint(keys(second))
+            found += int((nearest(tiled, second, first) < 1.5).sum())
+        return found
+
+    assert 2 * neighbours(1.0) < neighbours(0.0)
+
+
+class OddModel:
+    """Predicts what no model should."""
+
+    views = ("symbolic",)
+
+    def __init__(self, mean: float, deviation: float) -> None:
+        self.mean, self.deviation = mean, deviation
+
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        mean = np.full(len(features), self.mean)
+        mean[::3] = -7.0
+        return mean, np.full(len(features), self.deviation)
+
+
+@pytest.mark.parametrize("mean", [math.nan, math.inf, -math.inf, -8.0])
+@pytest.mark.parametrize("deviation", [math.nan, math.inf, -1.0, 0.0])
+@pytest.mark.parametrize("method", ["fleet", "adatune", "ansor"])
+def test_a_model_that_predicts_no_numbers_is_borne(
+    method: str,
+    mean: float,
+    deviation: float,
+    sketches: tuple[Sketch, ...],
+    pools: tuple[Pool, ...],
+    cpu: DeviceAbstraction,
+) -> None:
+    search = TaskSearch(sketches, FLOP, cpu, small(method), np.random.default_rng(0), pools)
+    first = search.propose(16)
+    search.observe(measured(sketches, cpu, first))
+    search.use_model(OddModel(mean, deviation))  # type: ignore[arg-type]
+    second = search.propose(16)
+    assert len(set(keys(first + second))) == 32
+    assert all(0 < proposal.predicted_secs < math.inf for proposal in second)
+
+
+def test_pools_must_be_those_of_the_sketches(
+    sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
+) -> None:
+    with pytest.raises(ValueError, match="each sketch"):
+        TaskSearch(sketches, FLOP, cpu, preset("fleet"), np.random.default_rng(0), pools[::-1])
+    with pytest.raises(ValueError, match="each sketch"):
+        TaskSearch(sketches, FLOP, cpu, preset("fleet"), np.random.default_rng(0), pools[:1])
+
+
+def test_hyperparameters_are_the_papers() -> None:
+    autotvm, adatune, ansor, bansor = (preset(name) for name in ("autotvm", "adatune", "ansor", "bansor"))
+    assert (autotvm.model, autotvm.batch, autotvm.epsilon) == ("boosted-rank", 64, 0.05)
+    assert (autotvm.annealing.chains, autotvm.annealing.steps) == (128, 500)
+    assert (adatune.model, adatune.batch, adatune.epsilon, adatune.epsilon_plans) == ("forest", 32, None, 20)
+    assert adatune.acquisition == "ei"
+    for each in (ansor, bansor):
+        assert (each.draft.population, each.draft.generations, each.batch, each.epsilon) == (2048, 4, 64, 0.05)
+        assert each.exploration == 0.3
+    assert (ansor.sketch_policy, ansor.task_policy) == ("uniform", "gradient")
+    assert (bansor.sketch_policy, bansor.task_policy) == ("ucb", "ucb")
+    assert replace(ansor, name="bansor", source=bansor.source, sketch_policy="ucb", task_policy="ucb") == bansor
+
+
+def test_pruner_is_as_published() -> None:
+    pruner = preset("pruner")
+    assert (pruner.generator, pruner.model, pruner.batch, pruner.epsilon) == ("latent", "pacm", 10, 0.1)
+    assert (pruner.draft.size, pruner.draft.population, pruner.draft.mutation) == (512, 1536, 0.85)
+    assert pruner.learns_on
+    assert set(pruner.views) == {"statements", "dataflow", "invariant"}
+
+
+def test_any_methods_model_can_be_replaced() -> None:
+    changed = preset("autotvm:tree-gru")
+    assert changed == replace(preset("autotvm"), name="autotvm:tree-gru", model="tree-gru")
+    assert preset(spec("autotvm", "tree-gru")) == changed
+    assert preset(spec("pruner", offline=True)) == replace(preset("pruner"), name="pruner:offline", offline=True)
+    both = preset(spec("ansor", "mlp", offline=True))
+    assert (both.name, both.model, both.offline) == ("ansor:mlp:offline", "mlp", True)
+    assert spec("fleet") == "fleet"
+    for wrong, problem in (
+        ("autotvm:oracle", "no cost model 'oracle'"),
+        ("autotvm:mlp-per-store", "no cost model 'mlp-per-store'"),
+        ("autotvm:mlp:pacm", "names 2 cost models"),
+        ("random:mlp", "has no cost model"),
+        ("random:offline", "has no cost model"),
+        ("best:mlp", "no method 'best'"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            preset(wrong)
+
+
+@pytest.mark.parametrize("method", ["autotvm:tree-gru", "ansor:mlp", "fleet:boosted-invariant", "adatune:boosted"])
+def test_a_replaced_model_searches(
+    method: str, sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
+) -> None:
+    for each in (None, pools):
+        search = TaskSearch(sketches, FLOP, cpu, small(method), np.random.default_rng(0), each)
+        assert len(set(keys(play(search, sketches, cpu)))) == 48
+        assert set(search.training_set().features.views) == {"symbolic", *preset(method).views}
+
+
+def test_a_network_is_trained_on_and_an_offline_one_never(
+    sketches: tuple[Sketch, ...], pools: tuple[Pool, ...], cpu: DeviceAbstraction
+) -> None:
+    search = TaskSearch(sketches, FLOP, cpu, small("pruner:mlp"), np.random.default_rng(0), pools)
+    assert search.train(0) is None  # no success yet
+    search.observe(measured(sketches, cpu, search.propose(16)))
+    first = weights_of(search)
+    search.observe(measured(sketches, cpu, search.propose(16)))
+    second = weights_of(search)
+    assert 0 < distance(first, second) < 0.2  # from where it stood, not from fresh random weights
+
+    pretrained = search.train(0)
+    assert pretrained is not None
+    pretrained = load_model(pretrained.save())
+    offline = TaskSearch(
+        sketches, FLOP, cpu, small("pruner:mlp:offline"), np.random.default_rng(0), pools, prior=pretrained
+    )
+    before = weights_of(offline)
+    offline.observe(measured(sketches, cpu, offline.propose(16)))
+    assert distance(before, weights_of(offline)) == 0.0
+
+
+def weights_of(search: TaskSearch) -> dict[str, np.ndarray]:
+    model = search.train(0)
+    assert isinstance(model, MlpModel)
+    return model.weights()
+
+
+def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    return max(float(np.abs(values - other[name]).max()) for name, values in one.items())

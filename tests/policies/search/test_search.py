@@ -1,0 +1,228 @@
+"""The search of a task on a synthetic device that differs from the analyzer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.errors import UserError
+from fleet_tune.sketch import Choice, Sketch, Tile
+from policies.analysis.analyzer import analyse
+from policies.search.annealing import AnnealingSettings
+from policies.search.methods import PRESET_NAMES, preset
+from policies.search.search import Observation, Proposal, TaskSearch
+from policies.space.sampling import is_valid, sample
+
+FLOP = 2.0 * 256**3
+FAILS = 97  # about one candidate of this many fails
+
+
+@pytest.fixture
+def sketches(tiled: Sketch, blocked: Sketch) -> tuple[Sketch, ...]:
+    return (tiled, blocked)
+
+
+class SyntheticDevice:
+    """Run times that follow other rules than the analyzer's: its own effects of vectors, accumulators and order."""
+
+    def __init__(self, sketches: tuple[Sketch, ...], device: DeviceAbstraction) -> None:
+        self.sketches = sketches
+        self.device = device
+
+    def secs(self, sketch: int, matrix: np.ndarray) -> np.ndarray:
+        known = analyse(self.sketches[sketch], matrix, self.device)
+        terms = known.terms
+        factor = 1.3 + 0.35 * np.abs(np.log2(terms["accumulators"]) - 3.6)
+        factor = factor + 0.25 * np.abs(np.log2(terms["vector"]) - 5.0)
+        factor = factor * (1.0 + 0.15 * (np.log2(matrix[:, 1]) % 2))
+        factor = factor * (1.0 + 0.08 * np.sin(matrix @ np.arange(1, matrix.shape[1] + 1)))
+        secs = known.latency_secs**0.85 * 1e-4**0.15 * factor
+        fails = (matrix @ np.arange(3, matrix.shape[1] + 3)) % FAILS == 0
+        return np.where(fails, math.inf, secs)
+
+    def observe(self, proposals: list[Proposal]) -> list[Observation]:
+        secs: dict[int, float] = {}
+        for at in range(len(self.sketches)):
+            mine = [k for k, p in enumerate(proposals) if p.sketch == at]
+            if mine:
+                values = self.secs(at, np.array([proposals[k].decisions for k in mine]))
+                secs.update(zip(mine, values.tolist(), strict=True))
+        return [Observation(p.sketch, p.decisions, secs[k]) for k, p in enumerate(proposals)]
+
+    def best(self) -> float:
+        rng = np.random.default_rng(123)
+        return min(float(self.secs(at, sample(sketch, 20_000, rng)).min()) for at, sketch in enumerate(self.sketches))
+
+
+def make(sketches: tuple[Sketch, ...], device: DeviceAbstraction, method: str = "fleet", seed: int = 0) -> TaskSearch:
+    # Short chains, so that the tests are fast.
+    chosen = replace(preset(method), annealing=AnnealingSettings(chains=16, steps=12, patience=8))
+    return TaskSearch(sketches, FLOP, device, chosen, np.random.default_rng(seed))
+
+
+def keys(proposals: list[Proposal]) -> list[tuple[int, tuple[int, ...]]]:
+    return [(p.sketch, p.decisions) for p in proposals]
+
+
+@pytest.mark.parametrize("method", PRESET_NAMES)
+def test_never_repeats_and_always_valid(method: str, sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
+    device = SyntheticDevice(sketches, cpu)
+    search = make(sketches, cpu, method)
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    waiting: list[Proposal] = []
+    for turn in range(5):
+        proposals = search.propose(16)
+        assert len(proposals) == 16
+        assert seen.isdisjoint(keys(proposals))
+        assert len(set(keys(proposals))) == 16
+        seen.update(keys(proposals))
+        for proposal in proposals:
+            assert is_valid(sketches[proposal.sketch], np.array([proposal.decisions]))[0]
+            assert math.isfinite(proposal.predicted_secs)
+            assert proposal.predicted_secs > 0
+            assert proposal.reason
+        # A batch is always left pending, as with an asynchronous runtime.
+        search.observe(device.observe(waiting))
+        waiting = proposals
+        if turn >= 1:
+            search.use_model(search.train(seed=0))
+    assert search.observed == 64
+    assert search.pending == 16
+    search.release(waiting)
+    assert search.pending == 0
+
+
+def run(search: TaskSearch, device: SyntheticDevice, batches: int, size: int = 8) -> list[float]:
+    """The incumbent after every trial."""
+    bests: list[float] = []
+    for _ in range(batches):
+        for outcome in device.observe(search.propose(size)):
+            search.observe([outcome])
+            bests.append(search.best_secs)
+        if search.observed >= 16:
+            search.use_model(search.train(seed=0))
+    return bests
+
+
+def test_fleet_needs_far_fewer_trials_than_random(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
+    device = SyntheticDevice(sketches, cpu)
+    goal = 1.1 * device.best()
+
+    def trials(method: str, seed: int, batches: int) -> float:
+        bests = run(make(sketches, cpu, method, seed), device, batches)
+        return next((at + 1 for at, best in enumerate(bests) if best <= goal), math.inf)
+
+    fleet = float(np.median([trials("fleet", seed, 6) for seed in range(3)]))
+    random = float(np.median([trials("random", seed, 24) for seed in range(3)]))
+    assert fleet <= 48
+    assert fleet < random / 3
+
+
+def test_same_seed_and_records_same_candidates(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
+    device = SyntheticDevice(sketches, cpu)
+    assert run(make(sketches, cpu, seed=4), device, 4) == run(make(sketches, cpu, seed=4), device, 4)
+    assert keys(make(sketches, cpu, seed=4).propose(8)) != keys(make(sketches, cpu, seed=5).propose(8))
+
+
+def test_replayed_records_count_and_are_idempotent(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
+    device = SyntheticDevice(sketches, cpu)
+    before = make(sketches, cpu)
+    outcomes = [outcome for _ in range(3) for outcome in device.observe(before.propose(16))]
+    before.observe(outcomes)
+    after = make(sketches, cpu, seed=9)
+    after.observe(outcomes)
+    after.observe(outcomes[:20])
+    assert after.observed == before.observed == 48
+    assert after.best_secs == before.best_secs
+    assert (
+        after.training_set().features.view("symbolic").tobytes()
+        == before.training_set().features.view("symbolic").tobytes()
+    )
+    assert set(keys(after.propose(32))).isdisjoint((o.sketch, o.decisions) for o in outcomes)
+    # A failure that was mended counts as mended; a slower repetition does not.
+    failed = next((o for o in outcomes if math.isinf(o.cost_secs)), outcomes[0])
+    after.observe([Observation(failed.sketch, failed.decisions, 1e-9)])
+    after.observe([Observation(failed.sketch, failed.decisions, 1.0)])
+    assert after.best_secs == 1e-9
+    assert after.observed == 48
+
+
+def test_all_failures_are_borne(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
+    search = make(sketches, cpu)
+    for _ in range(3):
+        proposals = search.propose(16)
+        assert len(proposals) == 16
+        search.observe(Observation(p.sketch, p.decisions, math.inf) for p in proposals)
+    assert search.best_secs == math.inf
+    assert search.train(seed=0) is None
+    assert np.isfinite(search.training_set().log_secs).all()
+
+
+def test_small_space_is_exhausted_exactly(cpu: DeviceAbstraction) -> None:
+    small = Sketch(0, "r", "t", (Tile(8, 2, 8), Choice("unroll", (0, 16, 64))), (), "undescribed")
+    single = Sketch(1, "loops", "nothing open", (), (), "undescribed")
+    for method in PRESET_NAMES:
+        search = make((small, single), cpu, method)
+        found: list[Proposal] = []
+        for _ in range(40):
+            batch = search.propose(5)
+            found += batch
+            search.observe(Observation(p.sketch, p.decisions, 1.0 + sum(p.decisions)) for p in batch)
+            if search.exhausted:
+                break
+        assert search.exhausted
+        assert search.propose(5) == []
+        assert len(set(keys(found))) == len(found) == 4 * 3 + 1
+        assert (1, ()) in keys(found)
+
+
+def test_released_candidates_may_come_again(cpu: DeviceAbstraction) -> None:
+    single = Sketch(0, "loops", "nothing open", (), (), "undescribed")
+    search = make((single,), cpu)
+    first = search.propose(4)
+    assert keys(first) == [(0, ())]
+    assert search.exhausted
+    search.release(first)
+    assert not search.exhausted
+    assert keys(search.propose(1)) == [(0, ())]
+
+
+def test_undescribed_sketch_beside_a_described_one(
+    blocked: Sketch, undescribed: Sketch, cpu: DeviceAbstraction
+) -> None:
+    search = make((blocked, undescribed), cpu)
+    for _ in range(3):
+        batch = search.propose(12)
+        search.observe(Observation(p.sketch, p.decisions, 1e-4 * (1 + p.sketch)) for p in batch)
+        search.use_model(search.train(seed=0))
+    assert search.training_set().offset_column is None
+    assert len(search.propose(12)) == 12
+
+
+def test_bad_calls(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
+    search = make(sketches, cpu)
+    assert search.propose(0) == []
+    with pytest.raises(ValueError, match="cannot propose"):
+        search.propose(-1)
+    with pytest.raises(ValueError, match="no sketch 5"):
+        search.observe([Observation(5, (1,), 1.0)])
+    with pytest.raises(ValueError, match="columns"):
+        search.observe([Observation(0, (1, 2), 1.0)])
+    with pytest.raises(ValueError, match="at least one sketch"):
+        TaskSearch((), FLOP, cpu, preset("fleet"), np.random.default_rng(0))
+
+
+def test_unknown_methods() -> None:
+    with pytest.raises(UserError, match=r"no method 'best'.*fleet, autotvm, adatune, ansor, bansor, pruner"):
+        preset("best")
+    with pytest.raises(ValueError, match="no cost model"):
+        preset("random").make_model(0, None)
+
+
+def test_works_for_a_gpu(blocked: Sketch, gpu: DeviceAbstraction) -> None:
+    search = make((blocked,), gpu)
+    assert len(search.propose(8)) == 8

@@ -1,0 +1,107 @@
+"""What a trial takes: the prior, what records teach, and what the stop rule makes of a run time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fleet_tune.domain import DeviceAbstraction, StopRule
+from fleet_tune.sketch import Sketch
+from policies.features.table import joint_layout, symbolic_features
+from policies.search.trial_time import fit_build_time, measure_secs, trial_secs, untrained
+from policies.space.sampling import sample
+
+NAMES = ("log_predicted", "unrolled", "vector", "sketch.0", "sketch.1")
+
+
+def rows(*values: tuple[float, ...]) -> np.ndarray:
+    return np.array(values, dtype=np.float32).reshape(-1, len(NAMES))
+
+
+def test_prior_by_hand() -> None:
+    # 2^10 operations and none known: 0.25 + 0.0008 * 1024, and 0.25 + 0.0008.
+    found = untrained(NAMES).secs(rows((0, 10, 3, 1, 0), (0, math.nan, math.nan, 0, 1)))
+    assert found == pytest.approx([1.0692, 0.2508])
+    assert untrained(("tile.i",)).secs(np.zeros((2, 1), dtype=np.float32)) == pytest.approx([0.2508] * 2)
+
+
+def test_one_record_by_hand() -> None:
+    # One build twice as long as the prior: r = ln 2, shift = ln 2 / (1 + 2); nothing varies, so no weights.
+    one = rows((0, 10, 3, 1, 0))
+    fitted = fit_build_time(NAMES, one, np.array([2 * 1.0692]))
+    assert fitted.secs(one) == pytest.approx([1.0692 * 2 ** (1 / 3)], rel=1e-5)
+
+
+def test_ridge_by_hand() -> None:
+    # Two records of one column: vector 2 and 4, centre 3, deviation 1, z = -1 and 1; r = ln 2 and ln 8 (prior 0.2508).
+    # shift = ln 16 / 4 = ln 2; w = (z^T (r - shift)) / (2 + 16) = 2 ln 2 / 18.
+    names = ("vector",)
+    values = np.array([[2.0], [4.0]], dtype=np.float32)
+    fitted = fit_build_time(names, values, 0.2508 * np.array([2.0, 8.0]))
+    assert fitted.secs(values) == pytest.approx(0.2508 * 2 ** np.array([1 - 1 / 9, 1 + 1 / 9]), rel=1e-6)
+
+
+def test_learns_which_sketch_builds_slowly(tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    layout = joint_layout((tiled, blocked), cpu)
+    rng = np.random.default_rng(0)
+    both = np.concatenate(
+        [
+            layout.place(at, symbolic_features(sketch, sample(sketch, 80, rng), cpu))
+            for at, sketch in enumerate((tiled, blocked))
+        ]
+    )
+    truth = untrained(layout.names).secs(both) * np.repeat([3.0, 0.5], 80)
+    noisy = truth * np.exp(0.3 * rng.standard_normal(160))
+    seen = rng.permutation(160)
+    fitted = fit_build_time(layout.names, both[seen[:80]], noisy[seen[:80]])
+    rest = seen[80:]
+
+    def error(secs: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(np.log(secs / truth[rest]) ** 2)))
+
+    assert error(fitted.secs(both[rest])) < 0.3 * error(untrained(layout.names).secs(both[rest]))
+    again = fit_build_time(layout.names, both[seen[:80]], noisy[seen[:80]])
+    assert again.secs(both).tolist() == fitted.secs(both).tolist()
+
+
+def test_unknown_build_times_are_left_out() -> None:
+    one = rows((0, 10, 3, 1, 0))
+    bad = np.array([math.nan, math.inf, 0.0, -1.0])
+    assert fit_build_time(NAMES, np.repeat(one, 4, axis=0), bad).secs(one) == pytest.approx([1.0692])
+    assert fit_build_time(NAMES, one[:0], bad[:0]).secs(one) == pytest.approx([1.0692])
+    mixed = fit_build_time(NAMES, np.repeat(one, 5, axis=0), np.append(bad, 2 * 1.0692))
+    assert mixed.secs(one) == pytest.approx([1.0692 * 2 ** (1 / 3)], rel=1e-5)
+
+
+@given(
+    arrays(np.float32, (6, 5), elements=st.floats(-40, 40, width=32) | st.just(math.nan)),
+    arrays(np.float64, 6, elements=st.floats(allow_nan=True, allow_infinity=True)),
+)
+@example(np.zeros((6, 5), dtype=np.float32), np.full(6, 4.5e307))
+def test_build_seconds_are_always_positive_and_finite(features: np.ndarray, secs: np.ndarray) -> None:
+    found = fit_build_time(NAMES, features, secs).secs(features)
+    assert np.isfinite(found).all()
+    assert (found > 0).all()
+
+
+def test_measure_seconds_by_hand() -> None:
+    rule = StopRule(micro_batch_secs=0.01, min_batches=3, max_batches=11, race_factor=2.0, timeout_secs=10.0)
+    # 3 + a quarter of 8 = 5 micro-batches. 1 ms: of 10 ms; 0.1 s: of one run; each after 5 ms and a first run.
+    logs = np.log([0.001, 0.1])
+    assert measure_secs(logs, math.inf, rule) == pytest.approx([0.005 + 0.001 + 0.05, 0.005 + 0.1 + 0.5])
+    # Raced against 40 ms: one micro-batch.
+    assert measure_secs(logs, 0.04, rule) == pytest.approx([0.056, 0.005 + 0.1 + 0.1])
+    assert measure_secs(np.array([math.inf, 800.0, -math.inf]), 1.0, rule) == pytest.approx([10.0, 10.0, 0.055])
+    assert np.isnan(measure_secs(np.array([math.nan]), 1.0, rule)).all()
+    assert measure_secs(np.empty(0), 1.0).shape == (0,)
+
+
+def test_trial_seconds_add_both() -> None:
+    one = rows((0, 10, 3, 1, 0))
+    found = trial_secs(untrained(NAMES), one, np.log([0.001]), math.inf)
+    assert found == pytest.approx(1.0692 + measure_secs(np.log([0.001]), math.inf))
