@@ -33,7 +33,7 @@ class Trial:
 
 
 @dataclass
-class Reference:
+class Oracle:
     """The unscheduled program of a task, to be built."""
 
     task: Task
@@ -118,10 +118,10 @@ class Board:
         self.tasks = tasks
         self.time_budget_secs = time_budget_secs
         # Bounded by the granting, which looks at its length: a builder that puts work back must never wait.
-        self.build_queue: asyncio.Queue[Trial | Reference] = asyncio.Queue()
+        self.build_queue: asyncio.Queue[Trial | Oracle] = asyncio.Queue()
         self.built: dict[str, deque[Trial]] = {name: deque() for name in device_classes}
         self.building = 0
-        self.references: dict[str, asyncio.Future[Any]] = {}
+        self.oracles: dict[str, asyncio.Future[Any]] = {}
         self.stopping = asyncio.Event()
         self._changed = asyncio.Condition()
         self._started: float | None = None

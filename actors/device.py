@@ -18,15 +18,21 @@ from devices.host.child import without_torch
 from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.server.server import DeviceServer
-from devices.simulated.recorded import ReplayDevice
+from devices.simulated.recorded import RecordedDevice
 from devices.timing.evaluator import load_decide
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection, ReplayConnection, TrackerConnection
+from fleet_tune.config.fleet_file import (
+    DeviceConfig,
+    FleetConfig,
+    LocalConnection,
+    RecordedConnection,
+    TrackerConnection,
+)
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import (
     DatasetError,
     DeviceUnreachableError,
     FleetFileError,
-    ReferenceKernelError,
+    ProbeError,
     UserError,
 )
 from fleet_tune.records.dataset import load
@@ -79,18 +85,18 @@ class DeviceActor:
         return found
 
     def check(self, target: str, known: Baseline | None) -> tuple[float, Baseline]:
-        """Seconds of one run of the reference kernel, and what they are compared with from now on. ``target``: that of
+        """Seconds of one run of the probe, and what they are compared with from now on. ``target``: that of
         the device's class, which a device that joins late must have. ``known``: what an earlier process of this actor
         answered last.
 
-        Raises :class:`DeviceUnreachableError`, :class:`ReferenceKernelError`.
+        Raises :class:`DeviceUnreachableError`, :class:`ProbeError`.
         """
         if self._target is None:
             self.fingerprint()
         if self._target != target:
-            raise ReferenceKernelError(self._device_id, "it has another target than the others of its class")
+            raise ProbeError(self._device_id, "it has another target than the others of its class")
         with self._quiet():
-            secs = self._device.reference_secs()
+            secs = self._device.probe_secs()
         marked = self._drift.checked(secs, known)
         if marked and self._recorder is not None:
             fetch(self._recorder.append.remote(marked), _APPEND_DEADLINE_SECS, "mark records")
@@ -100,22 +106,22 @@ class DeviceActor:
     def measure(
         self,
         artifacts: Sequence[Any],
-        references: Mapping[str, tuple[list[Any], float]],
+        oracles: Mapping[str, tuple[list[Any], float]],
         rule: StopRule,
         recorder: Any,
         epoch: int,
     ) -> BatchReport:
         """Measure a batch in one quiet window and store the records under the lease ``epoch``.
 
-        ``artifacts``: object references. ``references``: for each task of the batch the object reference of its
+        ``artifacts``: object references. ``oracles``: for each task of the batch the object reference of its
         unscheduled program (in a list, so that it is fetched only where it is lacking: a restarted actor lacks all)
         and its incumbent's cost. A lost device ends the batch, and the outcome DEVICE_LOST of what it was running is
         not stored: the dispatch decides whether the candidate is tried again. Raises StaleLeaseError.
         """
         self._recorder = recorder
-        for task_id, ([reference], best_secs) in references.items():
+        for task_id, ([oracle], best_secs) in oracles.items():
             if task_id not in self._best_secs:
-                self._device.add_reference(fetch(reference, _FETCH_DEADLINE_SECS, "fetch a reference"))
+                self._device.add_oracle(fetch(oracle, _FETCH_DEADLINE_SECS, "fetch an oracle"))
             # It may be slower than what was told before: of an incumbent whose device turned out to be off.
             self._best_secs[task_id] = best_secs
         fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
@@ -147,7 +153,7 @@ class DeviceActor:
     def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        reference: list[Any],
+        oracle: list[Any],
         rule: StopRule,
         rounds: int,
         recorder: Any,
@@ -156,11 +162,11 @@ class DeviceActor:
         """Measure the finalists of one task in turn, ``rounds`` times, in one quiet window, and store what was found.
 
         ``finalists``: the object reference of each one's artifact, and the number of the revision that its record will
-        be. ``reference``: the object reference of the unscheduled program, in a list. Raises StaleLeaseError.
+        be. ``oracle``: the object reference of the unscheduled program, in a list. Raises StaleLeaseError.
         """
         artifacts: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for [one], _ in finalists]
         if artifacts[0].task_id not in self._best_secs:
-            self._device.add_reference(fetch(reference[0], _FETCH_DEADLINE_SECS, "fetch a reference"))
+            self._device.add_oracle(fetch(oracle[0], _FETCH_DEADLINE_SECS, "fetch an oracle"))
             self._best_secs[artifacts[0].task_id] = math.inf
         with self._quiet():
             found = measured_in_turn(self._ask, artifacts, rule, rounds)
@@ -236,8 +242,8 @@ def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Devic
     Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
     """
     connection = config.connection
-    if isinstance(connection, ReplayConnection):
-        yield ReplayDevice(load(connection.path), config.device_class, load_decide(STOP_DECISION))
+    if isinstance(connection, RecordedConnection):
+        yield RecordedDevice(load(connection.path), config.device_class, load_decide(STOP_DECISION))
         return
     # Here, and not at the top: the driver names this function before it has loaded TVM.
     from devices.client.rpc_device import RpcDevice

@@ -1,6 +1,6 @@
 """The dispatch: gives built candidates to devices, a batch at a time, and decides what a lost device means.
 
-A device gets work only while :mod:`policies.measuring.health` allows it: it answers, its reference kernel has run, it
+A device gets work only while :mod:`policies.measuring.health` allows it: it answers, its probe has run, it
 is not in quarantine, and people want it used. Every batch is leased: what a device stores after its lease has ended is
 refused."""
 
@@ -17,7 +17,7 @@ from actors.fleet_health import FleetHealth
 from actors.remote_device import BatchReport, DeviceHandle, watched
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Measurement, Outcome, StopRule
-from fleet_tune.errors import DevicesLostError, DeviceUnreachableError, ReferenceKernelError, StaleLeaseError
+from fleet_tune.errors import DevicesLostError, DeviceUnreachableError, ProbeError, StaleLeaseError
 from policies.measuring import health
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ RecordFailure = Callable[[Trial, Measurement], Awaitable[None]]
 class Dispatch:
     """Serves the devices of a run. ``patience_secs``: how long a run without a time budget waits when no device of a
     class can work. ``record_failure``: stores a trial that no device measured. ``check_every_secs``: how often a
-    device that works is asked for its reference kernel."""
+    device that works is asked for its probe."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Dispatch:
         rule: StopRule,
         patience_secs: float,
         record_failure: RecordFailure,
-        check_every_secs: float = health.REFERENCE_EVERY_SECS,
+        check_every_secs: float = health.PROBE_EVERY_SECS,
     ) -> None:
         """``devices``: device id to (device class name, handle)."""
         self._board = board
@@ -66,9 +66,9 @@ class Dispatch:
         while not self._board.over():
             if not await self._made_usable(device_id):
                 continue
-            batch, references = await self._with_references(await self._next_batch(device_id))
+            batch, oracles = await self._with_oracles(await self._next_batch(device_id))
             if batch:
-                await self._measure(device_id, batch, references)
+                await self._measure(device_id, batch, oracles)
                 await self._board.notify()
 
     # A device becomes usable -----------------------------------------------------------------------------------------
@@ -95,13 +95,13 @@ class Dispatch:
         return False
 
     async def _check(self, device_id: str) -> str:
-        """Run the reference kernel. What is wrong with the device, empty if it passed or the session is over."""
+        """Run the probe. What is wrong with the device, empty if it passed or the session is over."""
         _, device = self._devices[device_id]
         try:
             secs = await self._unless_over(device.check())
-        except ReferenceKernelError as error:
+        except ProbeError as error:
             self._fleet.happened(device_id, health.Joined())
-            self._fleet.happened(device_id, health.ReferenceFailed(first_line(error)))
+            self._fleet.happened(device_id, health.ProbeFailed(first_line(error)))
             detail = first_line(error)
         except _LOST as error:
             _LOG.warning("device %s: %s", device_id, first_line(error))
@@ -113,7 +113,7 @@ class Dispatch:
             if secs is not None:
                 self._checked_at[device_id] = _now()
                 self._fleet.happened(device_id, health.Joined())
-                self._fleet.happened(device_id, health.ReferencePassed(secs))
+                self._fleet.happened(device_id, health.ProbePassed(secs))
             await self._board.notify()
             return ""
         await self._board.notify()
@@ -169,32 +169,30 @@ class Dispatch:
             return waiting[:1]
         return [trial for trial in waiting if not trial.alone]
 
-    async def _with_references(self, batch: list[Trial]) -> tuple[list[Trial], dict[str, tuple[list[Any], float]]]:
+    async def _with_oracles(self, batch: list[Trial]) -> tuple[list[Trial], dict[str, tuple[list[Any], float]]]:
         """The trials whose task has an unscheduled program, and those programs with the incumbents' costs."""
         kept: list[Trial] = []
-        references: dict[str, tuple[list[Any], float]] = {}
+        oracles: dict[str, tuple[list[Any], float]] = {}
         for trial in batch:
             state = self._board.tasks[trial.candidate.task_id]
-            reference = await self._board.references[state.task.id]
-            if reference is None:
+            oracle = await self._board.oracles[state.task.id]
+            if oracle is None:
                 state.under_way.discard(trial.candidate.id)
             else:
                 kept.append(trial)
-                references[state.task.id] = ([reference], state.best_secs)
-        return kept, references
+                oracles[state.task.id] = ([oracle], state.best_secs)
+        return kept, oracles
 
-    async def _measure(
-        self, device_id: str, batch: list[Trial], references: dict[str, tuple[list[Any], float]]
-    ) -> None:
+    async def _measure(self, device_id: str, batch: list[Trial], oracles: dict[str, tuple[list[Any], float]]) -> None:
         deadline_secs = WINDOW_WAIT_SECS + len(batch) * (2 * self._rule.timeout_secs + 5.0)
         _, device = self._devices[device_id]
-        # People may have taken the device out while the references were waited for.
+        # People may have taken the device out while the oracles were waited for.
         if not health.may_work(self._fleet[device_id]):
             self._put_back(device_id, batch)
             return
         epoch = self._fleet.happened(device_id, health.Leased(self._fleet.run_id, deadline_secs)).lease.epoch
         artifacts = [trial.artifact for trial in batch]
-        measuring = device.measure(artifacts, references, self._rule, epoch, deadline_secs)
+        measuring = device.measure(artifacts, oracles, self._rule, epoch, deadline_secs)
         try:
             report = await watched(device, measuring)
         except (ActorLostError, ActorTimeoutError) as error:

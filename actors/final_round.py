@@ -18,7 +18,7 @@ from actors.remote_device import BatchReport, DeviceHandle, watched
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Candidate, StopRule, Task
-from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError, StaleLeaseError
+from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from policies.measuring import health
 from policies.measuring.shootout import ROUNDS, round_rule
 
@@ -49,20 +49,20 @@ class FinalRound:
         self._build_timeout_secs = build_timeout_secs
         self._over = over
 
-    async def hold(self, states: Sequence[TaskTrials], references: Mapping[str, Awaitable[Any]]) -> None:
-        """A shoot-out for each task that needs one. ``references``: the unscheduled programs by task id, or None each.
+    async def hold(self, states: Sequence[TaskTrials], oracles: Mapping[str, Awaitable[Any]]) -> None:
+        """A shoot-out for each task that needs one. ``oracles``: the unscheduled programs by task id, or None each.
 
         What cannot be built or measured leaves its task as it is: the incumbent stands.
         """
         if math.isinf(self._rule.race_factor):
             return  # a dataset is collected: no candidate matters more than another
-        await asyncio.gather(*(self._serve(device_class, states, references) for device_class in self._classes()))
+        await asyncio.gather(*(self._serve(device_class, states, oracles) for device_class in self._classes()))
 
     def _classes(self) -> list[str]:
         return sorted({device_class for device_class, _ in self._devices.values()})
 
     async def _serve(
-        self, device_class: str, states: Sequence[TaskTrials], references: Mapping[str, Awaitable[Any]]
+        self, device_class: str, states: Sequence[TaskTrials], oracles: Mapping[str, Awaitable[Any]]
     ) -> None:
         """The tasks of one class, the heaviest share of the network first."""
         mine = [state for state in states if state.task.device_class.name == device_class]
@@ -73,10 +73,10 @@ class FinalRound:
             device_id = await self._usable(device_class)
             if device_id is None:
                 return
-            known = references.get(state.task.id)
-            reference = None if known is None else await known
-            if reference is None:  # built by an earlier run, or not any more when this one ended
-                reference = await self._built(state.task, None)
+            known = oracles.get(state.task.id)
+            oracle = None if known is None else await known
+            if oracle is None:  # built by an earlier run, or not any more when this one ended
+                oracle = await self._built(state.task, None)
             artifacts = [state.artifacts.get(each.id) or await self._built(state.task, each) for each in finalists]
             entered = [
                 (artifact, state.ranking.next_revision(candidate.id))
@@ -84,8 +84,8 @@ class FinalRound:
                 if artifact is not None
             ]
             # People may have taken the device out while the artifacts were built.
-            if reference is not None and len(entered) > 1 and not self._over() and self._free(device_id):
-                await self._shoot_out(device_id, state.task, entered, reference)
+            if oracle is not None and len(entered) > 1 and not self._over() and self._free(device_id):
+                await self._shoot_out(device_id, state.task, entered, oracle)
 
     async def _usable(self, device_class: str) -> str | None:
         """A device of the class that may work now. One that was lost, or that had no time to join because this run had
@@ -116,25 +116,23 @@ class FinalRound:
         _, device = self._devices[device_id]
         try:
             secs = await asyncio.wait_for(device.check(), patience_secs)
-        except (*_LOST, DeviceUnreachableError, ReferenceKernelError, TimeoutError) as error:
+        except (*_LOST, DeviceUnreachableError, ProbeError, TimeoutError) as error:
             _LOG.warning("device %s: %s", device_id, first_line(error))
             await asyncio.sleep(_RETRY_SECS)
         else:
             self._fleet.happened(device_id, health.Joined())
-            self._fleet.happened(device_id, health.ReferencePassed(secs))
+            self._fleet.happened(device_id, health.ProbePassed(secs))
 
     def _free(self, device_id: str) -> bool:
         return device_id in self._devices and health.may_work(self._fleet[device_id])
 
-    async def _shoot_out(
-        self, device_id: str, task: Task, finalists: Sequence[tuple[Any, int]], reference: Any
-    ) -> None:
+    async def _shoot_out(self, device_id: str, task: Task, finalists: Sequence[tuple[Any, int]], oracle: Any) -> None:
         rule = round_rule(self._rule)
         deadline_secs = WINDOW_WAIT_SECS + len(finalists) * ROUNDS * (2 * rule.timeout_secs + 5.0)
         _, device = self._devices[device_id]
         epoch = self._fleet.happened(device_id, health.Leased(self._fleet.run_id, deadline_secs)).lease.epoch
         try:
-            holding = device.shoot_out(finalists, reference, rule, ROUNDS, epoch, deadline_secs)
+            holding = device.shoot_out(finalists, oracle, rule, ROUNDS, epoch, deadline_secs)
             report = await watched(device, holding)
         except _LOST as error:
             if isinstance(error, ActorTimeoutError):

@@ -151,7 +151,7 @@ class FleetHealth:
 
 
 def _kind(event: health.Event) -> str:
-    """``reference_passed`` for ``ReferencePassed``."""
+    """``probe_passed`` for ``ProbePassed``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
 
 

@@ -35,15 +35,15 @@ class DeviceHandle(Protocol):
     owns the device is gone, and comes back) and :class:`actors.calls.ActorTimeoutError`."""
 
     async def check(self) -> float:
-        """Seconds of one run of the reference kernel, connecting first where that is needed.
+        """Seconds of one run of the probe, connecting first where that is needed.
 
-        Raises DeviceUnreachableError, ReferenceKernelError.
+        Raises DeviceUnreachableError, ProbeError.
         """
 
     async def measure(
         self,
         artifacts: Sequence[Any],
-        references: Mapping[str, tuple[list[Any], float]],
+        oracles: Mapping[str, tuple[list[Any], float]],
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
@@ -53,7 +53,7 @@ class DeviceHandle(Protocol):
     async def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        reference: Any,
+        oracle: Any,
         rule: StopRule,
         rounds: int,
         epoch: int,
@@ -84,26 +84,26 @@ class RemoteDevice:
 
     async def check(self) -> float:
         checking = self._actor.check.remote(self._target, self._baseline)
-        found: tuple[float, Baseline] = await ask(checking, WINDOW_WAIT_SECS, "run the reference kernel")
+        found: tuple[float, Baseline] = await ask(checking, WINDOW_WAIT_SECS, "run the probe")
         secs, self._baseline = found
         return secs
 
     async def measure(
         self,
         artifacts: Sequence[Any],
-        references: Mapping[str, tuple[list[Any], float]],
+        oracles: Mapping[str, tuple[list[Any], float]],
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
-        measuring = self._actor.measure.remote(artifacts, references, rule, self._recorder, epoch)
+        measuring = self._actor.measure.remote(artifacts, oracles, rule, self._recorder, epoch)
         report: BatchReport = await ask(measuring, deadline_secs, "measure")
         return report
 
     async def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        reference: Any,
+        oracle: Any,
         rule: StopRule,
         rounds: int,
         epoch: int,
@@ -111,7 +111,7 @@ class RemoteDevice:
     ) -> BatchReport:
         # In lists, so that Ray does not fetch them on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
-        running = self._actor.shoot_out.remote(entered, [reference], rule, rounds, self._recorder, epoch)
+        running = self._actor.shoot_out.remote(entered, [oracle], rule, rounds, self._recorder, epoch)
         report: BatchReport = await ask(running, deadline_secs, "hold a shoot-out")
         return report
 

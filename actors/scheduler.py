@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.board import GRANT, Board, Reference, TaskTrials, Trial
+from actors.board import GRANT, Board, Oracle, TaskTrials, Trial
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, first_line
 from actors.dispatch import Dispatch
 from actors.final_round import FinalRound
@@ -52,7 +52,7 @@ class SchedulerPlan:
     None without a limit; the limits count the trials of earlier runs in the same store too. ``device_patience_secs``:
     how long a run without a time budget waits for a device when all of a class are lost. ``orders``: the file with what
     people want of the devices (:mod:`fleet_tune.records.orders`). ``check_every_secs``: how often a device that works
-    is asked for its reference kernel."""
+    is asked for its probe."""
 
     run_id: str
     method: str
@@ -67,7 +67,7 @@ class SchedulerPlan:
     task_limit: int | None = None
     device_patience_secs: float = _DEVICE_PATIENCE_SECS
     orders: Path | None = None
-    check_every_secs: float = health.REFERENCE_EVERY_SECS
+    check_every_secs: float = health.PROBE_EVERY_SECS
 
 
 class Scheduler:
@@ -232,9 +232,9 @@ class Scheduler:
         if not offer.candidates:
             state.finish_if_exhausted()
             return
-        if task.id not in self._board.references:
-            self._board.references[task.id] = asyncio.get_running_loop().create_future()
-            self._board.build_queue.put_nowait(Reference(task))
+        if task.id not in self._board.oracles:
+            self._board.oracles[task.id] = asyncio.get_running_loop().create_future()
+            self._board.build_queue.put_nowait(Oracle(task))
         for candidate in offer.candidates:
             # A restarted searcher knows what is recorded, not what is under way.
             if candidate.id not in state.under_way:
@@ -248,10 +248,10 @@ class Scheduler:
             item = await self._board.build_queue.get()
             await self._board.notify()
             if self._board.over():
-                if isinstance(item, Reference):
-                    self._board.references[item.task.id].set_result(None)
+                if isinstance(item, Oracle):
+                    self._board.oracles[item.task.id].set_result(None)
                 continue
-            if isinstance(item, Reference):
+            if isinstance(item, Oracle):
                 task, candidate = item.task, None
             else:
                 task, candidate = self._tasks[item.candidate.task_id].task, item.candidate
@@ -273,8 +273,8 @@ class Scheduler:
                 failure = BuildFailure(task.id, candidate, "", Measurement(Outcome.BUILD_ERROR, detail=str(error)))
             finally:
                 self._board.building -= 1
-            if isinstance(item, Reference):
-                self._settle_reference(task, artifact_ref, failure)
+            if isinstance(item, Oracle):
+                self._settle_oracle(task, artifact_ref, failure)
             elif failure is None:
                 item.artifact = artifact_ref
                 self._tasks[task.id].artifacts[item.candidate.id] = artifact_ref
@@ -283,12 +283,12 @@ class Scheduler:
                 await self._record_failure(item, failure.trace, failure.measurement)
             await self._board.notify()
 
-    def _settle_reference(self, task: Task, artifact: Any, failure: BuildFailure | None) -> None:
+    def _settle_oracle(self, task: Task, artifact: Any, failure: BuildFailure | None) -> None:
         if failure is not None:
             reason = f"the unscheduled program does not build: {failure.measurement.detail}"
             _LOG.error("%s: %s", task.workload.name, reason)
             self._tasks[task.id].finish(reason)
-        self._board.references[task.id].set_result(None if failure else artifact)
+        self._board.oracles[task.id].set_result(None if failure else artifact)
 
     async def _shoot_outs(self) -> None:
         """Decide between the best few of each task, in what is left of the time budget."""
@@ -300,7 +300,7 @@ class Scheduler:
         final = FinalRound(
             self._fleet, self._builders, self._handles, self._plan.rule, self._plan.build_timeout_secs, over
         )
-        await final.hold(list(self._tasks.values()), self._board.references)
+        await final.hold(list(self._tasks.values()), self._board.oracles)
 
     async def _keep_events(self, events: Sequence[DeviceEvent]) -> None:
         await ask(self._recorder.append_device_events.remote(events), 30.0, "recorder: store changes of devices")

@@ -22,7 +22,7 @@ from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher, SearchTask
 from devices.builds.builder import BuildWorker
-from devices.simulated.recorded import ReplayBuilder
+from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import Fingerprint, Record, StopRule
@@ -96,7 +96,9 @@ class Session:
         builder = remote_actor(Builder, restarts=-1, scheduling_strategy=here if self._window else "SPREAD")
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
-        make_worker = partial(ReplayBuilder, *datasets) if datasets else partial(BuildWorker, self._artifacts, workers)
+        make_worker = (
+            partial(RecordedBuilder, *datasets) if datasets else partial(BuildWorker, self._artifacts, workers)
+        )
         self._builders = [builder.remote(make_worker, self._window) for _ in range(workers)]
         for device in self._fleet.devices:
             actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")

@@ -131,14 +131,14 @@ def free_port() -> int:
 class _Client:
     """A device as an actor holds it, and the artifacts to measure on it."""
 
-    def __init__(self, port: int, tracker_key: str | None, artifacts: dict[str, Artifact], reference: Artifact) -> None:
+    def __init__(self, port: int, tracker_key: str | None, artifacts: dict[str, Artifact], oracle: Artifact) -> None:
         from devices.client.rpc_device import RpcDevice
 
         config = DeviceConfig(name="bench", target="native", threads=cores())
         self._device = RpcDevice(
             config, "127.0.0.1", port, decide="policies.measuring.stopping:decide", tracker_key=tracker_key
         )
-        self._device.add_reference(reference)
+        self._device.add_oracle(oracle)
         self._artifacts = artifacts
 
     def measure(self, what: str, rule: StopRule = _RULE) -> Outcome:
@@ -163,7 +163,7 @@ def run(rounds: int, faults: Sequence[str] = ()) -> BenchResult:
     from bench.fault_kernels import artifact
 
     artifacts = {what: artifact(what) for what in ("ok", "slow", *_CANDIDATES)}
-    reference = artifact("ok", reference=True)
+    oracle = artifact("ok", oracle=True)
     tracker_port, port = free_port(), free_port()
     samples: dict[str, list[float]] = {}
     outcomes: dict[str, str] = {}
@@ -173,9 +173,9 @@ def run(rounds: int, faults: Sequence[str] = ()) -> BenchResult:
         stack.callback(serving.stop)
         proxy = stack.enter_context(FaultyProxy(port))
         clients = {
-            "direct": lambda: _Client(port, None, artifacts, reference),
-            "tracker": lambda: _Client(tracker_port, "bench", artifacts, reference),
-            "proxy": lambda: _Client(proxy.port, None, artifacts, reference),
+            "direct": lambda: _Client(port, None, artifacts, oracle),
+            "tracker": lambda: _Client(tracker_port, "bench", artifacts, oracle),
+            "proxy": lambda: _Client(proxy.port, None, artifacts, oracle),
         }
 
         def kill(which: int, number: signal.Signals) -> Callable[[], None]:

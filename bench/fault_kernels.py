@@ -21,13 +21,13 @@ TASK = "scale"
 _BLOCK = 1 << 26
 
 
-def artifact(what: str, target: str | None = None, reference: bool = False) -> Artifact:
+def artifact(what: str, target: str | None = None, oracle: bool = False) -> Artifact:
     """The kernel ``what``, built for this machine: "ok", "nan", "crash", "hang", "slow", "allocate" or "outside"."""
     target = target or resolve_target("native")
     function = _function(what).with_attr("global_symbol", "main")
     library = link(tvm.tirx.build(tvm.IRModule({"main": function}), target=parse_target(target)), target)
     specs = (TensorSpec((SIZE,), "float32"), TensorSpec((SIZE,), "float32"))
-    candidate = None if reference else Candidate(TASK, 0, what, (SIZE,))
+    candidate = None if oracle else Candidate(TASK, 0, what, (SIZE,))
     return Artifact(TASK, candidate, library, specs, specs, (1,), (), "", 0.1)
 
 

@@ -1,7 +1,7 @@
 """Our device, reached through a tracker: one measurement for each line on the standard input.
 
 Run in a process of its own: ``python -m bench.rpc_overhead_once TRACKER_PORT KEY``. A line ``check`` has the output
-compared with the reference's too, as that of a new incumbent is.
+compared with the oracle's too, as that of a new incumbent is.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 
     config = DeviceConfig(name="bench", target="native", threads=cores())
     device = _Timed(config, "127.0.0.1", tracker_port, decide="policies.measuring.stopping:decide", tracker_key=key)
-    device.add_reference(artifact(None))
+    device.add_oracle(artifact(None))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         # Nothing to compare with: every candidate is measured to its end, and checked only where it is asked for.

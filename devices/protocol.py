@@ -19,7 +19,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """Build ``candidate`` of ``task``; ``candidate`` None asks for the unscheduled program (the numeric reference)."""
+    """Build ``candidate`` of ``task``; ``candidate`` None asks for the unscheduled program (the oracle)."""
 
     task: Task
     candidate: Candidate | None
@@ -34,7 +34,7 @@ class Artifact:
     the TensorIR function). ``packed``: indices of the constant-weight arguments that ``main`` expects re-laid out; for
     each the library has a function ``pack_<index>(original, packed)``. ``original_args``: the arguments before
     re-laying out. ``outputs``: indices of the arguments that the kernel writes. ``trace``: JSON text of the applied
-    trace, empty for the reference.
+    trace, empty for the oracle.
     """
 
     task_id: str
@@ -84,10 +84,10 @@ class Device(Protocol):
     def ping(self) -> float:
         """Seconds of one round trip to the device's server. Raises DeviceUnreachableError."""
 
-    def reference_secs(self) -> float:
-        """Seconds of one run of the reference kernel, the one of :attr:`Fingerprint.reference_secs`.
+    def probe_secs(self) -> float:
+        """Seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`.
 
-        Raises DeviceUnreachableError where the device does not answer, ReferenceKernelError where it answers and the
+        Raises DeviceUnreachableError where the device does not answer, ProbeError where it answers and the
         kernel fails.
         """
 
@@ -95,7 +95,7 @@ class Device(Protocol):
         """Temperature and clock as far as the device offers them (see :mod:`devices.host.vitals`); nothing where it
         does not answer."""
 
-    def add_reference(self, artifact: Artifact) -> None:
+    def add_oracle(self, artifact: Artifact) -> None:
         """Keep the unscheduled program of a task (an artifact with no candidate) to check results against.
 
         Raises ValueError for an artifact with a candidate.
@@ -104,10 +104,10 @@ class Device(Protocol):
     def measure(self, request: MeasureRequest) -> Measurement:
         """Measure one candidate; however that ends is a value.
 
-        A result below ``request.incumbent_secs`` was compared with the reference's output: it is ``verified``, or its
+        A result below ``request.incumbent_secs`` was compared with the oracle's output: it is ``verified``, or its
         outcome is WRONG_OUTPUT. ``build_secs`` is the artifact's.
 
-        Raises ValueError for an artifact without a candidate, or of a task whose reference was not added.
+        Raises ValueError for an artifact without a candidate, or of a task whose oracle was not added.
         """
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ class Connectivity(enum.StrEnum):
 
 
 class Health(enum.StrEnum):
-    """Whether the device may be trusted. Only a GOOD one gets work: the others run the reference kernel first, and a
+    """Whether the device may be trusted. Only a GOOD one gets work: the others run the probe first, and a
     QUARANTINED one not even that before its probation begins."""
 
     UNKNOWN = "unknown"

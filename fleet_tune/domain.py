@@ -101,14 +101,14 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a device said of itself when it joined; ``reference_secs`` is the run time of the reference kernel."""
+    """What a device said of itself when it joined; ``probe_secs`` is the run time of the probe."""
 
     device_class: DeviceClass
     abstraction: DeviceAbstraction
     cpu_model: str
     threads: int
     tvm_version: str
-    reference_secs: float
+    probe_secs: float
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Measurement:
     ``run_secs``: mean seconds per run of each micro-batch, in order; empty unless the outcome is OK.
     ``stopped``: why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than
     the incumbent), ``maximum``, or empty on failure. ``verified``: the output was compared with the unscheduled
-    program's and agrees. ``drift``: 1, or the factor by which the device was off meanwhile (its reference kernel's time
+    program's and agrees. ``drift``: 1, or the factor by which the device was off meanwhile (its probe's time
     over what it was when the device joined), where that is more than the allowed: such a cost is not to be trusted.
     ``detail``: the error text of a failure.
     """

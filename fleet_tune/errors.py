@@ -26,11 +26,11 @@ class UserError(FleetTuneError):
         return f"{self.problem}; {self.next_step}"
 
 
-class ModelError(UserError):
+class NetworkError(UserError):
     """The model cannot be read or imported: give another one."""
 
 
-class UnsupportedModelError(ModelError):
+class UnsupportedNetworkError(NetworkError):
     """The model was read but uses something we cannot compile: change the model."""
 
 
@@ -99,8 +99,8 @@ class StaleLeaseError(FleetTuneError):
         return f"device {self.device_id}: lease {self.epoch} has ended (the newest is {self.newest})"
 
 
-class ReferenceKernelError(FleetTuneError):
-    """The device answers, and its reference kernel does not run: it gets no work before that is mended."""
+class ProbeError(FleetTuneError):
+    """The device answers, and its probe does not run: it gets no work before that is mended."""
 
     def __init__(self, device_id: str, detail: str) -> None:
         super().__init__(device_id, detail)
@@ -108,4 +108,4 @@ class ReferenceKernelError(FleetTuneError):
         self.detail = detail
 
     def __str__(self) -> str:
-        return f"device {self.device_id}: the reference kernel fails: {self.detail}"
+        return f"device {self.device_id}: the probe fails: {self.detail}"

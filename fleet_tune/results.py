@@ -102,8 +102,8 @@ class NetworkResult:
 
     Latencies are medians in seconds. None stands for what was not measured: everything of a class that the tuning
     machine does not belong to, and ``torch_secs`` where the model is an ONNX file. ``max_abs_error`` and
-    ``max_rel_error`` compare the tuned network's outputs with the reference framework's on the example inputs; the
-    relative one is divided by the largest absolute reference value.
+    ``max_rel_error`` compare the tuned network's outputs with the framework's on the example inputs; the
+    relative one is divided by the largest absolute value of the framework.
     """
 
     device_class: str

@@ -23,7 +23,7 @@ from tvm.s_tir import dlight
 from devices.cuda.compiler import PASS_OPTIONS, compiling_for
 from devices.protocol import TensorSpec
 from devices.targets import NATIVE, parse_target, resolve_target
-from fleet_tune.errors import UnsupportedModelError
+from fleet_tune.errors import UnsupportedNetworkError
 
 Array = npt.NDArray[Any]
 
@@ -44,14 +44,14 @@ class Executable:
 def tensor_specs(types: list[Any]) -> tuple[TensorSpec, ...]:
     """Shapes and dtypes of Relax tensor types, tuples flattened.
 
-    Raises :class:`~fleet_tune.errors.UnsupportedModelError` for a shape that is not fixed.
+    Raises :class:`~fleet_tune.errors.UnsupportedNetworkError` for a shape that is not fixed.
     """
     specs: list[TensorSpec] = []
     for kind in types:
         if isinstance(kind, relax.TupleType):
             specs.extend(tensor_specs(list(kind.fields)))
         elif not has_fixed_shape(kind):
-            raise UnsupportedModelError(
+            raise UnsupportedNetworkError(
                 f"the network has an input or output without a fixed shape: {str(kind).strip()}", FIX_SHAPES
             )
         else:

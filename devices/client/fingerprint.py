@@ -44,8 +44,8 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
     if threads is not None and bench.kind == "cpu" and threads != actual:
         _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
     cores, lanes = _parallelism(bench, device_class.target, actual)
-    kernel = _reference_kernel(device_class.target, cores, lanes)
-    secs = _reference_secs(bench, kernel)
+    kernel = _probe_kernel(device_class.target, cores, lanes)
+    secs = _probe_secs(bench, kernel)
     limits = _cuda_limits(bench.device) if bench.kind == "cuda" else _cpu_limits(device_class.target, says["caches"])
     abstraction = DeviceAbstraction(
         kind=bench.kind,
@@ -61,28 +61,28 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
         cpu_model=says["cpu_model"],
         threads=actual,
         tvm_version=says["tvm_version"],
-        reference_secs=secs,
+        probe_secs=secs,
     )
 
 
-def reference_secs(bench: Workbench, target: str) -> float:
-    """Seconds of one run of the reference kernel, the one of the fingerprint; blocks for about 0.1 s."""
+def probe_secs(bench: Workbench, target: str) -> float:
+    """Seconds of one run of the probe, the one of the fingerprint; blocks for about 0.1 s."""
     threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
-    return _reference_secs(bench, _reference_kernel(target, *_parallelism(bench, target, threads)))
+    return _probe_secs(bench, _probe_kernel(target, *_parallelism(bench, target, threads)))
 
 
 def _parallelism(bench: Workbench, target: str, threads: int) -> tuple[int, int]:
-    """Cores (or multiprocessors) and lanes of a vector (or threads of a warp) that the reference kernel is made for."""
+    """Cores (or multiprocessors) and lanes of a vector (or threads of a warp) that the probe is made for."""
     if bench.kind == "cuda":
         return int(bench.device.multi_processor_count), int(bench.device.warp_size)
     return threads, vector_bits(target) // 32
 
 
 # Compiled once for each kind of device that this process knows.
-_reference_kernel = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
+_probe_kernel = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
 
 
-def _reference_secs(bench: Workbench, kernel: ProbeKernel) -> float:
+def _probe_secs(bench: Workbench, kernel: ProbeKernel) -> float:
     tensors = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
     return run_secs(bench, kernel, tensors)
 

@@ -29,14 +29,14 @@ from devices.timing.evaluator import (
 from devices.wire.tracker import TrackerError, request_server
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Fingerprint, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError, UserError
+from fleet_tune.errors import DeviceUnreachableError, ProbeError, UserError
 
 T = TypeVar("T")
 
 # Allocating, uploading, loading, packing: what precedes a measurement, on a slow link.
 PREPARE_TIMEOUT_SECS = 60.0
 # An unscheduled convolution takes a second on a server's core and a minute on a small board.
-REFERENCE_TIMEOUT_SECS = 150.0
+ORACLE_TIMEOUT_SECS = 150.0
 # A plain TVM server frees itself of a hanging kernel only when its session expires; renewed at half of this.
 PLAIN_SESSION_SECS = 300.0
 # How long a server that a tracker once gave us is waited for, before the tracker is asked again.
@@ -85,7 +85,7 @@ class RpcDevice:
         self._connect_timeout_secs = connect_timeout_secs
         self._cache_bytes = cache_bytes
         self._target = "" if config.target == NATIVE else resolve_target(config.target, config.threads)
-        self._references: dict[str, Artifact] = {}
+        self._oracles: dict[str, Artifact] = {}
         self._expected: dict[str, _Expected] = {}
         self._bench: Workbench | None = None
 
@@ -94,7 +94,7 @@ class RpcDevice:
         return self._config.name
 
     def fingerprint(self) -> Fingerprint:
-        """Probe the device: run the reference kernels, read its properties.
+        """Probe the device: run the probes, read its properties.
 
         Raises DeviceUnreachableError, TargetError if the device's own CPU was asked for and its server cannot tell.
         """
@@ -119,16 +119,16 @@ class RpcDevice:
             self._disconnect()
             raise DeviceUnreachableError(self.device_id, str(error)) from error
 
-    def reference_secs(self) -> float:
+    def probe_secs(self) -> float:
         try:
-            return self._fresh_on_loss(self._run_reference_kernel)
+            return self._fresh_on_loss(self._run_probe)
         except SessionLostError as error:
             self._disconnect()
             raise DeviceUnreachableError(self.device_id, str(error)) from error
         except UserError:
             raise
         except Exception as error:
-            raise ReferenceKernelError(self.device_id, last_line(error)) from error
+            raise ProbeError(self.device_id, last_line(error)) from error
 
     def vitals(self) -> dict[str, float]:
         bench = self._bench
@@ -150,23 +150,23 @@ class RpcDevice:
             raise SessionLostError("the session ended")
         return bench
 
-    def _run_reference_kernel(self, bench: Workbench) -> float:
+    def _run_probe(self, bench: Workbench) -> float:
         target = self._resolved_target(bench.session)
         with bench.session.deadline(fingerprints.TIMEOUT_SECS):
-            return fingerprints.reference_secs(bench, target)
+            return fingerprints.probe_secs(bench, target)
 
-    def add_reference(self, artifact: Artifact) -> None:
+    def add_oracle(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
-            raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
-        self._references[artifact.task_id] = artifact
+            raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
+        self._oracles[artifact.task_id] = artifact
         self._expected.pop(artifact.task_id, None)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
         if artifact.candidate is None:
             raise ValueError("the artifact to measure has no candidate")
-        if artifact.task_id not in self._references:
-            raise ValueError(f"the reference of task {artifact.task_id} was not added")
+        if artifact.task_id not in self._oracles:
+            raise ValueError(f"the oracle of task {artifact.task_id} was not added")
         started = time.monotonic()
         fresh = self._bench is None
         measurement = self._measure(request)
@@ -237,16 +237,16 @@ class RpcDevice:
         return confirmed(measure, placed_anew, request)
 
     def _verify(self, bench: Workbench, module: Any, request: MeasureRequest, evaluation: Evaluation) -> Measurement:
-        """The measurement of a candidate that would be the new incumbent, checked against the reference."""
+        """The measurement of a candidate that would be the new incumbent, checked against the oracle."""
         artifact = request.artifact
         try:
             # On inputs as they were made: those on the device may have been written to, by a candidate out of bounds.
             bench.forget(artifact.task_id)
             expected = self._expected_of(bench, artifact.task_id)
         except SessionLostError as error:
-            # The reference is not the candidate's fault.
+            # The oracle is not the candidate's fault.
             self._disconnect()
-            return Measurement(Outcome.DEVICE_LOST, detail=f"while running the reference: {error}")
+            return Measurement(Outcome.DEVICE_LOST, detail=f"while running the oracle: {error}")
         try:
             with bench.session.deadline(PREPARE_TIMEOUT_SECS + request.rule.timeout_secs):
                 arguments = bench.arguments(artifact, module, expected.positive)
@@ -265,12 +265,12 @@ class RpcDevice:
         On inputs of both signs; if some output is then not finite, on positive ones.
         """
         if task_id not in self._expected:
-            reference = self._references[task_id]
-            with bench.session.deadline(REFERENCE_TIMEOUT_SECS):
-                module = bench.load(reference.library)
+            oracle = self._oracles[task_id]
+            with bench.session.deadline(ORACLE_TIMEOUT_SECS):
+                module = bench.load(oracle.library)
                 for positive in (False, True):
-                    arguments = bench.arguments(reference, module, positive)
-                    outputs = bench.outputs(reference, module, arguments)
+                    arguments = bench.arguments(oracle, module, positive)
+                    outputs = bench.outputs(oracle, module, arguments)
                     if all_finite(outputs):
                         break
                 self._expected[task_id] = _Expected(positive, outputs)
@@ -389,7 +389,7 @@ class RpcDevice:
 
 @dataclasses.dataclass(frozen=True)
 class _Expected:
-    """Outputs of a task's reference, and on which kind of inputs (see :func:`devices.timing.arguments.make_inputs`)."""
+    """Outputs of a task's oracle, and on which kind of inputs (see :func:`devices.timing.arguments.make_inputs`)."""
 
     positive: bool
     outputs: list[Array]

@@ -24,9 +24,9 @@ from devices.builds.cache import source_digest
 from devices.builds.executables import Array, Executable, build
 from devices.builds.linking import link
 from devices.cuda import compiler as cuda_compiler
-from devices.networks.frontend import Model
+from devices.networks.frontend import Network
 from devices.networks.loaded import CompiledNetwork, run_on_this_machine
-from devices.networks.lowering import Network
+from devices.networks.lowering import LoweredNetwork
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
 from fleet_tune.domain import Task
@@ -39,7 +39,7 @@ LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.js
 
 
 def compile_network(
-    network: Network, best: Mapping[str, str | None], out: Path, manifest_extra: Mapping[str, Any] | None = None
+    network: LoweredNetwork, best: Mapping[str, str | None], out: Path, manifest_extra: Mapping[str, Any] | None = None
 ) -> Path:
     """Compiles ``network`` with the trace of each task (``best``: task id to JSON text; tasks without one stay
     unscheduled) and writes the folder ``out``. Returns ``out``.
@@ -98,14 +98,14 @@ def load(folder: Path | str) -> CompiledNetwork:
     return CompiledNetwork.read(Path(folder))
 
 
-def measure_untuned_secs(network: Network, model: Model, threads: int, budget_secs: float) -> float:
+def measure_untuned_secs(network: LoweredNetwork, model: Network, threads: int, budget_secs: float) -> float:
     """Median seconds per run of the network without any schedule, on this machine with ``threads`` threads."""
     executable = build(network.module, network.device_class.target)
     untuned = run_on_this_machine(executable, network.device_class.target, threads)
     return untuned.measure_within(model.example_inputs, budget_secs)
 
 
-def scheduled_module(network: Network, best: Mapping[str, str | None]) -> Any:
+def scheduled_module(network: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
     """The network's module with every kernel scheduled by the trace of its task.
 
     The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to
@@ -163,7 +163,7 @@ def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, A
     return keys, unique
 
 
-def _made_of(network: Network, best: Mapping[str, str | None]) -> str:
+def _made_of(network: LoweredNetwork, best: Mapping[str, str | None]) -> str:
     """Hash of all that the library and the weights depend on."""
     target = network.device_class.target
     gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""

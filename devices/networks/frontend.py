@@ -4,8 +4,8 @@ Three forms are read: ``file.py:function`` (the function returns a torch module 
 file, and a ``.pt2`` file saved by :func:`torch.export.save`. Importing this module loads neither torch, onnx nor TVM;
 an ONNX model is read without torch (TVM's bindings load it if it is installed, but it need not be).
 
-Every mistake in the input is a :class:`~fleet_tune.errors.ModelError`; what was read but cannot be compiled is an
-:class:`~fleet_tune.errors.UnsupportedModelError` that names the operator, or the input and dimension.
+Every mistake in the input is a :class:`~fleet_tune.errors.NetworkError`; what was read but cannot be compiled is an
+:class:`~fleet_tune.errors.UnsupportedNetworkError` that names the operator, or the input and dimension.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fleet_tune.errors import ModelError, UnsupportedModelError
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
     import onnx
@@ -40,7 +40,7 @@ _FORMS = "give file.py:function, an .onnx file or a .pt2 file saved by torch.exp
 _SEED = 0
 
 
-class Reference(Protocol):
+class Framework(Protocol):
     """The framework that the model came from, as the judge of our numbers."""
 
     def run(self) -> tuple[Array, ...]:
@@ -53,7 +53,7 @@ class Reference(Protocol):
 
 
 @dataclass(frozen=True)
-class Model:
+class Network:
     """A model that was read and translated.
 
     ``relax_module``: a TVM IRModule whose function ``main`` takes the inputs and has the weights bound as constants.
@@ -67,23 +67,23 @@ class Model:
     input_names: tuple[str, ...]
     outputs: int
     fingerprint: str
-    framework: Reference = field(repr=False)
+    framework: Framework = field(repr=False)
 
-    def reference(self) -> tuple[Array, ...]:
+    def framework_outputs(self) -> tuple[Array, ...]:
         """The outputs of the model's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
         return self.framework.run()
 
-    def measure_reference_secs(self, threads: int, repeats: int = 20) -> float | None:
+    def measure_framework_secs(self, threads: int, repeats: int = 20) -> float | None:
         """Median seconds per run in PyTorch eager with ``threads`` threads; None for a model that is no torch model."""
         return self.framework.measure_secs(threads, repeats)
 
 
-def load_model(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -> Model:
+def load_network(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -> Network:
     """Reads and translates a model.
 
     ``spec``: one of the three forms of this module's docstring, or a pair of a torch module and its example inputs.
 
-    Raises :class:`ModelError` when it cannot be read, :class:`UnsupportedModelError` when it cannot be compiled.
+    Raises :class:`NetworkError` when it cannot be read, :class:`UnsupportedNetworkError` when it cannot be compiled.
     """
     if isinstance(spec, tuple):
         module, inputs = _checked_example(spec, "the model given")
@@ -98,17 +98,17 @@ def load_model(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...
 def locate(spec: str | Path) -> tuple[Path, str]:
     """The file and the function (empty for ``.onnx`` and ``.pt2``) that ``spec`` names; nothing is read yet.
 
-    Raises :class:`ModelError` where there is no such file, or it is of no form that we read.
+    Raises :class:`NetworkError` where there is no such file, or it is of no form that we read.
     """
     text = str(spec)
     path, _, function = text.rpartition(":") if _names_function(text) else (text, "", "")
     file = Path(path)
     if not function and file.suffix == ".py":
-        raise ModelError(f"{file} is a Python file, but no function is named", f"write {file}:FUNCTION")
+        raise NetworkError(f"{file} is a Python file, but no function is named", f"write {file}:FUNCTION")
     if not file.is_file():
-        raise ModelError(f"no such file: {file}", _FORMS)
+        raise NetworkError(f"no such file: {file}", _FORMS)
     if not function and file.suffix not in (".onnx", ".pt2"):
-        raise ModelError(f"{file} is not a model that we read", _FORMS)
+        raise NetworkError(f"{file} is not a model that we read", _FORMS)
     return file, function
 
 
@@ -123,7 +123,7 @@ def _call_function(file: Path, function: str) -> object:
     """Runs ``function`` of the Python ``file``, which may import its neighbours and the current folder."""
     spec = importlib.util.spec_from_file_location(f"_fleet_tune_model_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
-        raise ModelError(f"{file} is not a Python file", _FORMS)
+        raise NetworkError(f"{file} is not a Python file", _FORMS)
     python_module = importlib.util.module_from_spec(spec)
     # Registered, as a plain import would be: dataclasses and torch look classes up by their module's name.
     sys.modules[spec.name] = python_module
@@ -131,7 +131,9 @@ def _call_function(file: Path, function: str) -> object:
         try:
             spec.loader.exec_module(python_module)
         except (Exception, SystemExit) as error:
-            raise ModelError(f"{file} cannot be imported: {_brief(error)}", "run it with python and mend it") from error
+            raise NetworkError(
+                f"{file} cannot be imported: {_brief(error)}", "run it with python and mend it"
+            ) from error
         make = getattr(python_module, function, None)
         if not callable(make):
             offered = sorted(
@@ -140,11 +142,13 @@ def _call_function(file: Path, function: str) -> object:
                 if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == spec.name
             )
             hint = f"it has {', '.join(offered)}" if offered else "define it"
-            raise ModelError(f"{file} has no function {function!r}", hint)
+            raise NetworkError(f"{file} has no function {function!r}", hint)
         try:
             return make()
         except (Exception, SystemExit) as error:
-            raise ModelError(f"{file}:{function} raised {_brief(error)}", "call it with python and mend it") from error
+            raise NetworkError(
+                f"{file}:{function} raised {_brief(error)}", "call it with python and mend it"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -162,17 +166,17 @@ def _checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[
 
     wanted = "return (torch module, tuple of example input tensors)"
     if not isinstance(value, tuple) or len(value) != 2:
-        raise ModelError(f"{where} returned {_kind(value)}, not a module and its example inputs", wanted)
+        raise NetworkError(f"{where} returned {_kind(value)}, not a module and its example inputs", wanted)
     module, inputs = value
     if not isinstance(module, torch.nn.Module):
-        raise ModelError(f"{where} returned {_kind(module)} where a torch.nn.Module is expected", wanted)
+        raise NetworkError(f"{where} returned {_kind(module)} where a torch.nn.Module is expected", wanted)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple | list) or not inputs:
-        raise ModelError(f"{where} returned {_kind(inputs)} where a tuple of input tensors is expected", wanted)
+        raise NetworkError(f"{where} returned {_kind(inputs)} where a tuple of input tensors is expected", wanted)
     for index, tensor in enumerate(inputs):
         if not isinstance(tensor, torch.Tensor):
-            raise ModelError(f"{where}: example input {index} is {_kind(tensor)}, not a tensor", wanted)
+            raise NetworkError(f"{where}: example input {index} is {_kind(tensor)}, not a tensor", wanted)
     return module, tuple(inputs)
 
 
@@ -181,7 +185,7 @@ def _kind(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class _TorchReference:
+class _TorchFramework:
     module: Callable[..., Any]
     inputs: tuple[torch.Tensor, ...]
 
@@ -221,7 +225,7 @@ def _tensors(output: object) -> Iterator[Array]:
             yield leaf.detach().cpu().numpy()
 
 
-def _from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Model:
+def _from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Network:
     import torch
 
     module = module.eval()
@@ -229,25 +233,25 @@ def _from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, 
         try:
             program = torch.export.export(module, inputs)
         except Exception as error:
-            raise ModelError(
+            raise NetworkError(
                 f"torch.export cannot export {where}: {_brief(error)}",
                 "check the example inputs, and rewrite what depends on data (see the torch.export documentation)",
             ) from error
-    return _from_program(name, program, _TorchReference(module, inputs), where)
+    return _from_program(name, program, _TorchFramework(module, inputs), where)
 
 
-def _from_pt2(file: Path) -> Model:
+def _from_pt2(file: Path) -> Network:
     import torch
 
     with _quiet():
         try:
             program = torch.export.load(str(file))
         except Exception as error:
-            raise ModelError(f"{file} is not a model saved by torch.export: {_brief(error)}", _FORMS) from error
+            raise NetworkError(f"{file} is not a model saved by torch.export: {_brief(error)}", _FORMS) from error
     _refuse_dynamic_program(program, str(file))
     inputs, keywords = program.example_inputs or ((), {})
     if keywords or not all(isinstance(value, torch.Tensor) for value in inputs):
-        raise UnsupportedModelError(
+        raise UnsupportedNetworkError(
             f"{file} takes inputs that are no positional tensors", "export it with positional tensor arguments only"
         )
     if not inputs:
@@ -256,7 +260,7 @@ def _from_pt2(file: Path) -> Model:
             for index, value in enumerate(_program_inputs(program).values())
         )
     module = program.module()
-    return _from_program(file.stem, program, _TorchReference(module, tuple(inputs)), str(file))
+    return _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))
 
 
 def _program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
@@ -271,7 +275,7 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
     for name, value in _program_inputs(program).items():
         for at, extent in enumerate(getattr(value, "shape", ())):
             if not isinstance(extent, int):
-                raise UnsupportedModelError(
+                raise UnsupportedNetworkError(
                     f"{where}: input {name!r} has the dynamic dimension {at} ({extent})",
                     "export it with fixed shapes: call torch.export.export without dynamic_shapes",
                 )
@@ -322,11 +326,11 @@ def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., to
     return attention
 
 
-def _from_program(name: str, program: torch.export.ExportedProgram, reference: _TorchReference, where: str) -> Model:
+def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
     from tvm.relax.frontend.torch import from_exported_program
 
     _refuse_dynamic_program(program, where)
-    refusal = UnsupportedModelError(f"{where} cannot be imported", "simplify the model")
+    refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the model")
     decomposed = program
     for kept in (_WHOLE_OPERATORS, ()):
         with _quiet():
@@ -337,8 +341,8 @@ def _from_program(name: str, program: torch.export.ExportedProgram, reference: _
                 refusal = _unsupported(error, where, _unknown_operators(decomposed))
                 refusal.__cause__ = error
                 continue
-        arrays = tuple(tensor.detach().cpu().numpy() for tensor in reference.inputs)
-        return _model(name, module, arrays, reference)
+        arrays = tuple(tensor.detach().cpu().numpy() for tensor in framework.inputs)
+        return _model(name, module, arrays, framework)
     raise refusal
 
 
@@ -356,7 +360,7 @@ def _unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _OnnxReference:
+class _OnnxFramework:
     proto: onnx.ModelProto
     inputs: dict[str, Array]
 
@@ -372,7 +376,7 @@ class _OnnxReference:
         try:
             return tuple(np.asarray(out) for out in ReferenceEvaluator(self.proto).run(None, self.inputs))
         except Exception as error:
-            raise UnsupportedModelError(
+            raise UnsupportedNetworkError(
                 f"neither ONNX Runtime ({_brief(refusal)}) nor ONNX's own evaluator ({_brief(error)}) runs the model",
                 "export it for an older opset, or check that its weights and its operators' domains are right",
             ) from error
@@ -391,7 +395,7 @@ class _OnnxReference:
         return None
 
 
-def _from_onnx(file: Path) -> Model:
+def _from_onnx(file: Path) -> Network:
     import onnx
     from onnx import helper
 
@@ -399,7 +403,7 @@ def _from_onnx(file: Path) -> Model:
         proto = onnx.load(str(file))
         onnx.checker.check_model(proto)
     except Exception as error:
-        raise ModelError(f"{file} is not a valid ONNX model: {_brief(error)}", "export the model again") from error
+        raise NetworkError(f"{file} is not a valid ONNX model: {_brief(error)}", "export the model again") from error
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs: dict[str, Array] = {}
     for value in proto.graph.input:
@@ -407,13 +411,13 @@ def _from_onnx(file: Path) -> Model:
             continue
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
-            raise UnsupportedModelError(
+            raise UnsupportedNetworkError(
                 f"{file}: input {value.name!r} has no fixed shape", "export it with fixed shapes"
             )
         for at, extent in enumerate(tensor.shape.dim):
             if extent.dim_value <= 0:
                 called = extent.dim_param or "unnamed"
-                raise UnsupportedModelError(
+                raise UnsupportedNetworkError(
                     f"{file}: input {value.name!r} has the dynamic dimension {at} ({called})",
                     "export it with fixed shapes, or fix them with 'python -m "
                     f"onnxruntime.tools.make_dynamic_shape_fixed --input_name {value.name} --input_shape ...'",
@@ -429,7 +433,7 @@ def _from_onnx(file: Path) -> Model:
             module = from_onnx(proto, dtype_dict={name: array.dtype.name for name, array in inputs.items()})
         except Exception as error:
             raise _unsupported(error, str(file)) from error
-    return _model(file.stem, module, tuple(inputs.values()), _OnnxReference(proto, inputs), tuple(inputs))
+    return _model(file.stem, module, tuple(inputs.values()), _OnnxFramework(proto, inputs), tuple(inputs))
 
 
 def _example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
@@ -444,15 +448,15 @@ def _example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
 
 
 def _model(
-    name: str, module: Any, inputs: tuple[Array, ...], framework: Reference, names: tuple[str, ...] | None = None
-) -> Model:
+    name: str, module: Any, inputs: tuple[Array, ...], framework: Framework, names: tuple[str, ...] | None = None
+) -> Network:
     from tvm import relax
 
     main = module["main"]
     returned = main.ret_ty
     outputs = len(returned.fields) if isinstance(returned, relax.TupleType) else 1
     parameters = tuple(str(parameter.name) for parameter in main.params)
-    return Model(
+    return Network(
         name=re.sub(r"\W+", "_", name),
         relax_module=module,
         example_inputs=inputs,
@@ -493,19 +497,19 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> UnsupportedModelError:
+def _unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> UnsupportedNetworkError:
     """The frontend's exception in the user's words: which operators it stumbled over."""
     next_step = "replace it in the model by operators that TVM's frontend knows"
     listed = re.search(r"not supported for frontend ONNX: (.*)", str(error))
     names = sorted(name.strip() for name in listed.group(1).split(",")) if listed else list(unknown)
     if names:
-        return UnsupportedModelError(f"{where} uses operators that cannot be imported: {', '.join(names)}", next_step)
+        return UnsupportedNetworkError(f"{where} uses operators that cannot be imported: {', '.join(names)}", next_step)
     operator = _operator_in(error)
     if operator:
-        return UnsupportedModelError(
+        return UnsupportedNetworkError(
             f"{where} uses the operator {operator} in a way that cannot be imported: {_brief(error)}", next_step
         )
-    return UnsupportedModelError(f"{where} cannot be imported: {_brief(error)}", "simplify the model")
+    return UnsupportedNetworkError(f"{where} cannot be imported: {_brief(error)}", "simplify the model")
 
 
 def _operator_in(error: BaseException) -> str:

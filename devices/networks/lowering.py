@@ -31,12 +31,12 @@ from devices.builds.executables import (
     kernel_calls,
     tensor_specs,
 )
-from devices.networks.frontend import Model
+from devices.networks.frontend import Network
 from devices.networks.rewrites import rewrite
 from devices.protocol import TensorSpec
 from devices.targets import parse_target
 from fleet_tune.domain import DeviceClass, Task, Workload
-from fleet_tune.errors import ModelError, UnsupportedModelError
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 # Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
@@ -51,7 +51,7 @@ _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.sof
 
 
 @dataclass(frozen=True)
-class Network:
+class LoweredNetwork:
     """A model lowered for one device class.
 
     ``module``: the IRModule of ``main`` and the kernels it calls. ``tasks``: one for each distinct workload that can be
@@ -69,17 +69,16 @@ class Network:
     outputs: tuple[TensorSpec, ...] = field(repr=False)
 
 
-def import_network(model: Model, device_class: DeviceClass) -> Network:
+def import_network(model: Network, device_class: DeviceClass) -> LoweredNetwork:
     """Lowers ``model`` for ``device_class`` and extracts its tasks.
 
-    Raises :class:`UnsupportedModelError` naming the operators that cannot be lowered, or whose results have shapes that
-    depend on the data.
-    """
+    Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
+    that depend on the data."""
     target = parse_target(device_class.target)
     module = _lower(model.relax_module, target, model.name)
     tasks, workloads = _extract_tasks(module, device_class)
     main = module["main"]
-    return Network(
+    return LoweredNetwork(
         model_name=model.name,
         model_fingerprint=model.fingerprint,
         device_class=device_class,
@@ -91,16 +90,16 @@ def import_network(model: Model, device_class: DeviceClass) -> Network:
     )
 
 
-def check_network(network: Network, model: Model) -> tuple[float, float]:
+def check_network(network: LoweredNetwork, model: Network) -> tuple[float, float]:
     """Runs the untuned network on this machine's CPU and compares it with the model's framework.
 
     Returns the largest absolute error over all outputs, and the largest relative error: the absolute one divided by the
-    largest absolute value of the same output. Raises :class:`ModelError` where they disagree.
+    largest absolute value of the same output. Raises :class:`NetworkError` where they disagree.
     """
     outputs = compile_host(network.module)(*model.example_inputs)
-    absolute, relative = compare(outputs, model.reference())
+    absolute, relative = compare(outputs, model.framework_outputs())
     if not relative <= _tolerance(network):
-        raise ModelError(
+        raise NetworkError(
             f"the imported network {network.model_name} disagrees with its framework: relative error {relative:.2g}",
             "report the model: an operator of it is imported wrongly",
         )
@@ -126,7 +125,7 @@ def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float,
     return absolute, relative
 
 
-def _tolerance(network: Network) -> float:
+def _tolerance(network: LoweredNetwork) -> float:
     """Relative error that rounding alone may reach: float32 networks of a hundred layers reach 1e-5 here."""
     half = any(spec.dtype in ("float16", "bfloat16") for spec in network.outputs)
     return 5e-2 if half else 1e-3
@@ -161,7 +160,7 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
             module = transform.LegalizeOps()(module)
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise UnsupportedModelError(f"{name} cannot be lowered: {reason}", "simplify the model") from error
+            raise UnsupportedNetworkError(f"{name} cannot be lowered: {reason}", "simplify the model") from error
         _refuse_unlowered(module["main"], name)
         return tvm.transform.Sequential(
             [
@@ -187,7 +186,9 @@ def _refuse_data_dependent(main: Any, name: str) -> None:
             call = binding.value
             named = isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op)
             source = f"operator {call.op.name.removeprefix('relax.')}" if named else f"value {binding.var.name_hint}"
-            raise UnsupportedModelError(f"{name}: the {source} gives a tensor whose shape depends on data", FIX_SHAPES)
+            raise UnsupportedNetworkError(
+                f"{name}: the {source} gives a tensor whose shape depends on data", FIX_SHAPES
+            )
 
 
 def _refuse_unlowered(main: Any, name: str) -> None:
@@ -201,7 +202,7 @@ def _refuse_unlowered(main: Any, name: str) -> None:
         }
     )
     if unknown:
-        raise UnsupportedModelError(
+        raise UnsupportedNetworkError(
             f"{name} uses operators that cannot be compiled: {', '.join(op.removeprefix('relax.') for op in unknown)}",
             "replace them in the model",
         )

@@ -62,7 +62,7 @@ class Recording:
         )
 
 
-class ReplayBuilder:
+class RecordedBuilder:
     """Hands out artifacts with empty libraries for the candidates that once built; see :class:`actors.builder.Worker`.
 
     ``elapsed_secs``: the virtual time of all builds.
@@ -105,7 +105,7 @@ class ReplayBuilder:
         """Nothing to close."""
 
 
-class ReplayDevice:
+class RecordedDevice:
     """A device that answers from a dataset (see :class:`devices.protocol.Device`).
 
     ``device_class``: which of the dataset's, None for its only one. ``decide``: the stopping rule. ``lost_after``:
@@ -137,37 +137,37 @@ class ReplayDevice:
         self._decide = decide
         self._lost_after = lost_after
         self._measured = 0
-        self._references: set[str] = set()
+        self._oracles: set[str] = set()
         self.elapsed_secs = 0.0
 
     def fingerprint(self) -> Fingerprint:
         if self._lost():
-            raise DeviceUnreachableError(self._fingerprint.device_class.name, "replayed loss")
+            raise DeviceUnreachableError(self._fingerprint.device_class.name, "recorded loss")
         return self._fingerprint
 
     def ping(self) -> float:
         self.fingerprint()
         return 0.0
 
-    def reference_secs(self) -> float:
-        return self.fingerprint().reference_secs
+    def probe_secs(self) -> float:
+        return self.fingerprint().probe_secs
 
     def vitals(self) -> dict[str, float]:
         return {}
 
-    def add_reference(self, artifact: Artifact) -> None:
+    def add_oracle(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
-            raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
-        self._references.add(artifact.task_id)
+            raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
+        self._oracles.add(artifact.task_id)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
         if artifact.candidate is None:
             raise ValueError("the artifact to measure has no candidate")
-        if artifact.task_id not in self._references:
-            raise ValueError(f"the reference of task {artifact.task_id} was not added")
+        if artifact.task_id not in self._oracles:
+            raise ValueError(f"the oracle of task {artifact.task_id} was not added")
         if self._lost():
-            return Measurement(Outcome.DEVICE_LOST, build_secs=artifact.build_secs, detail="replayed loss")
+            return Measurement(Outcome.DEVICE_LOST, build_secs=artifact.build_secs, detail="recorded loss")
         self._measured += 1
         found = self._recording.find(artifact.candidate)
         measured = (

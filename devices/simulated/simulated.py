@@ -28,7 +28,7 @@ from fleet_tune.domain import (
     Outcome,
     StopRule,
 )
-from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError
+from fleet_tune.errors import DeviceUnreachableError, ProbeError
 
 SIMULATED_CPU = DeviceAbstraction(
     kind="cpu",
@@ -44,7 +44,7 @@ SIMULATED_CPU = DeviceAbstraction(
 _CONNECT_SECS = 1.0
 # What it takes to replace the process of a session whose kernel crashed.
 _RESTART_SECS = 0.5
-_REFERENCE_SECS = 1e-3
+_PROBE_SECS = 1e-3
 
 
 class VirtualClock:
@@ -139,13 +139,13 @@ class Faults:
     measurement that way). ``rates``: probability of each failure for every other candidate, drawn from the candidate's
     identity. ``lost_after``: number of measurements after which the device answers no more, None for never.
     ``outages``: spans of virtual time (from, to) in which it does not answer; a measurement that runs into one is lost.
-    ``reference_fails``: spans in which it answers and the reference kernel fails."""
+    ``probe_fails``: spans in which it answers and the probe fails."""
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     rates: Mapping[Outcome, float] = field(default_factory=dict)
     lost_after: int | None = None
     outages: tuple[tuple[float, float], ...] = ()
-    reference_fails: tuple[tuple[float, float], ...] = ()
+    probe_fails: tuple[tuple[float, float], ...] = ()
 
     def out(self, from_secs: float, to_secs: float) -> bool:
         """Whether the device is out of reach at some time of this span."""
@@ -226,12 +226,12 @@ class SimulatedDevice:
         self._noise = noise
         self._faults = faults or Faults()
         self._seed = seed
-        self._references: set[str] = set()
+        self._oracles: set[str] = set()
         self._drift = drift or Drift(1.0)
         self._link = link or Link()
         self._clock = clock or VirtualClock()
         self._measured = 0
-        self._references_run = 0
+        self._probes_run = 0
         self.elapsed_secs = 0.0
 
     def ping(self) -> float:
@@ -239,16 +239,16 @@ class SimulatedDevice:
         self._clock.advance(self._link.round_trip_secs)
         return self._link.round_trip_secs
 
-    def reference_secs(self) -> float:
+    def probe_secs(self) -> float:
         self._reach()
         now = self._clock.now_secs
-        if any(begin <= now < end for begin, end in self._faults.reference_fails):
-            raise ReferenceKernelError(self._device_class.name, "simulated")
-        self._references_run += 1
+        if any(begin <= now < end for begin, end in self._faults.probe_fails):
+            raise ProbeError(self._device_class.name, "simulated")
+        self._probes_run += 1
         # The best of many runs: the noise of one micro-batch, in one direction.
-        rng = generator(self._seed, "reference", str(self._references_run))
+        rng = generator(self._seed, "probe", str(self._probes_run))
         slower = math.exp(self._noise * abs(float(rng.standard_normal())))
-        secs = _REFERENCE_SECS / self._speed * self._drift.at(now) * slower
+        secs = _PROBE_SECS / self._speed * self._drift.at(now) * slower
         self._clock.advance(self._link.round_trip_secs + 30 * secs)
         return secs
 
@@ -260,24 +260,24 @@ class SimulatedDevice:
             cpu_model="simulated",
             threads=self._abstraction.cores,
             tvm_version="none",
-            reference_secs=_REFERENCE_SECS / self._speed,
+            probe_secs=_PROBE_SECS / self._speed,
         )
 
     def vitals(self) -> dict[str, float]:
         return {}
 
-    def add_reference(self, artifact: Artifact) -> None:
+    def add_oracle(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
-            raise ValueError("a reference is the unscheduled program: its artifact has no candidate")
-        self._references.add(artifact.task_id)
+            raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
+        self._oracles.add(artifact.task_id)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
         candidate = artifact.candidate
         if candidate is None:
             raise ValueError("the artifact to measure has no candidate")
-        if artifact.task_id not in self._references:
-            raise ValueError(f"the reference of task {artifact.task_id} was not added")
+        if artifact.task_id not in self._oracles:
+            raise ValueError(f"the oracle of task {artifact.task_id} was not added")
         started = self._clock.now_secs
         measurement = self._measure(candidate, request)
         secs = self._clock.now_secs - started

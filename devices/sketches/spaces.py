@@ -148,7 +148,7 @@ class DesignSpace:
 
 
 def unscheduled(task: Task) -> Scheduled:
-    """The program of ``task`` as it was imported: the numeric reference."""
+    """The program of ``task`` as it was imported: the oracle."""
     module = parse_module(task.workload.module)
     args = _specs(module["main"])
     return Scheduled(module, args, args, _outputs(module["main"]), (), "")

@@ -1,4 +1,4 @@
-"""What a kernel is run on, and whether its output agrees with the reference's: numpy arrays, no TVM."""
+"""What a kernel is run on, and whether its output agrees with the oracle's: numpy arrays, no TVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devices.protocol import TensorSpec
 
 Array = NDArray[np.generic]
 
-# Largest difference from the reference, relative to the reference's largest absolute value. Reordered sums of float32
+# Largest difference from the oracle, relative to the oracle's largest absolute value. Reordered sums of float32
 # differ by about 1e-6 per term's rounding; Winograd's transforms by up to 1e-4; a wrong index by about 1.
 TOLERANCES = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
@@ -52,15 +52,15 @@ def poison(spec: TensorSpec) -> Array:
     return np.frombuffer(b"\x5a" * nbytes(spec), numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
-def disagreement(reference: Sequence[Array], outputs: Sequence[Array]) -> str:
-    """Why ``outputs`` are not the reference's, in one line; empty if they agree.
+def disagreement(oracle: Sequence[Array], outputs: Sequence[Array]) -> str:
+    """Why ``outputs`` are not the oracle's, in one line; empty if they agree.
 
     Floats agree if NaN and infinities stand in the same places, and elsewhere
-    ``|output - reference| <= tolerance * max |reference|`` (a maximum below 1e-6 counts as that). Integers and booleans
+    ``|output - oracle| <= tolerance * max |oracle|`` (a maximum below 1e-6 counts as that). Integers and booleans
     agree if they are equal.
     """
-    for position, (expected, got) in enumerate(zip(reference, outputs, strict=True)):
-        prefix = f"output {position}: " if len(reference) > 1 else ""
+    for position, (expected, got) in enumerate(zip(oracle, outputs, strict=True)):
+        prefix = f"output {position}: " if len(oracle) > 1 else ""
         if expected.shape != got.shape or expected.dtype != got.dtype:
             return f"{prefix}{got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}"
         name = str(expected.dtype)
@@ -80,7 +80,7 @@ def disagreement(reference: Sequence[Array], outputs: Sequence[Array]) -> str:
         scale = float(np.abs(wide[finite]).max())
         error = float(np.abs(other[finite] - wide[finite]).max())
         if error > TOLERANCES[name] * max(scale, 1e-6):
-            return f"{prefix}largest difference {error:.3g}, largest reference value {scale:.3g}"
+            return f"{prefix}largest difference {error:.3g}, largest oracle value {scale:.3g}"
     return ""
 
 

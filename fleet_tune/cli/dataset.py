@@ -14,7 +14,7 @@ _file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 @click.group()
 def dataset() -> None:
-    """Measured random candidates, for offline evaluation and as replayed devices."""
+    """Measured random candidates, for offline evaluation and as recorded devices."""
 
 
 @dataset.command(

@@ -48,7 +48,7 @@ def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> N
 @click.argument("names", nargs=-1, metavar="[DEVICE]...")
 @json_option
 def check(fleet: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Connect to the devices of FLEET, run the reference kernel on each, and print what they are.
+    """Connect to the devices of FLEET, run the probe on each, and print what they are.
 
     Ends with code 2 where one does not pass. A device that a run is using is busy: check it when the run has ended.
     """
@@ -85,10 +85,10 @@ def drain(fleet: Path, names: tuple[str, ...], reason: str) -> None:
 @click.command()
 @_order
 def resume(fleet: Path, names: tuple[str, ...], reason: str) -> None:
-    """Use the devices again, after their reference kernel has run; also ends a quarantine at once."""
+    """Use the devices again, after their probe has run; also ends a quarantine at once."""
     from fleet_tune.device_state import Admin
 
-    _give(fleet, names, Admin.ACTIVE, reason, "in use again, once its reference kernel has run")
+    _give(fleet, names, Admin.ACTIVE, reason, "in use again, once its probe has run")
 
 
 @click.command()

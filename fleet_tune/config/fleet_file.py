@@ -4,7 +4,7 @@
 
     [[device]]
     name = "jetson-1"                       # unique
-    connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "replay:dataset.ftd"
+    connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "recorded:dataset.ftd"
     target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
@@ -15,8 +15,8 @@
     timeout_secs = 60
 
     [measure]
-    check_every_secs = 120                  # how often a device's reference kernel is run
-    max_drift = 1.2                         # a device whose reference kernel takes this factor longer is off
+    check_every_secs = 120                  # how often a device's probe is run
+    max_drift = 1.2                         # a device whose probe takes this factor longer is off
     realtime = true                         # real-time priority for the kernels of local devices, where allowed
     warm_up_secs = 0                        # a kernel runs this long before it is timed
     flush_cache_bytes = 0                   # memory that is copied before each run, to empty the caches
@@ -67,16 +67,17 @@ class TrackerConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayConnection:
+class RecordedConnection:
     """No device: a dataset answers, which ``fleet-tune dataset`` wrote. In a fleet file the path is relative to it."""
 
     path: Path
 
 
-Connection = LocalConnection | RpcConnection | TrackerConnection | ReplayConnection
-_CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "replay:FILE"'
+Connection = LocalConnection | RpcConnection | TrackerConnection | RecordedConnection
+_CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "recorded:FILE"'
 
-_REPLAY = "replay:"
+_RECORDED = "recorded:"
+_REPLAY = "replay:"  # the old word, still read
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -132,7 +133,7 @@ class BuildConfig(_Frozen):
 
 
 class MeasureConfig(_Frozen):
-    """How devices measure, and how they are watched meanwhile. ``check_every_secs``: how often the reference kernel is
+    """How devices measure, and how they are watched meanwhile. ``check_every_secs``: how often the probe is
     run. ``max_drift``: by what factor its time may differ from when the device joined, before what is measured is
     marked. ``realtime``: time kernels of local devices at real-time priority, where that is allowed. ``warm_up_secs``:
     how long a kernel runs before it is timed. ``flush_cache_bytes``: memory that is copied before each run, to empty
@@ -162,7 +163,7 @@ class FleetConfig(_Frozen):
     def datasets(self) -> tuple[Path, ...]:
         """The datasets that answer for the devices where they do so for all of them; none where a device is real."""
         connections = [device.connection for device in self.devices]
-        found = tuple(each.path for each in connections if isinstance(each, ReplayConnection))
+        found = tuple(each.path for each in connections if isinstance(each, RecordedConnection))
         return found if len(found) == len(connections) else ()
 
     def where(self, device: str, key: str) -> str:
@@ -244,8 +245,8 @@ def _counted(table: DeviceConfig) -> list[DeviceConfig]:
 
 def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
     """The device with the path of its dataset resolved: actors run in other working directories."""
-    if isinstance(device.connection, ReplayConnection):
-        return device.model_copy(update={"connect": f"{_REPLAY}{folder / device.connection.path}"})
+    if isinstance(device.connection, RecordedConnection):
+        return device.model_copy(update={"connect": f"{_RECORDED}{folder / device.connection.path}"})
     return device
 
 
@@ -253,9 +254,9 @@ def parse_connection(text: str) -> Connection:
     """Parses ``connect``; raises ValueError with the accepted forms."""
     if text == "local":
         return LocalConnection()
-    file = text.removeprefix(_REPLAY)
-    if file not in ("", text) and not file.isdigit():  # a host may be called "replay" too
-        return ReplayConnection(Path(file))
+    file = text.removeprefix(_RECORDED).removeprefix(_REPLAY)
+    if file not in ("", text) and not file.isdigit():  # a host may be called "recorded" too
+        return RecordedConnection(Path(file))
     tracker = re.fullmatch(r"tracker://(?P<address>[^/]+)/(?P<key>[^/\s]+)", text)
     address = re.fullmatch(
         r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})",

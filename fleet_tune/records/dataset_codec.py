@@ -25,6 +25,8 @@ _TYPES: dict[str, type] = {
     for kind in vars(module).values()
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
+#: Fields that older files call otherwise: their names there, and what they are called now.
+_RENAMED = {("Fingerprint", "reference_secs"): "probe_secs"}
 _INTEGERS = ("<i1", "<i2", "<i4", "<i8")
 _DTYPES = frozenset({*_INTEGERS, "<f4", "<f8"})
 
@@ -91,8 +93,9 @@ def decode_value(value: Any, statements: Sequence[sketch.Statement] = ()) -> Any
     kind = _TYPES.get(value[_TYPE])
     if kind is None:
         raise ValueError(f"unknown type {value[_TYPE]!r}")
-    known = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: decode_value(item, statements) for name, item in value.items() if name in known})
+    fields = {field.name for field in dataclasses.fields(kind)}
+    named = {_RENAMED.get((kind.__name__, name), name): item for name, item in value.items()}
+    return kind(**{name: decode_value(item, statements) for name, item in named.items() if name in fields})
 
 
 def encode_array(array: NDArray[Any]) -> dict[str, Any]:

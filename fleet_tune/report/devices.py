@@ -23,9 +23,7 @@ _GOOD = ("good", "active", "online")
 
 def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
     """One row for each device."""
-    table = _table(
-        "device", "connect", "state", "round trip", "reference", "GFLOP/s", "GB/s", "threads", "°C", "GHz", "is"
-    )
+    table = _table("device", "connect", "state", "round trip", "probe", "GFLOP/s", "GB/s", "threads", "°C", "GHz", "is")
     for check in checks:
         found = check.fingerprint
         table.add_row(
@@ -33,7 +31,7 @@ def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
             cut(check.connect),
             _coloured(check.state),
             format_secs(check.ping_secs),
-            format_secs(check.reference_secs),
+            format_secs(check.probe_secs),
             NONE if found is None else f"{found.abstraction.peak_flops / 1e9:.0f}",
             NONE if found is None else f"{found.abstraction.bandwidth_bytes / 1e9:.1f}",
             NONE if found is None else str(found.threads),

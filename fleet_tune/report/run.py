@@ -130,8 +130,8 @@ def render_summary(result: TuneResult) -> RenderableType:
             note = f"not measured: this machine is no {network.device_class}"
             facts.add_row("largest error", Text(note))
             continue
-        reference = "the reference" if network.torch_secs is None else "PyTorch"
-        error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {reference}"
+        framework = "the framework" if network.torch_secs is None else "PyTorch"
+        error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         facts.add_row("largest error", Text(error))
     for network in result.networks:
         facts.add_row("network", Text(f"{network.folder}: network.so, its parameters, manifest.json"))

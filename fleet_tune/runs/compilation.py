@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from devices.networks import compiled
-from devices.networks.frontend import Model
-from devices.networks.lowering import Network, compare
+from devices.networks.frontend import Network
+from devices.networks.lowering import LoweredNetwork, compare
 from devices.networks.timing import measure_in_fresh_process
 from fleet_tune.domain import Fingerprint, Record, Task
 from fleet_tune.errors import FleetFileError, RecordStoreError
@@ -43,8 +43,8 @@ def folder_of(out: Path, device_class: str, classes: int) -> Path:
 
 
 def build_networks(
-    model: Model,
-    networks: Mapping[str, Network],
+    model: Network,
+    networks: Mapping[str, LoweredNetwork],
     prints: Mapping[str, Fingerprint],
     rules: Mapping[str, str],
     here: frozenset[str],
@@ -102,17 +102,17 @@ def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> 
     )
 
 
-def _measured(model: Model, network: Network, threads: int, name: str, folder: Path) -> NetworkResult:
+def _measured(model: Network, network: LoweredNetwork, threads: int, name: str, folder: Path) -> NetworkResult:
     """Check and time the network in ``folder`` on this machine, beside the untuned one and the model's framework."""
     loaded = compiled.load(folder)
     outputs = loaded(*model.example_inputs)
-    absolute, relative = compare(outputs if isinstance(outputs, tuple) else (outputs,), model.reference())
+    absolute, relative = compare(outputs if isinstance(outputs, tuple) else (outputs,), model.framework_outputs())
     result = NetworkResult(
         device_class=name,
         folder=folder,
         tuned_secs=measure_in_fresh_process(folder, model.example_inputs, _BUDGET_SECS),
         untuned_secs=compiled.measure_untuned_secs(network, model, threads, _BUDGET_SECS),
-        torch_secs=model.measure_reference_secs(threads, _REPEATS),
+        torch_secs=model.measure_framework_secs(threads, _REPEATS),
         max_abs_error=absolute,
         max_rel_error=relative,
     )

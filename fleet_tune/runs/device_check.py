@@ -10,7 +10,7 @@ from actors.device import opened_device, told_with_its_place
 from fleet_tune.config.fleet_file import FleetConfig
 from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import DeviceUnreachableError, FleetFileError, ReferenceKernelError
+from fleet_tune.errors import DeviceUnreachableError, FleetFileError, ProbeError
 from fleet_tune.records.orders import FleetOrders, Order, orders_path
 from fleet_tune.records.store import RecordReader
 
@@ -18,8 +18,8 @@ from fleet_tune.records.store import RecordReader
 @dataclass(frozen=True, slots=True)
 class DeviceCheck:
     """One device, asked just now. ``state``: ``good``, ``lost`` (does not answer), or ``failed`` (answers, and its
-    reference kernel does not run); ``detail``: why. ``ping_secs``: a round trip; ``reference_secs``: a run of the
-    reference kernel. None stands for what was not found out. ``vitals``: temperature and clock, as far as the device
+    probe does not run); ``detail``: why. ``ping_secs``: a round trip; ``probe_secs``: a run of the
+    probe. None stands for what was not found out. ``vitals``: temperature and clock, as far as the device
     offers them (:meth:`devices.protocol.Device.vitals`)."""
 
     device_id: str
@@ -27,7 +27,7 @@ class DeviceCheck:
     state: str
     detail: str = ""
     ping_secs: float | None = None
-    reference_secs: float | None = None
+    probe_secs: float | None = None
     fingerprint: Fingerprint | None = None
     vitals: Mapping[str, float] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class FleetListing:
 
 
 def check_devices(fleet: FleetConfig, names: Sequence[str] = ()) -> Iterator[DeviceCheck]:
-    """Connect to each device (to ``names``, where there are some), run its reference kernel and take its fingerprint.
+    """Connect to each device (to ``names``, where there are some), run its probe and take its fingerprint.
 
     Raises :class:`FleetFileError` for a name that the fleet does not have, and for a wrong target or dataset.
     """
@@ -71,12 +71,12 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = ()) -> Iterator[Dev
             # What people must correct in the fleet file is told as such; what does not answer is an answer here.
             with told_with_its_place(fleet, config.name, unreachable=False), opened_device(config) as device:
                 ping_secs = device.ping()
-                reference_secs = device.reference_secs()
+                probe_secs = device.probe_secs()
                 found, vitals = device.fingerprint(), device.vitals()
-                yield DeviceCheck(config.name, config.connect, "good", "", ping_secs, reference_secs, found, vitals)
+                yield DeviceCheck(config.name, config.connect, "good", "", ping_secs, probe_secs, found, vitals)
         except DeviceUnreachableError as error:
             yield DeviceCheck(config.name, config.connect, "lost", error.detail, ping_secs)
-        except ReferenceKernelError as error:
+        except ProbeError as error:
             yield DeviceCheck(config.name, config.connect, "failed", error.detail, ping_secs)
 
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from actors.device import opened_device, told_with_its_place
 from actors.searcher import SearchTask
-from devices.networks.frontend import Model, load_model
-from devices.networks.lowering import Network, check_network, import_network
+from devices.networks.frontend import Network, load_network
+from devices.networks.lowering import LoweredNetwork, check_network, import_network
 from devices.sketches.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.runs.compilation import build_networks, device_classes_of, task_results
@@ -46,9 +46,9 @@ FINGERPRINTS = "fingerprints"
 class Prepared:
     """A model imported for every device class of the fleet."""
 
-    model: Model
+    model: Network
     prints: Mapping[str, Fingerprint]  # by device class name
-    networks: Mapping[str, Network]  # by device class name
+    networks: Mapping[str, LoweredNetwork]  # by device class name
     here: frozenset[str]  # classes that this machine belongs to
     tasks: tuple[SearchTask, ...]
     transferred: Transferred | None = None  # what the search starts from
@@ -59,12 +59,12 @@ class Prepared:
         return {sketch.id: sketch.rule for entry in self.tasks for sketch in entry.sketches}
 
 
-def read_model(spec: Any) -> Model:
+def read_model(spec: Any) -> Network:
     """The model of :attr:`Options.model`."""
-    return load_model(spec)
+    return load_network(spec)
 
 
-def prepare(model: Model, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
+def prepare(model: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
     """Import ``model`` for every device class and make the sketches of every task."""
     # This process also times the model's framework, whose threads TVM's must not push from their cores.
     os.environ["TVM_BIND_THREADS"] = "0"
@@ -113,7 +113,7 @@ def is_this_machine(fingerprint: Fingerprint) -> bool:
 
 
 def check(prepared: Prepared) -> None:
-    """Compare the imported networks with the model's framework. Raises ModelError where they disagree."""
+    """Compare the imported networks with the model's framework. Raises NetworkError where they disagree."""
     for network in prepared.networks.values():
         check_network(network, prepared.model)
 
@@ -134,7 +134,7 @@ def plan(options: Options) -> Plan:
     if options.transfer_from is not None:
         check_source(options.transfer_from)
     by_device = probe_fleet(options.fleet)
-    prepared = prepare(load_model(options.model), by_device, options.fleet)
+    prepared = prepare(load_network(options.model), by_device, options.fleet)
     knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
     tasks = tuple(
         TaskProgress(
@@ -166,7 +166,7 @@ def compile_from_records(options: Options, records: Path) -> TuneResult:
     prepare_folder(options.out)
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
-    prepared = prepare(load_model(options.model), probe_fleet(options.fleet), options.fleet)
+    prepared = prepare(load_network(options.model), probe_fleet(options.fleet), options.fleet)
     check(prepared)
     if (options.out / "records.db").exists():
         bind_store(options.records, prepared)  # the folder of another network or target is refused

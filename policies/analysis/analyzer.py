@@ -2,7 +2,7 @@
 
 :func:`score` evaluates a whole decision matrix and returns the predicted latency and which candidates are worth
 building at all; :func:`analyse` also returns Pruner's symbols and the intermediate terms, which are the features of the
-learned models. The models themselves: :mod:`policies.analysis.cpu_model` and :mod:`policies.analysis.cuda_model`.
+learned models. The models themselves: :mod:`policies.analysis.cpu` and :mod:`policies.analysis.cuda`.
 
 Candidates are evaluated in chunks whose arrays stay in the cache, in float32: half a microsecond a candidate.
 """
@@ -18,9 +18,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis import cpu_model, cuda_model
-from policies.analysis.cpu_model import CpuModel
-from policies.analysis.cuda_model import CudaModel
+from policies.analysis import cpu as cpu_analysis
+from policies.analysis import cuda as cuda_analysis
+from policies.analysis.cpu import CpuModel
+from policies.analysis.cuda import CudaModel
 from policies.analysis.quantities import Floats
 from policies.analysis.symbols import Symbols
 from policies.space.sampling import Matrix, sample
@@ -58,7 +59,7 @@ def model(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTyp
 
 def core_names(kind: str) -> tuple[str, ...]:
     """Names of the terms that every described candidate for a device of this kind has (``core`` of the models)."""
-    return cuda_model.CORE if kind == "cuda" else cpu_model.CORE
+    return cuda_analysis.CORE if kind == "cuda" else cpu_analysis.CORE
 
 
 def models(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Iterator[tuple[slice | Rows, Model]]:

@@ -2,8 +2,8 @@
 
 Column 0 is the natural logarithm of the analyzer's seconds, from which a model may start; column 1 says whether the
 sketch is described (0: nothing here means anything); column 2 is the analyzer's share of the device's peak, so that
-tasks of different sizes compare. Then come the core terms of the analyzer (:data:`policies.analysis.cpu_model.CORE`,
-:data:`policies.analysis.cuda_model.CORE`; those of the other kind of device are 0) and the device's numbers, all in
+tasks of different sizes compare. Then come the core terms of the analyzer (:data:`policies.analysis.cpu.CORE`,
+:data:`policies.analysis.cuda.CORE`; those of the other kind of device are 0) and the device's numbers, all in
 log2; terms in seconds are divided by the seconds that the operations take at the device's peak."""
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis import cpu_model, cuda_model
+from policies.analysis import cpu as cpu_analysis
+from policies.analysis import cuda as cuda_analysis
 from policies.analysis.analyzer import core_names, model
 from policies.analysis.quantities import nest
 from policies.features.table import PREDICTED, Features
@@ -26,8 +27,8 @@ NAMES: tuple[str, ...] = (
     PREDICTED,
     DESCRIBED,
     "log_peak_share",
-    *(f"cpu.{name}" for name in cpu_model.CORE),
-    *(f"cuda.{name}" for name in cuda_model.CORE),
+    *(f"cpu.{name}" for name in cpu_analysis.CORE),
+    *(f"cuda.{name}" for name in cuda_analysis.CORE),
     *(f"device.{name}" for name in _DEVICE),
     "device.cuda",
 )
@@ -47,7 +48,7 @@ def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
     floor_secs = np.maximum(flop, 1.0) / device.peak_flops
     found[:, 2] = np.log(floor_secs) - predicted
     core = known.core()
-    start = 3 if device.kind == "cpu" else 3 + len(cpu_model.CORE)
+    start = 3 if device.kind == "cpu" else 3 + len(cpu_analysis.CORE)
     for column, name in enumerate(core_names(device.kind), start):
         term = core[name] / floor_secs if name.endswith("_secs") else core[name]
         found[:, column] = np.log2(np.maximum(term, LEAST_TERM))

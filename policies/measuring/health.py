@@ -3,8 +3,8 @@
 A pure state machine over :class:`fleet_tune.device_state.DeviceState`; every time is handed in as unix seconds.
 
 - A device gets work only while it is online, good and active (:func:`may_work`). Unknown and suspect mean that the
-  reference kernel comes first (:func:`needs_reference`).
-- An infrastructure failure (the device was lost, or its reference kernel failed) makes it suspect; the third since it
+  probe comes first (:func:`needs_probe`).
+- An infrastructure failure (the device was lost, or its probe failed) makes it suspect; the third since it
   last proved itself quarantines it. A quarantine ends by itself, after ``PROBATION_SECS * 2 ** (earlier quarantines)``,
   at most ``MAX_PROBATION_SECS``. The device is then on probation: the next failure quarantines it again, twice as long.
 - ``PROOF_RUNS`` measurements without a failure prove it: its failures and quarantines are forgotten.
@@ -28,8 +28,8 @@ MAX_PROBATION_SECS = 960.0
 PROOF_RUNS = 24
 HOPELESS_QUARANTINES = 4
 POISON_LOSSES = 2
-REFERENCE_EVERY_SECS = 120.0
-"""A device that works is asked for its reference kernel this often."""
+PROBE_EVERY_SECS = 120.0
+"""A device that works is asked for its probe this often."""
 
 
 class NotAllowedError(ValueError):
@@ -44,15 +44,15 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class ReferencePassed:
-    """The reference kernel ran, in ``secs`` per run."""
+class ProbePassed:
+    """The probe ran, in ``secs`` per run."""
 
     secs: float
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceFailed:
-    """The device answers, but its reference kernel does not run."""
+class ProbeFailed:
+    """The device answers, but its probe does not run."""
 
     detail: str
 
@@ -107,18 +107,7 @@ class Ordered:
     reason: str
 
 
-Event = (
-    Joined
-    | ReferencePassed
-    | ReferenceFailed
-    | Lost
-    | Measured
-    | Acquitted
-    | ProbationBegun
-    | Leased
-    | Released
-    | Ordered
-)
+Event = Joined | ProbePassed | ProbeFailed | Lost | Measured | Acquitted | ProbationBegun | Leased | Released | Ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +124,8 @@ def may_work(state: DeviceState) -> bool:
     return _usable(state) and state.health is Health.GOOD and not state.lease.held
 
 
-def needs_reference(state: DeviceState) -> bool:
-    """Whether the reference kernel must run before anything else does."""
+def needs_probe(state: DeviceState) -> bool:
+    """Whether the probe must run before anything else does."""
     return _usable(state) and state.health in (Health.UNKNOWN, Health.SUSPECT)
 
 
@@ -199,14 +188,14 @@ def _step(state: DeviceState, event: Event, now: float) -> Change:
             if state.health is Health.QUARANTINED:
                 health = Health.QUARANTINED
             joined = replace(state, connectivity=Connectivity.ONLINE, health=health)
-            return Change(joined, f"it answers{_of(detail)}: reference kernel first")
-        case ReferencePassed(secs):
-            if not needs_reference(state):
-                return Change(state, f"the reference kernel runs in {secs * 1e3:.3g} ms")
+            return Change(joined, f"it answers{_of(detail)}: probe first")
+        case ProbePassed(secs):
+            if not needs_probe(state):
+                return Change(state, f"the probe runs in {secs * 1e3:.3g} ms")
             good = replace(state, health=Health.GOOD)
-            return Change(good, f"the reference kernel runs in {secs * 1e3:.3g} ms")
-        case ReferenceFailed(detail):
-            return _failed(_free(state), "", f"the reference kernel fails{_of(detail)}", now)
+            return Change(good, f"the probe runs in {secs * 1e3:.3g} ms")
+        case ProbeFailed(detail):
+            return _failed(_free(state), "", f"the probe fails{_of(detail)}", now)
         case Lost(detail, candidate_id):
             if state.connectivity is Connectivity.OFFLINE:
                 return Change(state, f"it does not answer{_of(detail)}")
@@ -226,7 +215,7 @@ def _step(state: DeviceState, event: Event, now: float) -> Change:
             # One failure short of the next quarantine.
             losses = state.losses[1 - QUARANTINE_LOSSES :]
             on_probation = replace(state, health=Health.SUSPECT, until_unix_secs=0.0, losses=losses)
-            return Change(on_probation, "the quarantine is over: on probation, reference kernel first")
+            return Change(on_probation, "the quarantine is over: on probation, probe first")
         case Leased(owner, secs):
             if not may_work(state):
                 raise NotAllowedError(
@@ -272,7 +261,7 @@ def _acquitted(state: DeviceState, candidate_id: str) -> Change:
     reason = f"lost by the fault of candidate {candidate_id[:12]}, which is poison"
     if state.health is Health.QUARANTINED and len(losses) < QUARANTINE_LOSSES:
         acquitted = replace(acquitted, health=Health.SUSPECT, quarantines=max(0, quarantines - 1), until_unix_secs=0.0)
-        reason = f"{reason}: out of quarantine, reference kernel first"
+        reason = f"{reason}: out of quarantine, probe first"
     return Change(acquitted, reason)
 
 
@@ -281,11 +270,11 @@ def _ordered(state: DeviceState, admin: Admin, reason: str) -> Change:
         idle = state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED
         if idle:
             return Change(state, "in use already")
-        # Whoever resumes a device vouches for it; the reference kernel still decides.
+        # Whoever resumes a device vouches for it; the probe still decides.
         resumed = replace(
             state, admin=admin, health=Health.UNKNOWN, losses=(), quarantines=0, until_unix_secs=0.0, good_runs=0
         )
-        return Change(resumed, f"resumed{_of(reason)}: reference kernel first")
+        return Change(resumed, f"resumed{_of(reason)}: probe first")
     if admin is Admin.DRAINING:
         if state.admin in (Admin.MAINTENANCE, Admin.RETIRED):
             return Change(state, f"in {state.admin} already")

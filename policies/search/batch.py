@@ -74,10 +74,10 @@ def choose(
     if not offered or count <= 0:
         return []
     best_secs = records.best_secs
-    # With nothing measured, the gain is over the slowest offered candidate: one reference for all sketches.
+    # With nothing measured, the gain is over the slowest offered candidate: one level for all sketches.
     slowest = max(float(each.mean.max()) for each in offered)
-    reference_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
-    scored = [(each, _scores(each, records, predictor, preset, reference_secs)) for each in offered]
+    incumbent_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
+    scored = [(each, _scores(each, records, predictor, preset, incumbent_secs)) for each in offered]
     if preset.sketch_policy == "joint":
         return _together(scored, records, preset, count)
     chosen = [
@@ -87,9 +87,9 @@ def choose(
     return chosen[:count]
 
 
-def _scores(each: Offered, records: TaskRecords, predictor: Predictor, preset: Preset, reference_secs: float) -> Floats:
+def _scores(each: Offered, records: TaskRecords, predictor: Predictor, preset: Preset, incumbent_secs: float) -> Floats:
     """What is maximised, not negative, with the neighbourhood of known candidates discounted."""
-    scores = ACQUISITIONS[preset.acquisition](each.mean, each.deviation, reference_secs)
+    scores = ACQUISITIONS[preset.acquisition](each.mean, each.deviation, incumbent_secs)
     if preset.per_second:
         scores = per_second(scores, predictor.trial_secs(each.sketch, each.drafted, each.mean, records.best_secs))
     if preset.radius > 0:

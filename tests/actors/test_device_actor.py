@@ -32,7 +32,7 @@ def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Steady:
-    """A device on which every kernel takes ``run_secs``, and the reference kernel ``kernel_secs``."""
+    """A device on which every kernel takes ``run_secs``, and the probe ``kernel_secs``."""
 
     def __init__(self) -> None:
         self.run_secs = 1.0
@@ -45,13 +45,13 @@ class Steady:
     def ping(self) -> float:
         return 0.0
 
-    def reference_secs(self) -> float:
+    def probe_secs(self) -> float:
         return self.kernel_secs
 
     def vitals(self) -> dict[str, float]:
         return {}
 
-    def add_reference(self, artifact: Artifact) -> None: ...
+    def add_oracle(self, artifact: Artifact) -> None: ...
 
     def measure(self, request: MeasureRequest) -> Measurement:
         self.asked.append(request)
@@ -91,9 +91,9 @@ class Bench:
         self._built += 1
         self.device.run_secs = run_secs
         artifact = Artifact("task", Candidate("task", 0, "s", (self._built,)), b"", (), (), (), (), "", 0.0)
-        reference = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
-        references = {"task": ([reference], told_secs)}
-        self.actor.measure([ray.put(artifact)], references, StopRule(), self.stored, 1)
+        oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+        oracles = {"task": ([oracle], told_secs)}
+        self.actor.measure([ray.put(artifact)], oracles, StopRule(), self.stored, 1)
         return self.device.asked[-1]
 
 
@@ -123,7 +123,7 @@ def test_a_device_that_is_off_races_against_what_the_incumbent_would_take_now() 
 
 @contextlib.contextmanager
 def open_told(path: Path) -> Iterator[Device]:
-    """A device whose reference kernel takes as many seconds as ``path`` says."""
+    """A device whose probe takes as many seconds as ``path`` says."""
     device = Steady()
     device.kernel_secs = float(path.read_text())
     yield cast(Device, device)

@@ -178,8 +178,8 @@ async def test_a_killed_server_is_waited_for_and_used_when_it_is_back(
     assert outcomes == {Outcome.OK: TRIALS}
     kinds = [event.kind for event in events]
     lost = kinds.index("lost")
-    assert kinds[:2] == ["joined", "reference_passed"]
-    assert kinds[lost + 1 : lost + 3] == ["joined", "reference_passed"]
+    assert kinds[:2] == ["joined", "probe_passed"]
+    assert kinds[lost + 1 : lost + 3] == ["joined", "probe_passed"]
 
 
 async def test_a_stopped_server_is_given_up_and_used_when_it_goes_on(

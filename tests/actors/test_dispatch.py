@@ -107,9 +107,9 @@ def play(
         )
         served = [each for each in CLASSES if each in classes.values()]
         for device_class in served:
-            reference = loop.create_future()
-            reference.set_result(built(device_class, None))
-            board.references[task_of(device_class).id] = reference
+            oracle = loop.create_future()
+            oracle.set_result(built(device_class, None))
+            board.oracles[task_of(device_class).id] = oracle
 
         async def arrive() -> None:
             for number in range(trials):
@@ -182,7 +182,7 @@ def test_a_quiet_fleet_measures_everything_once() -> None:
     outcome = play({"server": Setup("server"), "orin-1": Setup("orin"), "orin-2": Setup("orin", speed=0.5)})
     check_events(outcome)
     assert len(outcome.stored) == 120
-    assert kinds(outcome, "server") == ["joined", "reference_passed"]
+    assert kinds(outcome, "server") == ["joined", "probe_passed"]
     by_device = Counter(device for device, _ in outcome.stored.values())
     assert by_device["orin-1"] > 0 < by_device["orin-2"]
     assert all(state.word == "good" and not state.lease.held for state in outcome.states.values())
@@ -194,7 +194,7 @@ def test_an_outage_costs_its_time_and_no_record() -> None:
     assert len(outcome.stored) == 60
     assert {m.outcome for _, m in outcome.stored.values()} == {Outcome.OK}
     assert outcome.secs > 40.0
-    assert kinds(outcome, "server") == ["joined", "reference_passed", "lost", "joined", "reference_passed", "measured"]
+    assert kinds(outcome, "server") == ["joined", "probe_passed", "lost", "joined", "probe_passed", "measured"]
     assert outcome.states["server"].losses == ()
 
 
@@ -246,11 +246,11 @@ def test_a_lost_device_is_not_held_against_the_candidate_that_it_ran() -> None:
     assert outcome.states["flaky"].word == "lost"
 
 
-def test_a_reference_kernel_that_fails_keeps_the_work_away() -> None:
-    broken = Faults(reference_fails=((0.0, 50.0),))
+def test_a_probe_that_fails_keeps_the_work_away() -> None:
+    broken = Faults(probe_fails=((0.0, 50.0),))
     outcome = play({"broken": Setup("orin", broken), "fine": Setup("orin", speed=0.1)}, trials=300, pace_secs=0.5)
     check_events(outcome)
-    failed = [e for e in outcome.events if e.kind == "reference_failed"]
+    failed = [e for e in outcome.events if e.kind == "probe_failed"]
     assert len(failed) >= 3
     first_lease = next(e for e in outcome.events if e.device_id == "broken" and e.kind == "leased")
     assert first_lease.unix_secs >= 50.0
@@ -315,7 +315,7 @@ def test_the_next_run_begins_where_the_last_one_ended() -> None:
     assert min(e.state.lease.epoch for e in again.events if e.kind == "leased") == epoch + 1
 
 
-def test_a_drifting_device_is_asked_for_its_reference_kernel_every_few_minutes() -> None:
+def test_a_drifting_device_is_asked_for_its_probe_every_few_minutes() -> None:
     outcome = play({"warm": Setup("server", drift=Drift(1.5, 100.0))}, trials=60, pace_secs=10.0)
     assert len(outcome.stored) == 60
     assert outcome.secs > 500.0

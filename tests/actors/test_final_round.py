@@ -67,7 +67,7 @@ async def test_a_run_that_resumes_holds_the_shoot_out_that_the_last_one_did_not_
     await run(first, 60)
     first.stop()
     assert revisions(first) == []
-    # Its artifacts are gone: the finalists and their references are built again.
+    # Its artifacts are gone: the finalists and their oracles are built again.
     second = fleet(run_id="two", noise=0.08)
     assert (await run(second, 60)).new_trials == 0
     assert revisions(second)
@@ -75,7 +75,7 @@ async def test_a_run_that_resumes_holds_the_shoot_out_that_the_last_one_did_not_
 
 async def test_what_a_drifting_device_measured_is_marked_and_makes_no_incumbent(fleet: Callable[..., Fleet]) -> None:
     # After some batches it slows down, and goes on slowing down, so that this does not become what is usual; its
-    # reference kernel runs before nearly every batch.
+    # probe runs before nearly every batch.
     drift = Drift(9.0, settles_secs=5.0, begins_secs=0.6)
     made = fleet(tasks=(search_task("large", extent=4096),), drift=drift, check_every_secs=0.01)
     await run(made, 120)

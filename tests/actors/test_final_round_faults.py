@@ -81,14 +81,14 @@ class Hold:
         self.fleet = FleetHealth({"only": CLASS.name}, "run", keep, clock=clock)
         if self._joined:
             self.fleet.happened("only", health.Joined())
-            self.fleet.happened("only", health.ReferencePassed(1e-3))
+            self.fleet.happened("only", health.ProbePassed(1e-3))
         devices = {"only": (CLASS.name, self.device)}
         final = FinalRound(self.fleet, [], devices, StopRule(), 60.0, lambda: False)
         states = [self.first, self.second]
-        await final.hold(states, {state.task.id: Asked(partial(self._reference, state.task)) for state in states})
+        await final.hold(states, {state.task.id: Asked(partial(self._oracle, state.task)) for state in states})
         self.secs = clock()
 
-    def _reference(self, task: Task) -> Artifact:
+    def _oracle(self, task: Task) -> Artifact:
         if self._meanwhile is not None:
             self.fleet.happened("only", health.Ordered(self._meanwhile, "moving the rack"))
         return built(task, None)

@@ -21,7 +21,7 @@ def native_target() -> str:
 
 @pytest.fixture(scope="session")
 def make_artifact(native_target: str) -> MakeArtifact:
-    """``make_artifact(what, n=..., reference=...)``: a kernel of the task "scale" over ``n`` floats, compiled.
+    """``make_artifact(what, n=..., oracle=...)``: a kernel of the task "scale" over ``n`` floats, compiled.
 
     ``what`` names its behaviour: "ok" (``B = 2 A + 1``), "wrong", "nan", "partial" (half of the output is unwritten),
     "packed" (as ok, on an argument that is packed in reverse), "crash" (segmentation fault), "abort", "hang" (after
@@ -36,7 +36,7 @@ def make_artifact(native_target: str) -> MakeArtifact:
     libraries: dict[tuple[str, int], bytes] = {}
 
     def make(
-        what: str = "ok", n: int = 1024, reference: bool = False, task_id: str = "scale", number: int = 0
+        what: str = "ok", n: int = 1024, oracle: bool = False, task_id: str = "scale", number: int = 0
     ) -> Artifact:
         import tvm
 
@@ -46,7 +46,7 @@ def make_artifact(native_target: str) -> MakeArtifact:
         specs = (TensorSpec((n,), "float32"), TensorSpec((n,), "float32"))
         return Artifact(
             task_id=task_id,
-            candidate=None if reference else Candidate(task_id, 0, what, (n, number)),
+            candidate=None if oracle else Candidate(task_id, 0, what, (n, number)),
             library=libraries[what, n],
             args=specs,
             original_args=specs,

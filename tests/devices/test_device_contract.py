@@ -10,7 +10,7 @@ import pytest
 from devices.client.rpc_device import RpcDevice
 from devices.protocol import Artifact, BuildRequest, Device, MeasureRequest
 from devices.server.server import DeviceServer
-from devices.simulated.recorded import ReplayDevice
+from devices.simulated.recorded import RecordedDevice
 from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedBuilder, SimulatedDevice
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import (
@@ -51,11 +51,11 @@ class Bench:
         return self.device.measure(MeasureRequest(self.make(what, number=number), best, rule))
 
 
-def simulated_artifact(what: str = "ok", reference: bool = False, task_id: str = "scale", number: int = 0) -> Artifact:
+def simulated_artifact(what: str = "ok", oracle: bool = False, task_id: str = "scale", number: int = 0) -> Artifact:
     name, _, device_class = task_id.partition("@")
     task = Task(Workload(name, name, 1e6, "{}"), DeviceClass(device_class or "simulated", "{}"))
     built = SimulatedBuilder().build(
-        BuildRequest(task, None if reference else Candidate(task.id, 0, what, (1024, number)))
+        BuildRequest(task, None if oracle else Candidate(task.id, 0, what, (1024, number)))
     )
     assert isinstance(built, Artifact)
     return built
@@ -83,13 +83,13 @@ def recorded() -> Dataset:
     return Dataset("toy", (fingerprint,), (data,))
 
 
-def replayed_artifact(
-    what: str = "ok", reference: bool = False, task_id: str = "scale@replayed", number: int = 0
+def recorded_artifact(
+    what: str = "ok", oracle: bool = False, task_id: str = "scale@replayed", number: int = 0
 ) -> Artifact:
     sketch_id = Sketch(0, "toy", what, (), ()).id
     return Artifact(
         task_id=task_id,
-        candidate=None if reference else Candidate(task_id, 0, sketch_id, (0, number)),
+        candidate=None if oracle else Candidate(task_id, 0, sketch_id, (0, number)),
         library=b"",
         args=(),
         original_args=(),
@@ -103,7 +103,7 @@ def replayed_artifact(
 @pytest.fixture(params=["rpc", "simulated", "replayed"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     if request.param == "replayed":
-        yield Bench(ReplayDevice(recorded()), ReplayDevice(recorded(), lost_after=0), replayed_artifact)
+        yield Bench(RecordedDevice(recorded()), RecordedDevice(recorded(), lost_after=0), recorded_artifact)
         return
     if request.param == "simulated":
         faults = Faults({c.id: outcome for what, outcome in FAILURES.items() for c in [_candidate(what)]})
@@ -132,22 +132,22 @@ def _candidate(what: str) -> Candidate:
 
 @pytest.fixture
 def ready(bench: Bench) -> Bench:
-    bench.device.add_reference(bench.make("ok", reference=True))
+    bench.device.add_oracle(bench.make("ok", oracle=True))
     return bench
 
 
 def test_a_fingerprint_describes_the_device(bench: Bench) -> None:
     found = bench.device.fingerprint()
     assert found.threads == found.abstraction.cores
-    assert found.reference_secs > 0
+    assert found.probe_secs > 0
     assert found.device_class.name
 
 
-def test_the_reference_kernel_is_the_fingerprints(bench: Bench) -> None:
+def test_the_probe_is_the_fingerprints(bench: Bench) -> None:
     found = bench.device.fingerprint()
-    again = bench.device.reference_secs()
+    again = bench.device.probe_secs()
     # The same kernel on the same device; a shared machine may be off by a lot, a wrong kernel by orders of magnitude.
-    assert found.reference_secs / 20 < again < found.reference_secs * 20
+    assert found.probe_secs / 20 < again < found.probe_secs * 20
     assert bench.device.ping() >= 0.0
 
 
@@ -175,25 +175,25 @@ def test_failures_are_values_and_the_next_candidate_is_measured(ready: Bench, wh
 
 
 def test_a_lost_device_is_a_value_and_for_the_fingerprint_an_error(bench: Bench) -> None:
-    bench.lost.add_reference(bench.make("ok", reference=True))
+    bench.lost.add_oracle(bench.make("ok", oracle=True))
     lost = bench.lost.measure(MeasureRequest(bench.make("ok"), math.inf, RULE))
     assert lost.outcome is Outcome.DEVICE_LOST
     assert not lost.outcome.blames_candidate
     with pytest.raises(DeviceUnreachableError):
         bench.lost.fingerprint()
     with pytest.raises(DeviceUnreachableError):
-        bench.lost.reference_secs()
+        bench.lost.probe_secs()
     with pytest.raises(DeviceUnreachableError):
         bench.lost.ping()
 
 
 def test_wrong_use_is_an_error(ready: Bench) -> None:
     with pytest.raises(ValueError, match="candidate"):
-        ready.device.measure(MeasureRequest(ready.make("ok", reference=True), math.inf))
-    with pytest.raises(ValueError, match="reference"):
+        ready.device.measure(MeasureRequest(ready.make("ok", oracle=True), math.inf))
+    with pytest.raises(ValueError, match="oracle"):
         ready.device.measure(MeasureRequest(ready.make("ok", task_id="other"), math.inf))
-    with pytest.raises(ValueError, match="reference"):
-        ready.device.add_reference(ready.make("ok"))
+    with pytest.raises(ValueError, match="oracle"):
+        ready.device.add_oracle(ready.make("ok"))
 
 
 def test_closing_twice_is_fine_and_a_closed_device_can_be_used_again(ready: Bench) -> None:

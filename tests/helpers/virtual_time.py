@@ -72,12 +72,12 @@ class VirtualDevice:
         self.met: list[tuple[str, ...]] = []
 
     async def check(self) -> float:
-        return await self._timed(self._device.reference_secs)
+        return await self._timed(self._device.probe_secs)
 
     async def measure(
         self,
         artifacts: Sequence[Artifact],
-        references: Mapping[str, tuple[list[Any], float]],
+        oracles: Mapping[str, tuple[list[Any], float]],
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
@@ -86,12 +86,12 @@ class VirtualDevice:
         outcomes: dict[str, Outcome] = {}
         found: dict[str, tuple[str, Measurement]] = {}
         detail = ""
-        for [reference], _ in references.values():
-            self._device.add_reference(reference)
+        for [oracle], _ in oracles.values():
+            self._device.add_oracle(oracle)
         for artifact in artifacts:
             assert artifact.candidate is not None
             await self._hang(deadline_secs)
-            best_secs = references[artifact.task_id][1]
+            best_secs = oracles[artifact.task_id][1]
             request = MeasureRequest(artifact, best_secs, rule)
             measured = await self._timed(lambda request=request: self._device.measure(request))
             outcomes[artifact.candidate.id] = measured.outcome
@@ -107,14 +107,14 @@ class VirtualDevice:
     async def shoot_out(
         self,
         finalists: Sequence[tuple[Artifact, int]],
-        reference: Artifact,
+        oracle: Artifact,
         rule: StopRule,
         rounds: int,
         epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
         self.measured_under.append(epoch)
-        self._device.add_reference(reference)
+        self._device.add_oracle(oracle)
         await self._hang(deadline_secs)
         artifacts = [artifact for artifact, _ in finalists]
         found = await self._timed(lambda: measured_in_turn(self._device.measure, artifacts, rule, rounds))

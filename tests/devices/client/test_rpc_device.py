@@ -33,7 +33,7 @@ SHORT = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=0.3)
 @pytest.fixture
 def device(server: DeviceServer, native_target: str, make_artifact: MakeArtifact) -> Iterator[RpcDevice]:
     device = RpcDevice(DeviceConfig(name="test", target=native_target, threads=2), "127.0.0.1", server.port)
-    device.add_reference(make_artifact("ok", reference=True))
+    device.add_oracle(make_artifact("ok", oracle=True))
     yield device
     device.close()
 
@@ -102,7 +102,7 @@ def test_packed_weights_are_packed_by_the_library(device: RpcDevice, make_artifa
 def test_kernels_of_negative_inputs_are_checked_on_positive_ones(
     device: RpcDevice, make_artifact: MakeArtifact
 ) -> None:
-    device.add_reference(make_artifact("roots", reference=True, task_id="roots"))
+    device.add_oracle(make_artifact("roots", oracle=True, task_id="roots"))
     assert measure(device, make_artifact("roots", task_id="roots")).verified
     assert measure(device, make_artifact("ok", task_id="roots")).outcome is Outcome.WRONG_OUTPUT
 
@@ -220,7 +220,7 @@ def test_an_unreachable_server_is_a_lost_device(
 ) -> None:
     config = DeviceConfig(name="gone", target=native_target)
     device = RpcDevice(config, "127.0.0.1", free_port, connect_timeout_secs=0.3)
-    device.add_reference(make_artifact("ok", reference=True))
+    device.add_oracle(make_artifact("ok", oracle=True))
     assert measure(device, make_artifact("ok")).outcome is Outcome.DEVICE_LOST
     with pytest.raises(DeviceUnreachableError, match="gone"):
         device.fingerprint()
@@ -230,7 +230,7 @@ def test_a_server_that_says_nothing_is_a_lost_device(native_target: str, make_ar
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = DeviceConfig(name="silent", target=native_target)
         device = RpcDevice(config, "127.0.0.1", silent.getsockname()[1], connect_timeout_secs=0.3)
-        device.add_reference(make_artifact("ok", reference=True))
+        device.add_oracle(make_artifact("ok", oracle=True))
         assert measure(device, make_artifact("ok")).outcome is Outcome.DEVICE_LOST
 
 
@@ -240,11 +240,11 @@ def test_a_server_busy_with_another_client_is_waited_for(
     assert measure(device, make_artifact("ok")).verified
     config = DeviceConfig(name="second", target=native_target)
     second = RpcDevice(config, "127.0.0.1", server.port, connect_timeout_secs=0.3)
-    second.add_reference(make_artifact("ok", reference=True))
+    second.add_oracle(make_artifact("ok", oracle=True))
     assert measure(second, make_artifact("ok")).outcome is Outcome.DEVICE_LOST
     device.close()
     patient = RpcDevice(config, "127.0.0.1", server.port, connect_timeout_secs=60)
-    patient.add_reference(make_artifact("ok", reference=True))
+    patient.add_oracle(make_artifact("ok", oracle=True))
     assert measure(patient, make_artifact("ok")).verified
     patient.close()
 
@@ -255,7 +255,7 @@ def test_tensors_are_kept_within_the_limit(
     config = DeviceConfig(name="small", target=native_target)
     device = RpcDevice(config, "127.0.0.1", server.port, cache_bytes=20_000)
     for number in range(6):  # 8 KiB each: two fit
-        device.add_reference(make_artifact("ok", reference=True, task_id=f"task-{number}"))
+        device.add_oracle(make_artifact("ok", oracle=True, task_id=f"task-{number}"))
         assert measure(device, make_artifact("ok", task_id=f"task-{number}")).verified
     assert device._bench is not None
     assert len(device._bench._tensors) == 2
@@ -270,11 +270,11 @@ def test_uploaded_files_are_removed(device: RpcDevice, make_artifact: MakeArtifa
 
 def test_wrong_use_is_an_error(device: RpcDevice, make_artifact: MakeArtifact) -> None:
     with pytest.raises(ValueError, match="candidate"):
-        measure(device, make_artifact("ok", reference=True))
+        measure(device, make_artifact("ok", oracle=True))
     with pytest.raises(ValueError, match="unknown-task"):
         measure(device, make_artifact("ok", task_id="unknown-task"))
-    with pytest.raises(ValueError, match="reference"):
-        device.add_reference(make_artifact("ok"))
+    with pytest.raises(ValueError, match="oracle"):
+        device.add_oracle(make_artifact("ok"))
 
 
 PLAIN_SERVER = """
@@ -313,7 +313,7 @@ def test_a_plain_tvm_server_is_measured_from_the_client(
     monkeypatch.syspath_prepend(str(tmp_path))
     config = DeviceConfig(name="plain", target=native_target)
     device = RpcDevice(config, "127.0.0.1", plain_port, decide="stopping_rule:decide")
-    device.add_reference(make_artifact("ok", reference=True))
+    device.add_oracle(make_artifact("ok", oracle=True))
     measured = measure(device, make_artifact("ok"))
     assert (measured.outcome, measured.stopped, measured.verified) == (Outcome.OK, "converged", True), measured
     assert measure(device, make_artifact("wrong")).outcome is Outcome.WRONG_OUTPUT
@@ -339,5 +339,5 @@ def test_integer_inputs_reach_the_device(device: RpcDevice, native_target: str) 
     def artifact(candidate: Candidate | None) -> Artifact:
         return Artifact("take", candidate, library, specs, specs, (2,), (), "", 0.1)
 
-    device.add_reference(artifact(None))
+    device.add_oracle(artifact(None))
     assert measure(device, artifact(Candidate("take", 0, "s", (1,)))).verified

@@ -21,6 +21,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from devices.builds.executables import Executable, build, kernel_calls
+from devices.networks import compiled
 from devices.networks.compiled import (
     compile_network,
     load,
@@ -28,10 +29,9 @@ from devices.networks.compiled import (
     scheduled_module,
     update_manifest,
 )
-from devices.networks.frontend import Model, load_model
+from devices.networks.frontend import Network, load_network
 from devices.networks.loaded import NetworkInputError
-from devices.networks import compiled
-from devices.networks.lowering import Network, compare, import_network
+from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target, resolve_target
@@ -72,17 +72,17 @@ def plain(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model((networks.small_cnn()[0], networks.small_cnn()[1]))
+def model() -> Network:
+    return load_network((networks.small_cnn()[0], networks.small_cnn()[1]))
 
 
 @pytest.fixture(scope="module")
-def network(model: Model) -> Network:
+def network(model: Network) -> LoweredNetwork:
     return import_network(model, CPU)
 
 
 @pytest.fixture(scope="module")
-def best(network: Network) -> dict[str, str | None]:
+def best(network: LoweredNetwork) -> dict[str, str | None]:
     """A trace for every task but the last: that one stays unscheduled."""
     traces: dict[str, str | None] = {
         task.id: random_trace(task, seed) for seed, task in enumerate(network.tasks[:-1], 1)
@@ -91,7 +91,7 @@ def best(network: Network) -> dict[str, str | None]:
 
 
 @pytest.fixture(scope="module")
-def folder(network: Network, best: dict[str, str | None], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(network: LoweredNetwork, best: dict[str, str | None], tmp_path_factory: pytest.TempPathFactory) -> Path:
     task = network.tasks[1]
     extra = {"threads": 2, "tasks": {task.id: {"best_secs": 1e-4, "rule": "multi-level-tiling"}}}
     return compile_network(network, best, tmp_path_factory.mktemp("out") / "cpu", extra)
@@ -101,9 +101,9 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "copy"))
 
 
-def test_the_tuned_network_agrees_with_torch(folder: Path, model: Model) -> None:
+def test_the_tuned_network_agrees_with_torch(folder: Path, model: Network) -> None:
     output = load(folder)(*model.example_inputs)
-    assert compare((output,), model.reference())[1] < 1e-5
+    assert compare((output,), model.framework_outputs())[1] < 1e-5
 
 
 def packing_calls(executable: Executable) -> list[str]:
@@ -117,7 +117,7 @@ def packing_calls(executable: Executable) -> list[str]:
     ]
 
 
-def test_weights_are_packed_at_compile_time(network: Network, best: dict[str, str | None]) -> None:
+def test_weights_are_packed_at_compile_time(network: LoweredNetwork, best: dict[str, str | None]) -> None:
     executable = build(scheduled_module(network, best), CPU.target)
     assert packing_calls(executable) == []
     # MetaSchedule's tiles of a 3x3x16x32 weight have more than four dimensions.
@@ -135,7 +135,7 @@ def test_numbers_change_with_the_input(folder: Path) -> None:
             np.testing.assert_allclose(loaded(image.numpy()), module(image).numpy(), atol=1e-5)
 
 
-def test_torch_in_torch_out(folder: Path, model: Model) -> None:
+def test_torch_in_torch_out(folder: Path, model: Network) -> None:
     loaded = load(folder)
     image = torch.from_numpy(model.example_inputs[0])
     output = loaded(image)
@@ -147,7 +147,7 @@ def test_torch_in_torch_out(folder: Path, model: Model) -> None:
     np.testing.assert_array_equal(loaded(wide[..., 1:]).numpy(), output.numpy())
 
 
-def test_the_manifest(folder: Path, network: Network, model: Model, best: dict[str, str | None]) -> None:
+def test_the_manifest(folder: Path, network: LoweredNetwork, model: Network, best: dict[str, str | None]) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["schema"], manifest["model"], manifest["threads"]) == (1, "_SmallCnn", 2)
     assert manifest["model_fingerprint"] == model.fingerprint
@@ -164,7 +164,7 @@ def test_the_manifest(folder: Path, network: Network, model: Model, best: dict[s
 
 
 def test_the_same_network_is_not_compiled_again(
-    folder: Path, tmp_path: Path, network: Network, best: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, network: LoweredNetwork, best: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = Path(shutil.copytree(folder, tmp_path / "out"))
     before = (out / "network.so").stat().st_mtime_ns
@@ -186,7 +186,7 @@ def test_measured_figures_are_added(folder: Path, tmp_path: Path) -> None:
     assert load(copied).manifest["tuned_secs"] == 0.5
 
 
-def test_latency_is_measured(folder: Path, network: Network, model: Model) -> None:
+def test_latency_is_measured(folder: Path, network: LoweredNetwork, model: Network) -> None:
     assert 0 < load(folder).measure_secs(model.example_inputs, repeats=3) < 1
     assert 0 < measure_untuned_secs(network, model, threads=2, budget_secs=0.2) < 10
 
@@ -203,13 +203,13 @@ def test_several_outputs_and_external_kernels(tmp_path: Path) -> None:
 
     torch.manual_seed(1)
     inputs = (torch.randn(2, 8), torch.tensor(0.5))
-    model = load_model((TopK(), inputs))
+    model = load_network((TopK(), inputs))
     network = import_network(model, CPU)
     best = {task.id: random_trace(task, 1) for task in network.tasks if "matmul" in task.workload.name}
     outputs = load(compile_network(network, best, tmp_path / "out"))(*inputs)
     assert [output.dtype for output in outputs] == [torch.float32, torch.int64]
-    np.testing.assert_allclose(outputs[0].numpy(), model.reference()[0], atol=1e-6)
-    np.testing.assert_array_equal(outputs[1].numpy(), model.reference()[1])
+    np.testing.assert_allclose(outputs[0].numpy(), model.framework_outputs()[0], atol=1e-6)
+    np.testing.assert_array_equal(outputs[1].numpy(), model.framework_outputs()[1])
 
 
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.relu(x @ self.weight) @ self.weight
 
-    network = import_network(load_model((Tied(), (torch.randn(1, 256),))), CPU)
+    network = import_network(load_network((Tied(), (torch.randn(1, 256),))), CPU)
     folder = compile_network(network, {}, tmp_path / "out")
     assert (folder / "params.safetensors").stat().st_size < 1.5 * 256 * 256 * 4
 
@@ -246,7 +246,7 @@ other.join()
     assert done.stdout.split() == [str(wanted)] * 2
 
 
-def test_calls_from_several_threads(folder: Path, model: Model) -> None:
+def test_calls_from_several_threads(folder: Path, model: Network) -> None:
     loaded = load(folder)
     images = [np.full_like(model.example_inputs[0], at) for at in range(4)]
     expected = [loaded(image) for image in images]
@@ -328,7 +328,7 @@ def test_a_network_for_another_processor_is_refused(folder: Path, tmp_path: Path
         load(copied)
 
 
-def test_a_network_for_cuda_is_built_without_a_gpu(model: Model) -> None:
+def test_a_network_for_cuda_is_built_without_a_gpu(model: Network) -> None:
     target = resolve_target({"kind": "cuda", "arch": "sm_87"})
     executable = build(import_network(model, DeviceClass("gpu", target)).module, target)
     # Library, executable, device code.
@@ -336,13 +336,13 @@ def test_a_network_for_cuda_is_built_without_a_gpu(model: Model) -> None:
     assert packing_calls(executable) == []
 
 
-def test_a_trace_that_does_not_fit_its_task_is_named(network: Network, best: dict[str, str | None]) -> None:
+def test_a_trace_that_does_not_fit_its_task_is_named(network: LoweredNetwork, best: dict[str, str | None]) -> None:
     first, second = network.tasks[:2]
     with pytest.raises(RecordStoreError, match=first.workload.name):
         scheduled_module(network, {first.id: best[second.id]})
 
 
-def test_a_full_disk(network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(network: LoweredNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_descriptor: int) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -352,7 +352,7 @@ def test_a_full_disk(network: Network, tmp_path: Path, monkeypatch: pytest.Monke
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made(network: Network, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made(network: LoweredNetwork, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputFolderError, match="cannot be written"):
         compile_network(network, {}, tmp_path / "file")

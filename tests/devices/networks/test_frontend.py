@@ -15,9 +15,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from devices.networks.frontend import load_model
+from devices.networks.frontend import load_network
 from examples import networks
-from fleet_tune.errors import ModelError, UnsupportedModelError
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 ROOT = Path(__file__).resolve().parents[3]
 NETWORKS = ROOT / "examples" / "networks.py"
@@ -58,19 +58,19 @@ def python_file(folder: Path, body: str) -> Path:
 
 
 def test_a_function_of_a_file() -> None:
-    model = load_model(f"{NETWORKS}:mlp")
+    model = load_network(f"{NETWORKS}:mlp")
     module, inputs = networks.mlp()
     assert (model.name, model.input_names, model.outputs) == ("mlp", ("x",), 1)
     np.testing.assert_array_equal(model.example_inputs[0], inputs[0].numpy())
     with torch.no_grad():
-        np.testing.assert_array_equal(model.reference()[0], module(*inputs).numpy())
-    assert model.measure_reference_secs(threads=1, repeats=2) > 0  # type: ignore[operator]
+        np.testing.assert_array_equal(model.framework_outputs()[0], module(*inputs).numpy())
+    assert model.measure_framework_secs(threads=1, repeats=2) > 0  # type: ignore[operator]
 
 
 def test_a_module_with_inputs() -> None:
-    model = load_model((nn.Linear(3, 2), (torch.ones(1, 3),)))
+    model = load_network((nn.Linear(3, 2), (torch.ones(1, 3),)))
     assert model.name == "Linear"
-    assert model.reference()[0].shape == (1, 2)
+    assert model.framework_outputs()[0].shape == (1, 2)
 
 
 def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
             return nn.Linear(WIDTH, 2), (torch.ones(1, WIDTH),)
         """,
     )
-    assert load_model(f"{file}:net").example_inputs[0].shape == (1, 7)
+    assert load_network(f"{file}:net").example_inputs[0].shape == (1, 7)
 
 
 def test_several_inputs_and_outputs() -> None:
@@ -91,47 +91,47 @@ def test_several_inputs_and_outputs() -> None:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"sum": x + y, "product": x * y}
 
-    model = load_model((Both(), (torch.ones(2), torch.full((2,), 3.0))))
+    model = load_network((Both(), (torch.ones(2), torch.full((2,), 3.0))))
     assert model.outputs == 2
     assert model.input_names == ("x", "y")
-    assert [out.tolist() for out in model.reference()] == [[4.0, 4.0], [3.0, 3.0]]
+    assert [out.tolist() for out in model.framework_outputs()] == [[4.0, 4.0], [3.0, 3.0]]
 
 
 def test_a_pt2_file(tmp_path: Path) -> None:
     module, inputs = networks.small_cnn()
     torch.export.save(torch.export.export(module, inputs), tmp_path / "cnn.pt2")
-    model = load_model(tmp_path / "cnn.pt2")
+    model = load_network(tmp_path / "cnn.pt2")
     assert model.name == "cnn"
     with torch.no_grad():
-        np.testing.assert_allclose(model.reference()[0], module(*inputs).numpy(), atol=1e-6)
+        np.testing.assert_allclose(model.framework_outputs()[0], module(*inputs).numpy(), atol=1e-6)
 
 
 def test_an_onnx_file(tmp_path: Path) -> None:
-    model = load_model(small_onnx(tmp_path / "net.onnx"))
+    model = load_network(small_onnx(tmp_path / "net.onnx"))
     assert (model.name, model.input_names, model.outputs) == ("net", ("image",), 1)
     assert model.example_inputs[0].shape == (1, 3, 16, 16)
-    assert model.reference()[0].shape == (1, 5)
-    assert model.measure_reference_secs(threads=1) is None
+    assert model.framework_outputs()[0].shape == (1, 5)
+    assert model.measure_framework_secs(threads=1) is None
 
 
 def test_the_reference_of_onnx_without_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_model(small_onnx(tmp_path / "net.onnx"))
-    expected = model.reference()[0]
+    model = load_network(small_onnx(tmp_path / "net.onnx"))
+    expected = model.framework_outputs()[0]
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    np.testing.assert_allclose(model.reference()[0], expected, atol=1e-5)
+    np.testing.assert_allclose(model.framework_outputs()[0], expected, atol=1e-5)
 
 
 def test_a_model_that_nothing_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_model(small_onnx(tmp_path / "net.onnx"))
+    model = load_network(small_onnx(tmp_path / "net.onnx"))
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     model.framework.proto.graph.node[2].domain = "com.example"  # type: ignore[attr-defined]
-    bad(model.reference, UnsupportedModelError, "ONNX Runtime (ModuleNotFoundError", "com.example")
+    bad(model.framework_outputs, UnsupportedNetworkError, "ONNX Runtime (ModuleNotFoundError", "com.example")
 
 
 def test_an_onnx_file_is_read_where_torch_is_not_installed(tmp_path: Path) -> None:
     file = small_onnx(tmp_path / "net.onnx")
-    code = "import sys; sys.modules['torch'] = None; from devices.networks.frontend import load_model; "
-    code += f"load_model({str(file)!r})"
+    code = "import sys; sys.modules['torch'] = None; from devices.networks.frontend import load_network; "
+    code += f"load_network({str(file)!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -141,19 +141,19 @@ def test_the_fingerprint_is_of_architecture_and_weights(tmp_path: Path) -> None:
         layer = nn.Linear(2, width)
         nn.init.constant_(layer.weight, value)
         nn.init.zeros_(layer.bias)
-        return load_model((layer, (torch.ones(1, 2),))).fingerprint
+        return load_network((layer, (torch.ones(1, 2),))).fingerprint
 
     assert net(3, 0.5) == net(3, 0.5)
     assert net(3, 0.5) != net(3, 0.25)
     assert net(3, 0.5) != net(4, 0.5)
     file = small_onnx(tmp_path / "net.onnx")
-    code = f"from devices.networks.frontend import load_model; print(load_model({str(file)!r}).fingerprint)"
+    code = f"from devices.networks.frontend import load_network; print(load_network({str(file)!r}).fingerprint)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == load_model(file).fingerprint
+    assert done.stdout.strip() == load_network(file).fingerprint
 
 
-def bad(function: Callable[[], object], kind: type[ModelError], *named: str) -> None:
-    with pytest.raises(ModelError) as caught:
+def bad(function: Callable[[], object], kind: type[NetworkError], *named: str) -> None:
+    with pytest.raises(NetworkError) as caught:
         function()
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
@@ -175,12 +175,12 @@ def bad(function: Callable[[], object], kind: type[ModelError], *named: str) -> 
     ],
 )
 def test_what_is_not_there_is_named(spec: str, named: str) -> None:
-    bad(lambda: load_model(spec), ModelError, named)
+    bad(lambda: load_network(spec), NetworkError, named)
 
 
 def test_the_functions_that_a_file_has_are_offered() -> None:
-    with pytest.raises(ModelError, match="bert_tiny, mlp, mobilenet_v2, resnet18, small_cnn"):
-        load_model(f"{NETWORKS}:alexnet")
+    with pytest.raises(NetworkError, match="bert_tiny, mlp, mobilenet_v2, resnet18, small_cnn"):
+        load_network(f"{NETWORKS}:alexnet")
 
 
 @pytest.mark.parametrize(
@@ -202,14 +202,14 @@ def test_the_functions_that_a_file_has_are_offered() -> None:
 )
 def test_functions_that_are_wrong(tmp_path: Path, body: str, named: str) -> None:
     file = python_file(tmp_path, body)
-    bad(lambda: load_model(f"{file}:net"), ModelError, named, "net.py")
+    bad(lambda: load_network(f"{file}:net"), NetworkError, named, "net.py")
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_text_that_pretends_to_be_a_model(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"model{suffix}"
     file.write_text("this is not a model\n")
-    bad(lambda: load_model(file), ModelError, f"model{suffix}")
+    bad(lambda: load_network(file), NetworkError, f"model{suffix}")
 
 
 def test_an_unsupported_torch_operator_is_named() -> None:
@@ -217,7 +217,7 @@ def test_an_unsupported_torch_operator_is_named() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.cholesky(x @ x.mT + torch.eye(3))
 
-    bad(lambda: load_model((Cholesky(), (torch.eye(3),))), UnsupportedModelError, "cholesky")
+    bad(lambda: load_network((Cholesky(), (torch.eye(3),))), UnsupportedNetworkError, "cholesky")
 
 
 def test_an_unsupported_onnx_operator_is_named(tmp_path: Path) -> None:
@@ -229,23 +229,23 @@ def test_an_unsupported_onnx_operator_is_named(tmp_path: Path) -> None:
     )
     file = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(file))
-    bad(lambda: load_model(file), UnsupportedModelError, "Det")
+    bad(lambda: load_network(file), UnsupportedNetworkError, "Det")
 
 
 def test_a_symbolic_dimension_of_onnx_is_named(tmp_path: Path) -> None:
     file = small_onnx(tmp_path / "net.onnx", batch="N")
-    bad(lambda: load_model(file), UnsupportedModelError, "'image'", "dimension 0", "(N)")
+    bad(lambda: load_network(file), UnsupportedNetworkError, "'image'", "dimension 0", "(N)")
 
 
 def test_a_dynamic_dimension_of_torch_export_is_named(tmp_path: Path) -> None:
     module, inputs = networks.mlp()
     program = torch.export.export(module, inputs, dynamic_shapes=({0: torch.export.Dim("batch", min=2)},))
     torch.export.save(program, tmp_path / "mlp.pt2")
-    bad(lambda: load_model(tmp_path / "mlp.pt2"), UnsupportedModelError, "'x'", "dimension 0")
+    bad(lambda: load_network(tmp_path / "mlp.pt2"), UnsupportedNetworkError, "'x'", "dimension 0")
 
 
 def test_importing_is_quiet(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
-    load_model(f"{NETWORKS}:bert_tiny")
+    load_network(f"{NETWORKS}:bert_tiny")
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
     assert not [str(warning.message) for warning in recwarn]

@@ -16,29 +16,29 @@ from torch import nn
 from tvm import te
 
 from devices.builds.executables import tensor_specs
-from devices.networks.frontend import Model, load_model
-from devices.networks.lowering import Network, check_network, compare, import_network, workload_hash
+from devices.networks.frontend import Network, load_network
+from devices.networks.lowering import LoweredNetwork, check_network, compare, import_network, workload_hash
 from devices.protocol import TensorSpec
 from devices.targets import resolve_target
 from examples import networks
 from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import ModelError, UnsupportedModelError
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 ROOT = Path(__file__).resolve().parents[3]
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 
 
-def imported(module: nn.Module, *inputs: torch.Tensor) -> tuple[Network, Model]:
-    model = load_model((module.eval(), inputs))
+def imported(module: nn.Module, *inputs: torch.Tensor) -> tuple[LoweredNetwork, Network]:
+    model = load_network((module.eval(), inputs))
     return import_network(model, CPU), model
 
 
-def names(network: Network) -> list[str]:
+def names(network: LoweredNetwork) -> list[str]:
     """Names of the tasks without their shapes."""
     return [task.workload.name.split(" ")[0] for task in network.tasks]
 
 
-def agrees(network: Network, model: Model) -> None:
+def agrees(network: LoweredNetwork, model: Network) -> None:
     absolute, relative = check_network(network, model)
     assert absolute < 1e-4
     assert relative < 1e-5
@@ -91,7 +91,7 @@ def test_transformer() -> None:
 
 
 def test_resnet18_has_one_task_for_each_distinct_convolution() -> None:
-    model = load_model(f"{ROOT / 'examples' / 'networks.py'}:resnet18")
+    model = load_network(f"{ROOT / 'examples' / 'networks.py'}:resnet18")
     network = import_network(model, CPU)
     convolutions = [task for task in network.tasks if task.workload.name.startswith("conv2d")]
     assert sum(task.weight for task in convolutions) == 20
@@ -232,7 +232,7 @@ def test_an_onnx_network(tmp_path: Path) -> None:
     )
     file = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(file))
-    model = load_model(file)
+    model = load_network(file)
     network = import_network(model, CPU)
     agrees(network, model)
     assert names(network)[:2] == ["transpose", "conv2d_add_maximum_minimum"]
@@ -246,7 +246,7 @@ def test_constant_weights_may_be_laid_out_freely() -> None:
 
 
 def test_a_network_for_cuda_is_lowered_without_a_gpu() -> None:
-    model = load_model((networks.small_cnn()[0], networks.small_cnn()[1]))
+    model = load_network((networks.small_cnn()[0], networks.small_cnn()[1]))
     network = import_network(model, DeviceClass("gpu", resolve_target({"kind": "cuda", "arch": "sm_87"})))
     agrees(network, model)
     assert "conv2d_add_relu" in names(network)
@@ -265,13 +265,12 @@ def test_the_hash_is_of_the_computation_and_not_of_names() -> None:
 
 def test_hashes_are_equal_in_every_process() -> None:
     code = """
-from devices.networks.frontend import load_model
+from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
-network = import_network(load_model("examples/networks.py:small_cnn"), DeviceClass("cpu", resolve_target("native", 2)))
-print(*(task.workload.hash for task in network.tasks))
-"""
+network = import_network(load_network("examples/networks.py:small_cnn"), DeviceClass("cpu", resolve_target("native",
+2))) print(*(task.workload.hash for task in network.tasks)) """
     runs = [
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True,
@@ -284,16 +283,16 @@ print(*(task.workload.hash for task in network.tasks))
 
 
 def test_an_operator_that_cannot_be_lowered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_model((nn.ReLU(), (torch.ones(2),)))
+    model = load_network((nn.ReLU(), (torch.ones(2),)))
     monkeypatch.setattr("tvm.relax.transform.LegalizeOps", lambda: tvm.transform.Sequential([]))
-    with pytest.raises(UnsupportedModelError, match=r"nn\.relu"):
+    with pytest.raises(UnsupportedNetworkError, match=r"nn\.relu"):
         import_network(model, CPU)
 
 
 def test_a_network_that_disagrees_is_refused() -> None:
     network, _ = imported(nn.Linear(3, 2), torch.ones(1, 3))
-    with pytest.raises(ModelError, match="disagrees"):
-        check_network(network, load_model((nn.Linear(3, 2), (torch.ones(1, 3),))))
+    with pytest.raises(NetworkError, match="disagrees"):
+        check_network(network, load_network((nn.Linear(3, 2), (torch.ones(1, 3),))))
 
 
 def test_errors_are_relative_to_the_largest_value() -> None:
@@ -328,8 +327,8 @@ def test_an_onnx_file_of_the_newest_version(tmp_path: Path, capfd: pytest.Captur
         helper.make_node("Gemm", ["f", "w2", "w3"], ["y"], transB=1),
     ]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])
-    model = load_model(default_onnx(tmp_path / "net.onnx", nodes, output, (8, 3, 3, 3), (8,), (5, 512), (5,)))
-    assert [array.shape for array in model.reference()] == [(1, 5)]
+    model = load_network(default_onnx(tmp_path / "net.onnx", nodes, output, (8, 3, 3, 3), (8,), (5, 512), (5,)))
+    assert [array.shape for array in model.framework_outputs()] == [(1, 5)]
     network = import_network(model, CPU)
     assert [name for name in names(network) if "conv2d" in name]
     agrees(network, model)
@@ -346,8 +345,10 @@ def test_shapes_that_depend_on_data_are_refused(tmp_path: Path, operator: str, r
     if inside:
         nodes.append(helper.make_node("ReduceSum", ["found"], ["y"], keepdims=0))
         output = helper.make_tensor_value_info("y", kind, [])
-    model = load_model(default_onnx(tmp_path / "net.onnx", nodes, output))
-    with pytest.raises(UnsupportedModelError, match=f"operator {operator.lower()} gives .* depends on data") as refused:
+    model = load_network(default_onnx(tmp_path / "net.onnx", nodes, output))
+    with pytest.raises(
+        UnsupportedNetworkError, match=f"operator {operator.lower()} gives .* depends on data"
+    ) as refused:
         import_network(model, CPU)
     assert "leave what depends on the data" in refused.value.next_step
 
@@ -358,5 +359,5 @@ def test_tensors_without_a_fixed_shape_have_no_specification() -> None:
     fixed = tvm.relax.TensorType((2, 3), "float32")
     assert tensor_specs([tvm.relax.TupleType([fixed])]) == (TensorSpec((2, 3), "float32"),)
     for kind in (unknown, symbolic, tvm.relax.TupleType([fixed, symbolic])):
-        with pytest.raises(UnsupportedModelError, match="without a fixed shape"):
+        with pytest.raises(UnsupportedNetworkError, match="without a fixed shape"):
             tensor_specs([kind])

@@ -79,8 +79,8 @@ def test_a_kernel_that_spins_is_ended_and_the_next_one_is_measured(
 ) -> None:
     device, _ = served
     good = kernel(native_target, "sched_getscheduler", 1)
-    reference = Artifact("scale", None, good.library, good.args, good.args, (1,), (), "", 0.0)
-    device.add_reference(reference)
+    oracle = Artifact("scale", None, good.library, good.args, good.args, (1,), (), "", 0.0)
+    device.add_oracle(oracle)
     spun = device.measure(MeasureRequest(kernel(native_target, "sched_getscheduler", 2**28), math.inf, RULE))
     assert spun.outcome is Outcome.RUN_TIMEOUT
     assert device.measure(MeasureRequest(good, 0.0, RULE)).outcome is Outcome.OK

@@ -211,7 +211,7 @@ def test_the_stopping_rule_runs_beside_the_kernel(native_target: str, make_artif
     config = DeviceConfig(name="cpu", target=native_target, threads=2)
     with DeviceServer(threads=2, decide="policies.measuring.stopping:decide") as server:
         device = RpcDevice(config, "127.0.0.1", server.port)
-        device.add_reference(make_artifact("ok", reference=True))
+        device.add_oracle(make_artifact("ok", oracle=True))
         converged = device.measure(MeasureRequest(make_artifact("ok"), math.inf, rule))
         raced = device.measure(MeasureRequest(make_artifact("ok"), 1e-12, rule))
         device.close()

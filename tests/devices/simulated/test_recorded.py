@@ -1,4 +1,4 @@
-"""The replayed device and builder: recorded outcomes, the stop rule in force, virtual time."""
+"""The recorded device and builder: recorded outcomes, the stop rule in force, virtual time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devices.protocol import Artifact, BuildFailure, BuildRequest, MeasureRequest
-from devices.simulated.recorded import NOT_RECORDED, ReplayBuilder, ReplayDevice
+from devices.simulated.recorded import NOT_RECORDED, RecordedBuilder, RecordedDevice
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import (
     Candidate,
@@ -57,9 +57,9 @@ def artifact(number: int | None, task: Task = TASK) -> Artifact:
     return Artifact(task.id, wanted, b"", (), (), (), (), "", 0.5)
 
 
-def device(recorded: Dataset, number_of_losses: int | None = None) -> ReplayDevice:
-    made = ReplayDevice(recorded, decide=decide, lost_after=number_of_losses)
-    made.add_reference(artifact(None))
+def device(recorded: Dataset, number_of_losses: int | None = None) -> RecordedDevice:
+    made = RecordedDevice(recorded, decide=decide, lost_after=number_of_losses)
+    made.add_oracle(artifact(None))
     return made
 
 
@@ -116,7 +116,7 @@ def test_what_was_not_recorded_fails_and_says_so(tmp_path: Path) -> None:
     measured = device(recorded).measure(MeasureRequest(artifact(7), math.inf, RULE))
     assert (measured.outcome, measured.detail, measured.build_secs) == (Outcome.RUN_ERROR, NOT_RECORDED, 0.5)
     save(recorded, tmp_path / "some.ftd")
-    built = ReplayBuilder(tmp_path / "some.ftd").build(BuildRequest(TASK, candidate(7)))
+    built = RecordedBuilder(tmp_path / "some.ftd").build(BuildRequest(TASK, candidate(7)))
     assert isinstance(built, BuildFailure)
     assert (built.measurement.outcome, built.measurement.detail) == (Outcome.BUILD_ERROR, NOT_RECORDED)
 
@@ -125,7 +125,7 @@ def test_the_builder_builds_what_once_built(tmp_path: Path) -> None:
     failed = Measurement(Outcome.BUILD_TIMEOUT, build_secs=60.0, detail="no end")
     save(dataset(ok(*SLOW), failed), tmp_path / "one.ftd")
     save(dataset(ok(*SLOW), ok(*SLOW), ok(1.0)), tmp_path / "two.ftd")
-    builder = ReplayBuilder(tmp_path / "one.ftd", tmp_path / "two.ftd")
+    builder = RecordedBuilder(tmp_path / "one.ftd", tmp_path / "two.ftd")
     builder.start()
     built = builder.build(BuildRequest(TASK, candidate(0)))
     assert built == artifact(0)
@@ -133,9 +133,9 @@ def test_the_builder_builds_what_once_built(tmp_path: Path) -> None:
     not_built = builder.build(BuildRequest(TASK, candidate(1)))
     assert not_built == BuildFailure(TASK.id, candidate(1), "", failed)
     assert builder.elapsed_secs == 0.5 + 0.5 + 60.0
-    reference = builder.build(BuildRequest(TASK, None))
-    assert isinstance(reference, Artifact)
-    assert reference.candidate is None
+    oracle = builder.build(BuildRequest(TASK, None))
+    assert isinstance(oracle, Artifact)
+    assert oracle.candidate is None
     builder.close()
 
 
@@ -143,7 +143,7 @@ def test_a_dataset_of_several_classes_needs_the_name_of_one() -> None:
     other = DeviceClass("other", "{}")
     several = dataset(ok(*SLOW), classes=(CLASS, other))
     with pytest.raises(DatasetError, match="several device classes; name one of these with device_class: board, other"):
-        ReplayDevice(several)
+        RecordedDevice(several)
     with pytest.raises(DatasetError, match="no device class 'third'"):
-        ReplayDevice(several, "third")
-    assert ReplayDevice(several, "other").fingerprint().device_class == other
+        RecordedDevice(several, "third")
+    assert RecordedDevice(several, "other").fingerprint().device_class == other

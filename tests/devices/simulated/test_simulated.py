@@ -17,8 +17,8 @@ from devices.simulated.simulated import (
     VirtualClock,
 )
 from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
-from fleet_tune.errors import DeviceUnreachableError, ReferenceKernelError
-from tests.devices.test_device_contract import recorded, replayed_artifact
+from fleet_tune.errors import DeviceUnreachableError, ProbeError
+from tests.devices.test_device_contract import recorded, recorded_artifact
 
 CLASS = DeviceClass("simulated", "{}")
 TASK = Task(Workload("w", "w", 1e6, "{}"), CLASS)
@@ -35,7 +35,7 @@ def artifact(of: Candidate | None) -> Artifact:
 
 
 def measure(device: SimulatedDevice, of: Candidate, best: float = math.inf) -> Measurement:
-    device.add_reference(artifact(None))
+    device.add_oracle(artifact(None))
     return device.measure(MeasureRequest(artifact(of), best))
 
 
@@ -103,13 +103,13 @@ def test_a_drifting_device_slows_down_towards_its_factor() -> None:
     assert drift.at(1e6) == pytest.approx(2.0)
     clock = VirtualClock()
     device = SimulatedDevice(CLASS, noise=0.0, landscape=Landscape(best_secs=0.1), drift=drift, clock=clock)
-    cool, cool_reference = measure(device, Candidate(TASK.id, 0, "s", ())), device.reference_secs()
+    cool, cool_probe = measure(device, Candidate(TASK.id, 0, "s", ())), device.probe_secs()
     clock.advance(1e6)
-    hot, hot_reference = measure(device, Candidate(TASK.id, 0, "s", ())), device.reference_secs()
+    hot, hot_probe = measure(device, Candidate(TASK.id, 0, "s", ())), device.probe_secs()
     assert cool.cost_secs == pytest.approx(0.1)
     assert hot.cost_secs == pytest.approx(0.2)
-    # The reference kernel tells the drift.
-    assert hot_reference / cool_reference == pytest.approx(2.0)
+    # The probe tells the drift.
+    assert hot_probe / cool_probe == pytest.approx(2.0)
 
 
 def test_a_slow_link_takes_its_time_and_changes_no_result() -> None:
@@ -131,17 +131,17 @@ def test_an_outage_loses_what_runs_into_it_and_ends_by_itself() -> None:
     assert measure(device, long).outcome is Outcome.DEVICE_LOST
     clock.advance(15.0 - clock.now_secs)
     with pytest.raises(DeviceUnreachableError):
-        device.reference_secs()
+        device.probe_secs()
     clock.advance(20.0 - clock.now_secs)
-    assert device.reference_secs() > 0
+    assert device.probe_secs() > 0
     assert measure(device, long).outcome is Outcome.OK
 
 
-def test_a_device_may_answer_and_its_reference_kernel_fail() -> None:
-    device = SimulatedDevice(CLASS, faults=Faults(reference_fails=((0.0, 1.0),)))
+def test_a_device_may_answer_and_its_probe_fail() -> None:
+    device = SimulatedDevice(CLASS, faults=Faults(probe_fails=((0.0, 1.0),)))
     device.ping()
-    with pytest.raises(ReferenceKernelError):
-        device.reference_secs()
+    with pytest.raises(ProbeError):
+        device.probe_secs()
 
 
 def test_devices_of_a_fleet_share_a_clock() -> None:
@@ -154,9 +154,9 @@ def test_devices_of_a_fleet_share_a_clock() -> None:
 
 def test_run_times_may_come_from_a_dataset() -> None:
     device = SimulatedDevice(CLASS, landscape=RecordedTimes(Recording(recorded())), noise=0.0, speed=0.5)
-    device.add_reference(replayed_artifact(reference=True))
-    measured = device.measure(MeasureRequest(replayed_artifact("ok"), math.inf))
+    device.add_oracle(recorded_artifact(oracle=True))
+    measured = device.measure(MeasureRequest(recorded_artifact("ok"), math.inf))
     assert measured.cost_secs == pytest.approx(2 * 1.05e-3)  # recorded: 1.0 and 1.1 ms, on a device of speed 1
-    for unknown in (replayed_artifact("crash"), replayed_artifact("ok", number=7)):
+    for unknown in (recorded_artifact("crash"), recorded_artifact("ok", number=7)):
         failed = device.measure(MeasureRequest(unknown, math.inf))
         assert (failed.outcome, failed.detail) == (Outcome.RUN_ERROR, "no run time is known")

@@ -131,9 +131,9 @@ def run(scheduled: Scheduled, inputs: Arrays) -> Arrays:
     return [tensors[index].numpy() for index in scheduled.outputs]
 
 
-def inputs_of(reference: Scheduled) -> Arrays:
+def inputs_of(oracle: Scheduled) -> Arrays:
     rng = np.random.default_rng(0)
-    return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in reference.args]
+    return [rng.standard_normal(spec.shape).astype(spec.dtype) for spec in oracle.args]
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -145,14 +145,14 @@ def space(request: pytest.FixtureRequest) -> tuple[Task, DesignSpace]:
 def test_candidates_compute_what_the_unscheduled_program_does(space: tuple[Task, DesignSpace]) -> None:
     of, designs = space
     rng = np.random.default_rng(1)
-    reference = unscheduled(of)
-    inputs = inputs_of(reference)
-    expected = run(reference, inputs)
+    oracle = unscheduled(of)
+    inputs = inputs_of(oracle)
+    expected = run(oracle, inputs)
     for sketch in designs.sketches:
         for _ in range(2):
             scheduled = designs.schedule(candidate(of, sketch, draw(sketch, rng)))
-            assert scheduled.original_args == reference.args
-            assert scheduled.outputs == reference.outputs
+            assert scheduled.original_args == oracle.args
+            assert scheduled.outputs == oracle.outputs
             for got, wanted in zip(run(scheduled, inputs), expected, strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 

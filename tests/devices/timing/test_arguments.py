@@ -42,11 +42,9 @@ def test_integers_are_valid_indices_of_every_extent() -> None:
 
 
 def test_agreement_is_relative_to_the_largest_value() -> None:
-    reference = np.array([100.0, 0.001], np.float32)
-    assert disagreement([reference], [reference + np.float32(0.05)]) == ""
-    assert disagreement([reference], [reference + np.float32(0.2)]) == (
-        "largest difference 0.2, largest reference value 100"
-    )
+    oracle = np.array([100.0, 0.001], np.float32)
+    assert disagreement([oracle], [oracle + np.float32(0.05)]) == ""
+    assert disagreement([oracle], [oracle + np.float32(0.2)]) == ("largest difference 0.2, largest oracle value 100")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

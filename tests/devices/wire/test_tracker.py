@@ -84,7 +84,7 @@ def listed(port: int, key: str) -> tuple[int, int]:
         return connection.count(key)
 
 
-def client(port: int, target: str, reference: Artifact, key: str = "cpu", wait_secs: float = 60.0) -> RpcDevice:
+def client(port: int, target: str, oracle: Artifact, key: str = "cpu", wait_secs: float = 60.0) -> RpcDevice:
     config = DeviceConfig(name="tracked", target=target, threads=1)
     device = RpcDevice(
         config,
@@ -94,7 +94,7 @@ def client(port: int, target: str, reference: Artifact, key: str = "cpu", wait_s
         connect_timeout_secs=wait_secs,
         tracker_key=key,
     )
-    device.add_reference(reference)
+    device.add_oracle(oracle)
     return device
 
 
@@ -105,22 +105,22 @@ def measure(device: RpcDevice, artifact: Artifact) -> Measurement:
 def test_a_registered_server_is_found_held_and_given_back(
     tracker: TrackerProcess, native_target: str, make_artifact: MakeArtifact
 ) -> None:
-    reference = make_artifact("ok", reference=True)
+    oracle = make_artifact("ok", oracle=True)
     lines: list[str] = []
     with DeviceServer(threads=1, tracker=Tracker("127.0.0.1", tracker.port, "cpu"), log=lines.append):
         wait_until(lambda: listed(tracker.port, "cpu") == (1, 1), "the server is registered and free")
-        device = client(tracker.port, native_target, reference)
+        device = client(tracker.port, native_target, oracle)
         assert measure(device, make_artifact("ok")).verified
         assert measure(device, make_artifact("crash")).outcome is Outcome.RUN_ERROR
         assert measure(device, make_artifact("ok")).verified
         assert listed(tracker.port, "cpu") == (1, 0)  # listed, and held
-        second = client(tracker.port, native_target, reference, wait_secs=2.0)
+        second = client(tracker.port, native_target, oracle, wait_secs=2.0)
         lost = measure(second, make_artifact("ok"))
         assert lost.outcome is Outcome.DEVICE_LOST
         assert "of 1 server(s) registered under 'cpu' none became free" in lost.detail
         device.close()
         wait_until(lambda: listed(tracker.port, "cpu") == (1, 1), "the server is free again")
-        patient = client(tracker.port, native_target, reference)
+        patient = client(tracker.port, native_target, oracle)
         assert measure(patient, make_artifact("ok")).verified
         patient.close()
     assert lines == [f"registered as 'cpu' at the tracker 127.0.0.1:{tracker.port}"]
@@ -155,10 +155,10 @@ def test_a_tracker_that_is_killed_loses_nothing(
     tracker: TrackerProcess, native_target: str, make_artifact: MakeArtifact
 ) -> None:
     lines: list[str] = []
-    reference = make_artifact("ok", reference=True)
+    oracle = make_artifact("ok", oracle=True)
     with DeviceServer(threads=1, tracker=Tracker("127.0.0.1", tracker.port, "cpu"), log=lines.append):
         wait_until(lambda: listed(tracker.port, "cpu") == (1, 1), "the server is registered")
-        device = client(tracker.port, native_target, reference)
+        device = client(tracker.port, native_target, oracle)
         assert measure(device, make_artifact("ok")).verified
         tracker.kill()
         assert measure(device, make_artifact("ok")).verified  # the session does not depend on it
@@ -189,9 +189,9 @@ def test_two_servers_of_one_key_are_two_devices(
     tracker: TrackerProcess, native_target: str, make_artifact: MakeArtifact
 ) -> None:
     where = Tracker("127.0.0.1", tracker.port, "cpu")
-    reference = make_artifact("ok", reference=True)
+    oracle = make_artifact("ok", oracle=True)
     with DeviceServer(threads=1, tracker=where) as one, DeviceServer(threads=1, tracker=where) as other:
-        devices = [client(tracker.port, native_target, reference) for _ in range(2)]
+        devices = [client(tracker.port, native_target, oracle) for _ in range(2)]
         assert all(measure(device, make_artifact("ok")).verified for device in devices)
         assert {device._held for device in devices} == {("127.0.0.1", one.port), ("127.0.0.1", other.port)}
         for device in devices:
@@ -209,7 +209,7 @@ def test_a_plain_server_behind_a_tracker(
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        device = client(tracker.port, native_target, make_artifact("ok", reference=True), key="plain")
+        device = client(tracker.port, native_target, make_artifact("ok", oracle=True), key="plain")
         measured = measure(device, make_artifact("ok"))
         assert (measured.outcome, measured.verified) == (Outcome.OK, True), measured
         assert measure(device, make_artifact("wrong")).outcome is Outcome.WRONG_OUTPUT
@@ -220,7 +220,7 @@ def test_a_plain_server_behind_a_tracker(
 def test_a_tracker_without_such_a_server_is_reported(
     tracker: TrackerProcess, native_target: str, make_artifact: MakeArtifact
 ) -> None:
-    device = client(tracker.port, native_target, make_artifact("ok", reference=True), key="orin", wait_secs=2.0)
+    device = client(tracker.port, native_target, make_artifact("ok", oracle=True), key="orin", wait_secs=2.0)
     with pytest.raises(DeviceUnreachableError, match="no server is registered under 'orin'"):
         device.fingerprint()
 

@@ -39,17 +39,17 @@ def small_server() -> Iterator[DeviceServer]:
         yield server
 
 
-def connect(port: int, target: str, reference: Artifact, wait_secs: float = 15.0) -> RpcDevice:
+def connect(port: int, target: str, oracle: Artifact, wait_secs: float = 15.0) -> RpcDevice:
     device = RpcDevice(
         DeviceConfig(name="test", target=target, threads=2), "127.0.0.1", port, connect_timeout_secs=wait_secs
     )
-    device.add_reference(reference)
+    device.add_oracle(oracle)
     return device
 
 
 @pytest.fixture
 def device(small_server: DeviceServer, native_target: str, make_artifact: MakeArtifact) -> Iterator[RpcDevice]:
-    device = connect(small_server.port, native_target, make_artifact("ok", reference=True))
+    device = connect(small_server.port, native_target, make_artifact("ok", oracle=True))
     yield device
     device.close()
 
@@ -139,7 +139,7 @@ def test_a_session_that_is_stopped_for_a_moment_goes_on(
 def test_a_stopped_serving_process_is_replaced(native_target: str, make_artifact: MakeArtifact) -> None:
     lines: list[str] = []
     with DeviceServer(threads=2, log=lines.append) as server:
-        device = connect(server.port, native_target, make_artifact("ok", reference=True))
+        device = connect(server.port, native_target, make_artifact("ok", oracle=True))
         stopped = server.child_pid
         lost = while_a_candidate_runs(device, server, make_artifact, lambda: os.kill(stopped, signal.SIGSTOP))
         assert lost.outcome is Outcome.DEVICE_LOST, lost
@@ -154,7 +154,7 @@ def test_a_stopped_supervisor_disturbs_nobody(native_target: str, make_artifact:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline().split(":")[1].split()[0])
-        device = connect(port, native_target, make_artifact("ok", reference=True))
+        device = connect(port, native_target, make_artifact("ok", oracle=True))
         server.send_signal(signal.SIGSTOP)
         assert measure(device, make_artifact("crash")).outcome is Outcome.RUN_ERROR
         assert measure(device, make_artifact("ok")).verified
@@ -171,7 +171,7 @@ def proxy(small_server: DeviceServer) -> Iterator[FaultyProxy]:
 
 
 def test_a_device_behind_a_forwarded_port(proxy: FaultyProxy, native_target: str, make_artifact: MakeArtifact) -> None:
-    device = connect(proxy.port, native_target, make_artifact("ok", reference=True))
+    device = connect(proxy.port, native_target, make_artifact("ok", oracle=True))
     assert measure(device, make_artifact("ok")).verified
     assert measure(device, make_artifact("crash")).outcome is Outcome.RUN_ERROR
     assert measure(device, make_artifact("ok")).verified
@@ -182,7 +182,7 @@ def test_a_device_behind_a_forwarded_port(proxy: FaultyProxy, native_target: str
 def test_a_cut_network_loses_the_device_for_a_moment(
     proxy: FaultyProxy, small_server: DeviceServer, native_target: str, make_artifact: MakeArtifact, how: str
 ) -> None:
-    device = connect(proxy.port, native_target, make_artifact("ok", reference=True))
+    device = connect(proxy.port, native_target, make_artifact("ok", oracle=True))
     lost = while_a_candidate_runs(device, small_server, make_artifact, lambda: proxy.order(how))
     assert lost.outcome is Outcome.DEVICE_LOST, lost
     if how == "hole":
@@ -194,7 +194,7 @@ def test_a_cut_network_loses_the_device_for_a_moment(
 def test_between_candidates_a_cut_connection_is_made_anew(
     proxy: FaultyProxy, native_target: str, make_artifact: MakeArtifact
 ) -> None:
-    device = connect(proxy.port, native_target, make_artifact("ok", reference=True))
+    device = connect(proxy.port, native_target, make_artifact("ok", oracle=True))
     for how in ("reset", "hole"):
         assert measure(device, make_artifact("ok")).verified
         proxy.order(how)
@@ -205,7 +205,7 @@ def test_between_candidates_a_cut_connection_is_made_anew(
 def test_a_network_that_is_down_is_a_lost_device_until_it_is_up(
     proxy: FaultyProxy, native_target: str, make_artifact: MakeArtifact
 ) -> None:
-    device = connect(proxy.port, native_target, make_artifact("ok", reference=True), wait_secs=0.5)
+    device = connect(proxy.port, native_target, make_artifact("ok", oracle=True), wait_secs=0.5)
     assert measure(device, make_artifact("ok")).verified
     proxy.order("down")
     assert measure(device, make_artifact("ok")).outcome is Outcome.DEVICE_LOST

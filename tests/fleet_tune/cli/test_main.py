@@ -17,7 +17,7 @@ import fleet_tune
 from fleet_tune import api
 from fleet_tune.cli import main as cli
 from fleet_tune.config.fleet_file import load_fleet
-from fleet_tune.errors import ModelError
+from fleet_tune.errors import NetworkError
 from fleet_tune.results import NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from policies.search.methods import PRESET_NAMES
 
@@ -210,7 +210,7 @@ def test_a_wrong_command_line_is_told_in_two_lines(
 def test_a_user_error_of_several_lines_is_told_in_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(api, "tune", Recorded(ModelError("bad model:\n  line 1\n", "mend\nit")))
+    monkeypatch.setattr(api, "tune", Recorded(NetworkError("bad model:\n  line 1\n", "mend\nit")))
     assert cli.main(["tune", "net.onnx"]) == 2
     assert capsys.readouterr().err.splitlines()[-2:] == ["error: bad model: line 1", "next: mend it"]
 

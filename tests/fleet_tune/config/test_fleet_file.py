@@ -15,7 +15,7 @@ from fleet_tune.config.fleet_file import (
     FleetConfig,
     LocalConnection,
     MeasureConfig,
-    ReplayConnection,
+    RecordedConnection,
     RpcConnection,
     TrackerConnection,
     default_fleet,
@@ -165,9 +165,8 @@ def test_a_mistake_is_told_with_line_key_and_next_step(tmp_path: Path, text: str
 
 
 def test_a_dataset_is_found_from_the_folder_of_its_fleet_file(tmp_path: Path) -> None:
-    text = (
-        '[[device]]\nname = "a"\nconnect = "replay:sets/one.ftd"\n[[device]]\nname = "b"\nconnect = "replay:/two.ftd"'
-    )
+    text = '[[device]]\nname = "a"\nconnect = "recorded:sets/one.ftd"\n'
+    text += '[[device]]\nname = "b"\nconnect = "recorded:/two.ftd"'
     assert _load(tmp_path, text).datasets == (tmp_path / "sets/one.ftd", Path("/two.ftd"))
     # With a real device among them, builds are real.
     assert _load(tmp_path, f'{text}\n[[device]]\nname = "c"').datasets == ()
@@ -207,8 +206,9 @@ def test_configurations_do_not_change_and_hold_no_unknown_field() -> None:
         ("board-3.lan:9090", RpcConnection("board-3.lan", 9090)),
         ("[fe80::1]:9090", RpcConnection("fe80::1", 9090)),
         ("tracker://host:9190/orin", TrackerConnection("host", 9190, "orin")),
-        ("replay:some dir/set.ftd", ReplayConnection(Path("some dir/set.ftd"))),
-        ("replay:9090", RpcConnection("replay", 9090)),
+        ("recorded:some dir/set.ftd", RecordedConnection(Path("some dir/set.ftd"))),
+        ("recorded:9090", RpcConnection("recorded", 9090)),
+        ("replay:some dir/set.ftd", RecordedConnection(Path("some dir/set.ftd"))),  # the old word,
     ],
 )
 def test_connections(text: str, expected: object) -> None:
@@ -217,7 +217,18 @@ def test_connections(text: str, expected: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "host", "host:", "replay:", ":9090", "host:0", "host:65536", "http://host:80", "tracker://host/orin", "a b:1"],
+    [
+        "",
+        "host",
+        "host:",
+        "recorded:",
+        ":9090",
+        "host:0",
+        "host:65536",
+        "http://host:80",
+        "tracker://host/orin",
+        "a b:1",
+    ],
 )
 def test_what_is_no_connection_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="host:port"):

@@ -115,7 +115,7 @@ def test_a_network_without_a_reference_time_shows_none() -> None:
     network = dataclasses.replace(NETWORK, torch_secs=None, untuned_secs=None)
     text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
     assert "as fast as" not in text
-    assert "against the reference" in text
+    assert "against the framework" in text
 
 
 def test_a_network_slower_than_pytorch_is_told_as_it_is() -> None:

@@ -85,7 +85,7 @@ def test_packing_the_folder_gives_the_same_dataset(collected: Path, tmp_path: Pa
 
 def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.toml"
-    fleet.write_text(f'[[device]]\nname = "replayed"\nconnect = "replay:{collected / "dataset.ftd"}"\n')
+    fleet.write_text(f'[[device]]\nname = "replayed"\nconnect = "recorded:{collected / "dataset.ftd"}"\n')
     out = tmp_path / "out"
     result = run("tune", MODEL, "--fleet", str(fleet), "--out", str(out), "--time-budget", "2m")
     # Every candidate of the dataset, and nothing else: then the space is exhausted.

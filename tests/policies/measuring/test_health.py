@@ -18,8 +18,8 @@ from policies.measuring.health import (
     NotAllowedError,
     Ordered,
     ProbationBegun,
-    ReferenceFailed,
-    ReferencePassed,
+    ProbeFailed,
+    ProbePassed,
     Released,
     step,
 )
@@ -34,24 +34,24 @@ def after(*events: Event, state: DeviceState = NEW, now: float = 100.0) -> Devic
     return state
 
 
-GOOD = after(Joined(), ReferencePassed(1e-3))
+GOOD = after(Joined(), ProbePassed(1e-3))
 LEASED = after(Leased("run", 60.0), state=GOOD)
 
 
-def test_a_device_joins_unknown_and_works_after_its_reference_kernel() -> None:
+def test_a_device_joins_unknown_and_works_after_its_probe_kernel() -> None:
     assert NEW.word == "joining"
     joined = step(NEW, Joined("first time"), 0.0)
     assert (joined.state.connectivity, joined.state.health) == (ONLINE, Health.UNKNOWN)
     assert joined.kept
     assert "first time" in joined.reason
-    assert health.needs_reference(joined.state)
+    assert health.needs_probe(joined.state)
     assert not health.may_work(joined.state)
-    passed = step(joined.state, ReferencePassed(2e-3), 0.0)
+    passed = step(joined.state, ProbePassed(2e-3), 0.0)
     assert passed.state.health is Health.GOOD
     assert "2 ms" in passed.reason
     assert health.may_work(passed.state)
     # The same again is no change: nothing to keep.
-    assert not step(passed.state, ReferencePassed(2e-3), 0.0).kept
+    assert not step(passed.state, ProbePassed(2e-3), 0.0).kept
     assert not step(passed.state, Joined(), 0.0).kept
 
 
@@ -75,7 +75,7 @@ def test_a_lease_has_a_new_epoch_and_what_is_older_is_refused() -> None:
 
 
 def test_a_lost_device_is_suspect_and_the_third_loss_quarantines_for_twice_as_long_each_time() -> None:
-    back = (Joined(), ReferencePassed(1e-3))
+    back = (Joined(), ProbePassed(1e-3))
     lost = step(LEASED, Lost("connection refused", "c1"), 100.0)
     assert (lost.state.connectivity, lost.state.health, lost.state.word) == (OFFLINE, Health.SUSPECT, "lost")
     assert lost.state.lease == Lease(epoch=1)  # what it still sends is old
@@ -101,14 +101,14 @@ def test_quarantines_grow_to_a_limit() -> None:
     assert health.probation_secs(10_000) == 960
 
 
-def test_a_reference_kernel_that_fails_is_a_failure_of_the_device() -> None:
-    failed = after(Joined(), ReferenceFailed("illegal instruction"))
+def test_a_probe_that_fails_is_a_failure_of_the_device() -> None:
+    failed = after(Joined(), ProbeFailed("illegal instruction"))
     assert (failed.connectivity, failed.health, failed.losses) == (ONLINE, Health.SUSPECT, ("",))
-    assert after(*[ReferenceFailed("x")] * 2, state=failed).health is Health.QUARANTINED
+    assert after(*[ProbeFailed("x")] * 2, state=failed).health is Health.QUARANTINED
 
 
 def test_enough_measurements_prove_a_device() -> None:
-    shaky = after(Lost("x", "c1"), Joined(), ReferencePassed(1e-3), state=LEASED)
+    shaky = after(Lost("x", "c1"), Joined(), ProbePassed(1e-3), state=LEASED)
     almost = step(shaky, Measured(health.PROOF_RUNS - 1), 0.0)
     assert (almost.state.losses, almost.kept) == (("c1",), False)
     proved = step(almost.state, Measured(1), 0.0)
@@ -117,7 +117,7 @@ def test_enough_measurements_prove_a_device() -> None:
 
 def test_a_poison_candidate_is_blamed_and_not_its_devices() -> None:
     assert [health.is_poison(n) for n in range(4)] == [False, False, True, True]
-    back = (Joined(), ReferencePassed(1e-3))
+    back = (Joined(), ProbePassed(1e-3))
     twice = after(Lost("x", "other"), *back, Lost("x", "poison"), *back, state=LEASED)
     quarantined = after(Lost("x", "poison"), state=twice)
     assert quarantined.health is Health.QUARANTINED
@@ -127,7 +127,7 @@ def test_a_poison_candidate_is_blamed_and_not_its_devices() -> None:
     assert "poison" in acquitted.reason
     assert not step(quarantined, Acquitted("unheard of"), 0.0).kept
     # Losses without a candidate are nobody's.
-    unnamed = after(ReferenceFailed("x"), state=GOOD)
+    unnamed = after(ProbeFailed("x"), state=GOOD)
     assert step(unnamed, Acquitted(""), 0.0).state == unnamed
 
 
@@ -159,20 +159,20 @@ def test_an_order_takes_a_device_out_and_resume_brings_it_back(admin: Admin) -> 
     out = after(Ordered(admin, "fan is dead"), state=GOOD)
     assert out.word == admin.value
     assert not health.may_work(out)
-    assert not health.needs_reference(out)
+    assert not health.needs_probe(out)
     assert not step(out, Ordered(Admin.DRAINING, ""), 0.0).kept
-    assert health.needs_reference(after(Ordered(Admin.ACTIVE, ""), state=out))
+    assert health.needs_probe(after(Ordered(Admin.ACTIVE, ""), state=out))
 
 
 def test_resume_ends_a_quarantine_and_nothing_else_of_an_active_device() -> None:
-    quarantined = after(*[ReferenceFailed("x")] * 3, state=GOOD)
+    quarantined = after(*[ProbeFailed("x")] * 3, state=GOOD)
     resumed = after(Ordered(Admin.ACTIVE, "cable replaced"), state=quarantined)
     assert (resumed.health, resumed.losses, resumed.quarantines) == (Health.UNKNOWN, (), 0)
     assert not step(GOOD, Ordered(Admin.ACTIVE, ""), 0.0).kept
 
 
 def test_a_run_begins_with_what_the_last_one_kept() -> None:
-    quarantined = after(*[ReferenceFailed("x")] * 3, state=LEASED)
+    quarantined = after(*[ProbeFailed("x")] * 3, state=LEASED)
     assert health.restored(quarantined, Admin.ACTIVE).health is Health.QUARANTINED
     begun = health.restored(LEASED, Admin.ACTIVE)
     assert (begun.connectivity, begun.health, begun.lease) == (OFFLINE, Health.UNKNOWN, Lease(epoch=1))
@@ -182,7 +182,7 @@ def test_a_run_begins_with_what_the_last_one_kept() -> None:
 def test_only_what_can_come_back_by_itself_is_waited_for_without_end() -> None:
     assert health.may_return(GOOD)
     assert not health.may_return(after(Lost("x"), state=GOOD))
-    assert health.may_return(after(*[ReferenceFailed("x")] * 3, state=GOOD))
+    assert health.may_return(after(*[ProbeFailed("x")] * 3, state=GOOD))
     assert not health.may_return(after(Ordered(Admin.RETIRED, ""), state=GOOD))
 
 
@@ -191,8 +191,8 @@ def test_only_what_can_come_back_by_itself_is_waited_for_without_end() -> None:
 _ids = st.sampled_from(["", "a", "b"])
 _events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Joined, st.sampled_from(["", "again"])),
-    st.builds(ReferencePassed, st.floats(1e-6, 1.0)),
-    st.builds(ReferenceFailed, st.just("fails")),
+    st.builds(ProbePassed, st.floats(1e-6, 1.0)),
+    st.builds(ProbeFailed, st.just("fails")),
     st.builds(Lost, st.just("gone"), _ids),
     st.builds(Measured, st.integers(1, 30)),
     st.builds(Acquitted, _ids),
@@ -237,9 +237,9 @@ def test_whatever_happens_the_rules_hold(history: list[tuple[Event, float]]) -> 
             assert isinstance(event, ProbationBegun | Acquitted | Ordered)
             if isinstance(event, ProbationBegun):
                 assert now >= before.until_unix_secs
-        # Good comes of the reference kernel alone.
+        # Good comes of the probe alone.
         if state.health is Health.GOOD and before.health is not Health.GOOD:
-            assert isinstance(event, ReferencePassed)
+            assert isinstance(event, ProbePassed)
         # Every change of the fields that people see is kept.
         if replace(state, good_runs=0) != replace(before, good_runs=0):
             assert change.kept
