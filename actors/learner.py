@@ -21,8 +21,9 @@ import numpy as np
 import ray
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
-from actors.searcher import SearchTask, group_observations, loaded_priors
+from actors.searcher import group_observations, loaded_priors
 from devices.host.quiet import QuietTimeoutError, QuietWindow
+from fleet_tune.search_task import SearchTask
 from policies.cost_models.registry import load_model
 from policies.features.table import SYMBOLIC
 from policies.search.methods import preset

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
 from devices.host.quiet import QuietWindow
-from fleet_tune.domain import Candidate, DeviceAbstraction, Record, Task
-from fleet_tune.sketch import Sketch
+from fleet_tune.domain import Candidate, Record
+from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.search.methods import preset
@@ -28,34 +27,6 @@ from policies.search.search import Observation, TaskSearch
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 5.0
 _RETRY_SECS = 1.0
-
-
-@dataclass(frozen=True)
-class SearchTask:
-    """A task with its sketches and the abstraction of the devices of its class.
-
-    ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
-    matrix (n, d) for each; None where anything can be measured. ``prior``: a saved model that was trained on other
-    records, from which the search starts; empty for none.
-    """
-
-    task: Task
-    sketches: tuple[Sketch, ...]
-    abstraction: DeviceAbstraction
-    recorded: tuple[NDArray[np.int64], ...] | None = None
-    prior: bytes = b""
-
-    @property
-    def pools(self) -> tuple[Pool, ...] | None:
-        """What a search may propose; None for everything."""
-        if self.recorded is None:
-            return None
-        return tuple(Pool(sketch, matrix) for sketch, matrix in zip(self.sketches, self.recorded, strict=True))
-
-    def without_module(self) -> SearchTask:
-        """The same without the TVM module, which no search reads and which is most of the size."""
-        workload = dataclasses.replace(self.task.workload, module="")
-        return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload))
 
 
 @dataclass(frozen=True)
@@ -94,7 +65,7 @@ class Searcher:
                 chosen,
                 # One stream per task, whatever the order in which tasks are served.
                 np.random.default_rng([seed, *entry.task.id.encode()]),
-                entry.pools,
+                pools_of(entry),
                 priors[entry.prior],
             )
             for entry in entries
@@ -203,6 +174,13 @@ class Searcher:
                         if key in (task_id, entry.task.device_class.name):
                             self._searches[task_id].use_model(model)
         await asyncio.Event().wait()  # without a learner there is nothing to follow
+
+
+def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
+    """What a search of this task may propose; None for everything."""
+    if entry.recorded is None:
+        return None
+    return tuple(Pool(sketch, matrix) for sketch, matrix in zip(entry.sketches, entry.recorded, strict=True))
 
 
 def loaded_priors(entries: Sequence[SearchTask]) -> dict[bytes, CostModel | None]:

@@ -20,7 +20,7 @@ from actors.device import device_actor, opened_device, told_with_its_place
 from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
-from actors.searcher import Searcher, SearchTask
+from actors.searcher import Searcher
 from devices.builds.builder import BuildWorker
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
@@ -35,6 +35,7 @@ from fleet_tune.errors import (
 )
 from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
+from fleet_tune.search_task import SearchTask
 
 _LOG = logging.getLogger(__name__)
 _START_SECS = 120.0

@@ -275,3 +275,23 @@ class Confirmation:
 
     below_secs: float
     rule: StopRule
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a run ends; None: no limit. ``time_budget_secs``: seconds of tuning. ``trials``: of all tasks together,
+    ``task_trials``: of each task; both count the trials of earlier runs in the same store.
+
+    Raises ValueError for a limit that is not positive, or a time that is not finite.
+    """
+
+    time_budget_secs: float | None = None
+    trials: int | None = None
+    task_trials: int | None = None
+
+    def __post_init__(self) -> None:
+        budget = self.time_budget_secs
+        if budget is not None and not (math.isfinite(budget) and budget > 0):
+            raise ValueError(f"a time budget is positive and finite, got {budget} s")
+        if any(limit is not None and limit < 1 for limit in (self.trials, self.task_trials)):
+            raise ValueError(f"a limit of trials is at least 1, got {self.trials} and {self.task_trials} for each task")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.device import opened_device, told_with_its_place
-from actors.searcher import SearchTask
+from fleet_tune.search_task import SearchTask
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, check_network, import_network
 from devices.sketches.spaces import DesignSpace

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from actors.searcher import SearchTask
+from fleet_tune.search_task import SearchTask
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.dataset_codec import decode_value

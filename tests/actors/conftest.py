@@ -18,11 +18,12 @@ from actors.device import device_actor
 from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
-from actors.searcher import Searcher, SearchTask
+from actors.searcher import Searcher
 from devices.protocol import Device
 from devices.simulated.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice
 from fleet_tune.domain import DeviceClass, Record, StopRule, Task, Workload
 from fleet_tune.records.store import RecordReader
+from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from policies.measuring.stopping import decide
 

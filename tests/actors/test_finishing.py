@@ -13,11 +13,12 @@ import pytest
 
 from actors.calls import Shared, ask
 from actors.recorder import make_record
-from actors.searcher import Searcher, SearchTask
+from actors.searcher import Searcher
 from devices.simulated.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
 from fleet_tune.records.store import RecordReader
+from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
 from policies.search.bandits import CONVERGENCE_TRIALS
 from policies.search.search import Proposal, TaskSearch

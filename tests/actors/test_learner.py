@@ -17,8 +17,8 @@ import pytest
 
 from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
 from actors.learner import Learner
-from actors.searcher import SearchTask
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Task, Workload
+from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
 from policies.cost_models.boosted import InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel

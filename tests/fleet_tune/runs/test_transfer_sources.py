@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.searcher import SearchTask
+from fleet_tune.search_task import SearchTask
 from fleet_tune.runs import training
 from fleet_tune.cli.main import main
 from fleet_tune.records.dataset import Dataset, TaskData, load, save

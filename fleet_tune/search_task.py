@@ -1,0 +1,33 @@
+"""What a search is given of one task."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import DeviceAbstraction, Task
+from fleet_tune.sketch import Sketch
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """A task with its sketches and the abstraction of the devices of its class.
+
+    ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
+    matrix (n, d) for each; None where anything can be measured. ``prior``: a saved model that was trained on other
+    records, from which the search starts; empty for none.
+    """
+
+    task: Task
+    sketches: tuple[Sketch, ...]
+    abstraction: DeviceAbstraction
+    recorded: tuple[NDArray[np.int64], ...] | None = None
+    prior: bytes = b""
+
+    def without_module(self) -> SearchTask:
+        """The same without the TVM module, which no search reads and which is most of the size."""
+        workload = dataclasses.replace(self.task.workload, module="")
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, workload=workload))
