@@ -1,0 +1,405 @@
+"""A world for :class:`policies.runs.state.RunState` in virtual time: it carries out the commands, and things go wrong.
+
+No Ray, no event loop, no waiting: events lie in a heap by their time, and hours of a fleet's life pass in an instant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
+from fleet_tune.domain import Candidate, DeviceClass, Limits, Measurement, Outcome, Record, StopRule, Task, Workload
+from fleet_tune.errors import FleetTuneError
+from policies.runs import commands as to_do
+from policies.runs import events as ev
+from policies.runs.plan import Flow, PlannedTask, RunPlan
+from policies.runs.state import Phase, RunState
+from policies.runs.tasks import Oracle
+from policies.search.bandits import TaskBandit
+
+Spans = tuple[tuple[float, float], ...]
+HANG_SECS = 15.0  # until missed signs of life are believed
+
+
+def task_of(device_class: str, name: str = "matmul", weight: int = 1) -> Task:
+    return Task(Workload(f"{name}-{device_class}", name, 1e6, "{}"), DeviceClass(device_class, "{}"), weight)
+
+
+def candidate_of(task: Task, number: int) -> Candidate:
+    return Candidate(task.id, 0, "s", (number, 7))
+
+
+@dataclass
+class Device:
+    """One device: its class, how long it takes for a candidate, and what goes wrong with it.
+
+    ``outages``: when it does not answer. ``poison``: numbers of candidates that take it down. ``probe_fails``: when it
+    answers and its probe does not run. ``hangs_at``: when the process that owns it stops answering, until it is
+    restarted; each once. ``dies_at``: when that process ends in the middle of a batch, of which it has stored a part or
+    all without saying so; each once.
+    """
+
+    device_class: str
+    secs: float = 0.1
+    outages: Spans = ()
+    poison: frozenset[int] = frozenset()
+    probe_fails: Spans = ()
+    hangs_at: tuple[float, ...] = ()
+    dies_at: tuple[float, ...] = ()
+
+
+@dataclass
+class World:
+    """``supply``: candidates that each task has. ``build_secs``, ``propose_secs``: how long these take.
+    ``build_fails``: numbers of candidates that do not build. ``oracle_fails``: names of workloads whose oracle does
+    not build. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``script``: events of other
+    people's making by their time. ``stored``: what earlier runs left."""
+
+    devices: Mapping[str, Device]
+    tasks: Sequence[Task] = ()
+    builders: int = 4
+    supply: int = 60
+    limits: Limits = field(default_factory=Limits)
+    flow: Flow = field(default_factory=Flow)
+    rule: StopRule = field(default_factory=StopRule)
+    build_secs: float = 0.05
+    propose_secs: float = 0.01
+    build_fails: frozenset[int] = frozenset()
+    oracle_fails: frozenset[str] = frozenset()
+    builders_lost: float = 0.0
+    proposals_lost: float = 0.0
+    patience_secs: float = 120.0
+    check_every_secs: float = 120.0
+    script: Mapping[float, ev.Event] = field(default_factory=dict)
+    stored: tuple[Record, ...] = ()
+    device_states: Mapping[str, DeviceState] = field(default_factory=dict)
+    run_id: str = "run"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        classes = dict.fromkeys(device.device_class for device in self.devices.values())
+        self.tasks = tuple(self.tasks) or tuple(task_of(each) for each in classes)
+        self.members = Counter(device.device_class for device in self.devices.values())
+        plan = RunPlan(
+            run_id=self.run_id,
+            tasks=tuple(PlannedTask(task, ("rule",), 1e-9) for task in self.tasks),
+            devices={name: device.device_class for name, device in self.devices.items()},
+            builders=self.builders,
+            limits=self.limits,
+            rule=self.rule,
+            flow=self.flow,
+            device_patience_secs=self.patience_secs,
+            check_every_secs=self.check_every_secs,
+        )
+        self.flow = plan.flow
+        self.state = RunState(plan, TaskBandit(self.seed))
+        self.now = 0.0
+        self.records: list[Record] = list(self.stored)
+        self.events: list[DeviceEvent] = []  # durable
+        self.epochs = {name: state.lease.epoch for name, state in self.device_states.items()}
+        self.held: dict[str, int] = {}
+        self.measured_under: dict[str, list[int]] = {name: [] for name in self.devices}
+        self.met: list[tuple[str, str]] = []  # device and task of each shoot-out that was held
+        self.restarts: Counter[str] = Counter()
+        self.lines: list[str] = []
+        self.error: FleetTuneError | None = None
+        self.finished = False
+        self.busy_secs: Counter[str] = Counter()
+        self.runs: Counter[str] = Counter()  # how often each candidate ran on a device
+        self.built: set[str] = set()
+        self._heap: list[tuple[float, int, ev.Event | Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._rng = random.Random(self.seed)
+        self._told = 0  # records that the run has been told of
+        self._offers: Counter[str] = Counter()
+        measured = {record.candidate.id for record in self.stored}
+        self._planned = {
+            task.id: deque(
+                each for each in (candidate_of(task, at) for at in range(self.supply)) if each.id not in measured
+            )
+            for task in self.tasks
+        }
+        self._last_offer: dict[str, tuple[Candidate, ...]] = {}
+        self._mishaps: dict[str, list[tuple[float, str]]] = {
+            name: sorted([(at, "hang") for at in device.hangs_at] + [(at, "die") for at in device.dies_at])
+            for name, device in self.devices.items()
+        }
+        self._uids = {record.uid for record in self.records}
+
+    # Play -------------------------------------------------------------------------------------------------------------
+
+    def play(self, most_events: int = 2_000_000) -> World:
+        """Until the run is over. AssertionError where nothing could ever happen again, or it does not end."""
+        for at, event in self.script.items():
+            self._later(at, event)
+        self._do(self.state.handle(ev.Restored(self.device_states, {}), 0.0))
+        self._tell()
+        self._do(self.state.handle(ev.CaughtUp(), 0.0))
+        for _ in range(most_events):
+            if self.finished or self.error:
+                return self
+            wake = self.state.wake_secs
+            if self._heap and (wake is None or self._heap[0][0] <= wake):
+                at, _, happening = heapq.heappop(self._heap)
+            else:
+                assert wake is not None, f"nothing is left that could ever happen, in phase {self.state.phase.name}"
+                at, happening = wake, ev.Tick()
+            self.now = max(self.now, at)
+            if callable(happening):
+                happening()
+            else:
+                self._do(self.state.handle(happening, self.now))
+            self.check()
+        raise AssertionError(f"no end after {most_events} events, in phase {self.state.phase.name} at {self.now} s")
+
+    def check(self) -> None:
+        """What must hold at any time: the flow is bounded, and nobody is idle while there is work."""
+        state, flow = self.state, self.flow
+        for device_class, members in self.members.items():
+            tasks = [task for task in state.tasks.values() if task.device_class == device_class]
+            in_flight = sum(task.in_flight for task in tasks)
+            assert in_flight <= flow.in_flight_of(members), "more is under way than should be"
+        # Every class may be granted some at the same moment; oracles, and what lost builders leave, come on top.
+        granted = flow.waiting_per_builder * self.builders + flow.grant * len(self.members)
+        assert state._builds.waiting <= granted + len(self.tasks) + self.builders
+        assert state._builds.building <= self.builders
+        if state.phase is Phase.TUNING:
+            assert not (state._builds.waiting and state._builds._free), "a builder is idle while something waits"
+            for device_class, idle in state._devices._idle.items():
+                if not idle:
+                    continue
+                ready = (
+                    trial
+                    for trial in state._devices._built[device_class]
+                    if not (trial.losses or trial.alone) and state.tasks[trial.candidate.task_id].oracle is Oracle.READY
+                )
+                count = len(list(itertools.islice(ready, flow.least_batch)))
+                enough = count >= flow.least_batch or (count and state._builds.idle)
+                assert not enough, "a device is idle while there is work for it"
+
+    def check_end(self) -> None:
+        """What must hold when a run has ended by itself: nothing lost, nothing twice, nothing under way."""
+        assert self.finished
+        trials = self.trials()
+        assert len({record.candidate.id for record in trials}) == len(trials)
+        assert not self.state._builds.building or self.state._stopped or self.limits.time_budget_secs is not None
+        for task in self.state.tasks.values():
+            assert task.trials == sum(record.task_id == task.task.id for record in trials)
+        for record in self.records:
+            assert record.measurement.outcome is not Outcome.DEVICE_LOST
+        self.check_leases()
+
+    def check_leases(self) -> None:
+        """Epochs only grow, by one for each lease, and nothing ran without a lease of its own."""
+        before: dict[str, DeviceState] = {}
+        for event in self.events:
+            assert event.reason
+            earlier = before.get(event.device_id)
+            if earlier is not None:
+                assert event.state.lease.epoch == earlier.lease.epoch + (event.kind == "leased")
+            if event.kind == "leased":
+                assert event.state.word in ("good",)
+            before[event.device_id] = event.state
+        for name, epochs in self.measured_under.items():
+            leased = [e.state.lease.epoch for e in self.events if e.device_id == name and e.kind == "leased"]
+            assert epochs == leased == sorted(set(leased))
+
+    def trials(self) -> list[Record]:
+        """The records of trials, without revisions."""
+        return [record for record in self.records if record.revision == 0]
+
+    def kinds(self, device_id: str) -> list[str]:
+        """What happened to a device, leases left out."""
+        kinds = [event.kind for event in self.events if event.device_id == device_id]
+        return [kind for kind in kinds if kind not in ("leased", "released")]
+
+    # Carry out --------------------------------------------------------------------------------------------------------
+
+    def _later(self, at: float, happening: ev.Event | Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (at, next(self._order), happening))
+
+    def _do(self, commands: Sequence[to_do.Command]) -> None:
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: to_do.Command) -> None:
+        match command:
+            case to_do.Propose():
+                self._propose(command)
+            case to_do.Build():
+                self._build(command)
+            case to_do.Check(device_id):
+                self._probe(device_id)
+            case to_do.Measure():
+                self._measure(command)
+            case to_do.ShootOut():
+                self._shoot_out(command)
+            case to_do.RestartDevice(device_id):
+                self.restarts[device_id] += 1
+            case to_do.RecordFailure(candidate, trace, measurement):
+                self._append([self._record(candidate, trace, measurement, "")])
+            case to_do.KeepDeviceEvents(events):
+                for event in events:
+                    self.events.append(event)
+                    self.epochs[event.device_id] = event.state.lease.epoch
+                    self.held[event.device_id] = event.state.lease.epoch if event.state.lease.held else -1
+                self._later(self.now + 0.01, ev.DeviceEventsKept())
+            case to_do.CatchUp():
+                self._tell()
+                self._later(self.now, ev.CaughtUp())
+            case to_do.Say(_, text):
+                self.lines.append(text)
+            case to_do.Forget(candidate_ids):
+                self.built -= set(candidate_ids)
+            case to_do.Finish():
+                self.finished = True
+            case to_do.Abort(error):
+                self.error = error
+
+    def _propose(self, command: to_do.Propose) -> None:
+        task_id = command.task_id
+        planned = self._planned[task_id]
+        if self._offers[task_id] > command.taken:
+            planned.extendleft(reversed(self._last_offer[task_id]))
+        candidates = tuple(planned.popleft() for _ in range(min(command.count, len(planned))))
+        self._offers[task_id] = max(self._offers[task_id], command.taken) + 1
+        self._last_offer[task_id] = candidates
+        at = self.now + self.propose_secs
+        if self._rng.random() < self.proposals_lost:
+            self._later(at, ev.ProposalLost(task_id, "no answer"))
+            return
+        self._later(at, ev.Proposed(task_id, self._offers[task_id], candidates, not planned, 1.0))
+
+    def _build(self, command: to_do.Build) -> None:
+        at = self.now + self.build_secs * self._rng.uniform(0.5, 1.5)
+        if self._rng.random() < self.builders_lost:
+            self._later(at, ev.BuilderLost(command.builder, "its process ended"))
+            return
+        failure = Measurement(Outcome.BUILD_ERROR, detail="it does not build")
+        if command.candidate is None:
+            fails = command.task.workload.name in self.oracle_fails
+        else:
+            fails = command.candidate.decisions[0] in self.build_fails
+        if not fails:
+            self.built.add(command.task.id if command.candidate is None else command.candidate.id)
+        self._later(at, ev.Built(command.builder, failure if fails else None, "trace"))
+
+    def _probe(self, device_id: str) -> None:
+        device = self.devices[device_id]
+        if self._mishap(device_id, self.now, self.now):
+            self._later(self.now + HANG_SECS, ev.Unreachable(device_id, "no answer", hangs=True))
+        elif _within(device.outages, self.now):
+            self._later(self.now + 1.0, ev.Unreachable(device_id, "simulated outage"))
+        elif _within(device.probe_fails, self.now):
+            self._later(self.now + 0.1, ev.ProbeFailed(device_id, "simulated"))
+        else:
+            self._later(self.now + 0.01, ev.Probed(device_id, 1e-3))
+
+    def _measure(self, command: to_do.Measure) -> None:
+        name = command.device_id
+        device = self.devices[name]
+        self.measured_under[name].append(command.epoch)
+        assert all(each.id in self.built for each in command.candidates), "measured before it was built"
+        assert {each.task_id for each in command.candidates} <= self.built, "measured without its oracle"
+        at, outcomes, records, detail = self.now, dict[str, Outcome](), list[Record](), ""
+        for candidate in command.candidates:
+            end = at + device.secs
+            self.runs[candidate.id] += 1
+            if _overlaps(device.outages, at, end) or candidate.decisions[0] in device.poison:
+                outcomes[candidate.id] = Outcome.DEVICE_LOST
+                detail = "simulated outage"
+                at = min(end, at + 5.0)
+                break
+            at = end
+            cost = 1e-3 * (1 + candidate.decisions[0] % 7) * device.secs
+            measurement = Measurement(Outcome.OK, (cost, cost, cost), verified=True)
+            records.append(self._record(candidate, "trace", measurement, name))
+            outcomes[candidate.id] = Outcome.OK
+        self.busy_secs[name] += at - self.now
+        mishap = self._mishap(name, self.now, at)
+        if mishap == "hang":
+            self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "no sign of life", hangs=True))
+            # It may come to itself: its results are refused then, and its answer is too late.
+            self._later(self.now + 100.0, lambda: self._append(records, name, command.epoch))
+            self._later(self.now + 100.0, ev.BatchMeasured(name, command.epoch, outcomes))
+            return
+        if mishap == "die":
+            # After or before it has stored them, and in any case before it could say so.
+            stored = records if self._rng.random() < 0.5 else []
+            self._later(at, lambda: self._append(stored, name, command.epoch))
+            self._later(at + 0.1, ev.BatchLost(name, command.epoch, "its process ended"))
+            return
+        self._later(at, lambda: self._append(records, name, command.epoch))
+        self._later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, {"drift": 1.0}))
+
+    def _shoot_out(self, command: to_do.ShootOut) -> None:
+        name = command.device_id
+        device = self.devices[name]
+        self.measured_under[name].append(command.epoch)
+        assert all(each.id in self.built for each, _ in command.finalists)
+        assert command.task_id in self.built
+        end = self.now + device.secs * command.rounds * len(command.finalists)
+        if self._mishap(name, self.now, end):
+            self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "no sign of life", hangs=True))
+            return
+        if _overlaps(device.outages, self.now, end):
+            self._later(end, ev.ShotOut(name, command.epoch, "simulated outage"))
+            return
+        records = []
+        for candidate, revision in command.finalists:
+            cost = 1e-3 * (1 + candidate.decisions[0] % 7) * device.secs
+            measurement = Measurement(Outcome.OK, (cost,) * 10, verified=True, stopped="shoot-out")
+            records.append(self._record(candidate, "trace", measurement, name, revision))
+        self.met.append((name, command.task_id))
+        self._later(end, lambda: self._append(records, name, command.epoch))
+        self._later(end + 0.02, ev.ShotOut(name, command.epoch))
+
+    def _mishap(self, name: str, begin: float, end: float) -> str:
+        """What happens to the process that owns the device before ``end``; each mishap once."""
+        coming = self._mishaps[name]
+        if coming and coming[0][0] <= end:
+            return coming.pop(0)[1]
+        assert begin <= end
+        return ""
+
+    def _record(
+        self, candidate: Candidate, trace: str, measurement: Measurement, device_id: str, revision: int = 0
+    ) -> Record:
+        uid = f"{self.run_id}-{candidate.id}-{revision}"
+        return Record(uid, self.run_id, candidate, trace, measurement, device_id, self.now, revision=revision)
+
+    def _append(self, records: Sequence[Record], device_id: str = "", epoch: int = 0) -> None:
+        """What the recorder does: a result from an old lease is refused, the same record is stored once."""
+        if device_id and not (self.held.get(device_id) == epoch or epoch > self.epochs.get(device_id, 0)):
+            return
+        fresh = [record for record in records if record.uid not in self._uids]
+        self._uids |= {record.uid for record in fresh}
+        start = len(self.records) + 1
+        fresh = [dataclasses.replace(record, seq=start + at_) for at_, record in enumerate(fresh)]
+        self.records += fresh
+        if fresh:
+            self._later(self.now + self._rng.uniform(0.01, 0.05), self._tell)
+
+    def _tell(self) -> None:
+        """Everything that is durable is told now, the last records twice."""
+        fresh = tuple(self.records[max(0, self._told - 2) :])
+        self._told = len(self.records)
+        self._do(self.state.handle(ev.Committed(fresh), self.now))
+
+
+def order(device_id: str, admin: Admin) -> ev.Ordered:
+    return ev.Ordered(device_id, admin, "test")
+
+
+def _within(spans: Spans, at: float) -> bool:
+    return any(begin <= at < end for begin, end in spans)
+
+
+def _overlaps(spans: Spans, begin: float, end: float) -> bool:
+    return any(start < end and begin < stop for start, stop in spans)
