@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, fetch, remote_actor
+from actors.clients import BatchReport, RecorderClient
 from actors.drift_watch import DriftWatch
 from actors.finalists import measured_in_turn
 from actors.recorder import make_record
-from actors.remote_device import BatchReport
 from devices.host.child import without_torch
 from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, Device, MeasureRequest
@@ -39,7 +39,6 @@ from fleet_tune.records.dataset import load
 from policies.measuring.speed import MAX_DRIFT, Baseline
 from policies.measuring.stopping import confirmation, following
 
-_APPEND_DEADLINE_SECS = 30.0
 _FETCH_DEADLINE_SECS = 30.0
 STOP_DECISION = "policies.measuring.stopping:decide"
 
@@ -66,7 +65,7 @@ class DeviceActor:
         self._connected: Device | None = None
         self._best_secs: dict[str, float] = {}
         self._drift = DriftWatch(max_drift)
-        self._recorder: Any = None  # of the last batch
+        self._recorder: RecorderClient | None = None  # of the last batch
         self._target: str | None = None  # canonical text, once the device was asked
 
     @property
@@ -99,7 +98,7 @@ class DeviceActor:
             secs = self._device.probe_secs()
         marked = self._drift.checked(secs, known)
         if marked and self._recorder is not None:
-            fetch(self._recorder.append.remote(marked), _APPEND_DEADLINE_SECS, "mark records")
+            self._recorder.append_and_wait(marked)
         assert self._drift.baseline is not None
         return secs, self._drift.baseline
 
@@ -108,7 +107,7 @@ class DeviceActor:
         artifacts: Sequence[Any],
         oracles: Mapping[str, tuple[list[Any], float]],
         rule: StopRule,
-        recorder: Any,
+        recorder: RecorderClient,
         epoch: int,
     ) -> BatchReport:
         """Measure a batch in one quiet window and store the records under the lease ``epoch``.
@@ -116,7 +115,7 @@ class DeviceActor:
         ``artifacts``: object references. ``oracles``: for each task of the batch the object reference of its
         unscheduled program (in a list, so that it is fetched only where it is lacking: a restarted actor lacks all)
         and its incumbent's cost. A lost device ends the batch, and the outcome DEVICE_LOST of what it was running is
-        not stored: the dispatch decides whether the candidate is tried again. Raises StaleLeaseError.
+        not stored: the run's state decides whether the candidate is tried again. Raises StaleLeaseError.
         """
         self._recorder = recorder
         for task_id, ([oracle], best_secs) in oracles.items():
@@ -146,7 +145,7 @@ class DeviceActor:
                 )
             vitals = {} if lost else {**self._device.vitals(), "drift": self._drift.factor}
         if records:
-            fetch(recorder.append.remote(records, epoch), _APPEND_DEADLINE_SECS, "store records")
+            recorder.append_and_wait(records, epoch)
             self._drift.stored(records)
         return BatchReport(outcomes, lost, vitals)
 
@@ -156,7 +155,7 @@ class DeviceActor:
         oracle: list[Any],
         rule: StopRule,
         rounds: int,
-        recorder: Any,
+        recorder: RecorderClient,
         epoch: int,
     ) -> BatchReport:
         """Measure the finalists of one task in turn, ``rounds`` times, in one quiet window, and store what was found.
@@ -178,7 +177,7 @@ class DeviceActor:
             stamped = dataclasses.replace(self._drift.stamped(measurement), build_secs=artifact.build_secs)
             about = (self._run_id, self._device_id, revision)
             records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
-        fetch(recorder.append.remote(records, epoch), _APPEND_DEADLINE_SECS, "store records")
+        recorder.append_and_wait(records, epoch)
         return BatchReport({record.candidate.id: record.measurement.outcome for record in records})
 
     def beat(self) -> None:

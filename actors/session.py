@@ -7,14 +7,24 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.builder import Builder
-from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask, first_line, remote_actor
+from actors.calls import WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
+from actors.clients import (
+    LOST,
+    BuilderClient,
+    DeviceClient,
+    LearnerClient,
+    RecorderClient,
+    SchedulerClient,
+    SearcherClient,
+    fingerprint_of,
+)
 from actors.cluster import Cluster
 from actors.device import device_actor, opened_device, told_with_its_place
 from actors.learner import Learner
@@ -25,7 +35,7 @@ from devices.builds.builder import BuildWorker
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.device_state import Admin
-from fleet_tune.domain import Fingerprint, Record, StopRule
+from fleet_tune.domain import Fingerprint, Limits, Record, StopRule
 from fleet_tune.errors import (
     ClusterError,
     DeviceUnreachableError,
@@ -36,9 +46,9 @@ from fleet_tune.errors import (
 from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
+from policies.runs.plan import PlannedTask, RunPlan
 
 _LOG = logging.getLogger(__name__)
-_START_SECS = 120.0
 _FOLLOW_SECS = 1.0
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
 _STOP_SECS = 2.0
@@ -77,9 +87,9 @@ class Session:
         self._late: dict[str, str] = {}  # classes of the devices that join later
         self._builders: list[Any] = []
         self._actors: list[Any] = []
-        self._recorder: Any = None
-        self._scheduler: Any = None
-        self._running: asyncio.Future[Any] | None = None
+        self._recorder: RecorderClient | None = None
+        self._scheduler: SchedulerClient | None = None
+        self._running: asyncio.Future[None] | None = None
         self._abandoned = False
         self._closed = False
         self._tasks: Shared[tuple[SearchTask, ...]] | None = None
@@ -113,18 +123,21 @@ class Session:
         self._actors += [*self._builders, *self._devices.values()]
         out_of_use = await self._out_of_use()
         asked = [name for name in self._devices if name not in out_of_use]
-        probing = {name: self._devices[name].fingerprint.remote() for name in asked}
+        probing = (fingerprint_of(self._devices[name], name) for name in asked)
+        answers = await asyncio.gather(*probing, return_exceptions=True)
         prints: dict[str, Fingerprint] = {}
         absent: dict[str, FleetTuneError] = {}
-        for name, reference in probing.items():
+        for name, answer in zip(asked, answers, strict=True):
             try:
                 with told_with_its_place(self._fleet, name, unreachable=False):
-                    prints[name] = await ask(reference, _START_SECS, f"device {name}")
-            except (DeviceUnreachableError, ActorTimeoutError, ActorLostError) as error:
+                    if isinstance(answer, BaseException):
+                        raise answer
+                    prints[name] = answer
+            except (DeviceUnreachableError, *LOST) as error:
                 absent[name] = error
         self._let_join_later(prints, absent, out_of_use)
         for one in self._builders:
-            one.warm_up.remote()
+            BuilderClient(one).warm_up()
         return prints
 
     async def _out_of_use(self) -> set[str]:
@@ -167,44 +180,52 @@ class Session:
         ``device_classes``: the name of the class of each device that answers.
         """
         here = self._cluster.here()
-        self._recorder = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
-        await ask(self._recorder.put_tasks.remote([entry.task for entry in plan.tasks]), _START_SECS, "recorder")
+        actor = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
+        self._actors.append(actor)
+        self._recorder = RecorderClient(actor)
+        await self._recorder.put_tasks([entry.task for entry in plan.tasks])
         models = store.parent.absolute() / "models"
         self._tasks = Shared.put(tuple(entry.without_module() for entry in plan.tasks), models / "session")
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
-        recorder = Shared.put(self._recorder)
+        recorder = Shared.put(actor)
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._tasks, plan.method, plan.seed, recorder, self._window, str(models)
         )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._tasks, plan.method, plan.seed, recorder, Shared.put(learner), self._window
         )
-        await ask(searcher.start.remote(), _START_SECS, "searcher")
-        learner.start.remote()
-        schedule = SchedulerPlan(
+        self._actors += [learner, searcher]
+        search = SearcherClient(searcher)
+        await search.start()
+        LearnerClient(learner).start()
+        classes = {**device_classes, **self._late}
+        # A class without a task has no work: its devices are left alone.
+        targets = {entry.task.device_class.name: entry.task.device_class.target for entry in plan.tasks}
+        devices = {
+            name: DeviceClient(device, targets[classes[name]], self._recorder)
+            for name, device in self._devices.items()
+            if classes[name] in targets
+        }
+        run = RunPlan(
             run_id=plan.run_id,
-            method=plan.method,
-            tasks=tuple(entry.task for entry in plan.tasks),
-            sketch_rules={entry.task.id: tuple(sketch.rule for sketch in entry.sketches) for entry in plan.tasks},
-            floor_secs={entry.task.id: entry.task.workload.flop / entry.abstraction.peak_flops for entry in plan.tasks},
-            trial_limit=plan.trial_limit,
-            time_budget_secs=plan.time_budget_secs,
-            build_timeout_secs=self._fleet.build.timeout_secs,
-            seed=plan.seed,
+            tasks=tuple(_planned(entry) for entry in plan.tasks),
+            devices={name: classes[name] for name in self._devices},
+            builders=len(self._builders),
+            limits=Limits(plan.time_budget_secs, plan.trial_limit, plan.task_limit),
             rule=self._fleet.measure.applied_to(plan.rule),
-            task_limit=plan.task_limit,
             check_every_secs=self._fleet.measure.check_every_secs,
-            orders=await self._noted(store),
+            window_wait_secs=WINDOW_WAIT_SECS,
         )
-        self._scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
-            schedule,
+        scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
+            SchedulerPlan(run, plan.method, plan.seed, self._fleet.build.timeout_secs, await self._noted(store)),
             self._recorder,
-            {entry.task.id: searcher for entry in plan.tasks},
-            self._builders,
-            {name: ({**device_classes, **self._late}[name], device) for name, device in self._devices.items()},
+            {entry.task.id: search for entry in plan.tasks},
+            [BuilderClient(builder) for builder in self._builders],
+            devices,
         )
-        self._actors += [learner, searcher, self._scheduler]
-        await ask(self._scheduler.progress.remote(), _START_SECS, "scheduler")
+        self._actors.append(scheduler)
+        self._scheduler = SchedulerClient(scheduler)
+        await self._scheduler.started()
 
     async def _noted(self, store: Path) -> Path | None:
         """Where the orders for the fleet's devices are, after noting there that this run uses the fleet; None for a
@@ -220,19 +241,19 @@ class Session:
 
     def begin(self) -> None:
         """Tune in the background from now on."""
-        self._running = asyncio.ensure_future(_result(self._scheduler.run.remote()))
+        assert self._scheduler is not None
+        self._running = asyncio.ensure_future(_result(self._scheduler))
 
     async def records(self, cursor: int = 0) -> AsyncIterator[Record | None]:
         """Acknowledged records with ``seq > cursor`` as they come, None whenever a second passes without one; ends
         when tuning has ended and all are read. Raises what ended tuning early."""
         assert self._running is not None
+        assert self._recorder is not None
         while True:
             over = self._running.done() or self._abandoned
             wait_secs = 0.0 if over else _FOLLOW_SECS
             with _lost_means_resume():
-                records: Sequence[Record] = await ask(
-                    self._recorder.follow.remote(cursor, wait_secs), 60.0, "follow the records"
-                )
+                records = await self._recorder.follow(cursor, wait_secs)
             for record in records:
                 yield record
                 cursor = record.seq
@@ -244,19 +265,19 @@ class Session:
             self._running.result()
 
     async def progress(self) -> Progress:
-        progress: Progress = await ask(self._scheduler.progress.remote(), 10.0, "progress")
-        return progress
+        assert self._scheduler is not None
+        return await self._scheduler.progress()
 
     async def last_seq(self) -> int:
-        seq: int = await ask(self._recorder.last_seq.remote(), 30.0, "recorder")
-        return seq
+        assert self._recorder is not None
+        return await self._recorder.last_seq()
 
     async def stop(self) -> None:
         """Stop granting; what is being measured is stored if it ends in time."""
         if self._scheduler is None or self._running is None or self._running.done():
             return
-        with contextlib.suppress(ActorLostError, ActorTimeoutError):
-            await ask(self._scheduler.stop.remote(), 1.0, "stop")
+        with contextlib.suppress(*LOST):
+            await self._scheduler.stop()
         await asyncio.wait([self._running], timeout=_STOP_SECS)
         self._abandoned = True
 
@@ -269,13 +290,12 @@ class Session:
         self._closed = True
         if self._recorder is not None:
             with contextlib.suppress(FleetTuneError):
-                await ask(self._recorder.close.remote(), 1.0, "close the record store")
-            self._actors.append(self._recorder)
+                await self._recorder.close()
         hosts = [*self._builders, *self._devices.values()]
         closing = (ask(actor.close.remote(), 0.5, "close") for actor in hosts)
         # A host that is busy is ended below; its child processes end with it.
         await asyncio.gather(*closing, return_exceptions=True)
-        for actor in self._actors:
+        for actor in reversed(self._actors):  # who calls others first
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
         if self._tasks is not None:
@@ -290,10 +310,15 @@ def is_local(device: DeviceConfig) -> bool:
     return device.connect == "local" or (loopback and device.target == "native")
 
 
-async def _result(reference: Any) -> None:
-    """The end of tuning. No deadline of its own: it lasts as long as the budget, and ``stop`` bounds its end."""
+def _planned(entry: SearchTask) -> PlannedTask:
+    rules = tuple(sketch.rule for sketch in entry.sketches)
+    return PlannedTask(entry.task, rules, entry.task.workload.flop / entry.abstraction.peak_flops)
+
+
+async def _result(scheduler: SchedulerClient) -> None:
+    """The end of tuning."""
     with _lost_means_resume():
-        await ask(reference, None, "the scheduler")
+        await scheduler.run()
 
 
 @contextlib.contextmanager
@@ -301,7 +326,7 @@ def _lost_means_resume() -> Iterator[None]:
     """A session without its scheduler or recorder cannot go on; its records are safe."""
     try:
         yield
-    except (ActorLostError, ActorTimeoutError) as error:
+    except LOST as error:
         raise ClusterError(
             f"a process of the session ended: {first_line(error)}", "run the same command again: it resumes"
         ) from error

@@ -13,6 +13,7 @@ import pytest
 
 from actors.builder import Builder, Worker
 from actors.calls import Shared, remote_actor
+from actors.clients import BuilderClient, DeviceClient, RecorderClient, SearcherClient
 from actors.cluster import connected
 from actors.device import device_actor
 from actors.learner import Learner
@@ -21,11 +22,12 @@ from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.protocol import Device
 from devices.simulated.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice
-from fleet_tune.domain import DeviceClass, Record, StopRule, Task, Workload
+from fleet_tune.domain import DeviceClass, Limits, Record, StopRule, Task, Workload
 from fleet_tune.records.store import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from policies.measuring.stopping import decide
+from policies.runs.plan import PlannedTask, RunPlan
 
 CLASS = DeviceClass("simulated", '{"kind":"llvm"}')
 
@@ -104,28 +106,24 @@ class Fleet:
             f"device-{at}": device_actor().remote(f"device-{at}", open_device, self.run_id, None)
             for at, open_device in enumerate(open_devices)
         }
-        plan = SchedulerPlan(
+        device_class = self.tasks[0].task.device_class
+        run = RunPlan(
             run_id=self.run_id,
-            method=self.method,
-            tasks=tuple(entry.task for entry in self.tasks),
-            sketch_rules={entry.task.id: ("toy",) for entry in self.tasks},
-            floor_secs={entry.task.id: 1e-9 for entry in self.tasks},
-            trial_limit=trials,
-            time_budget_secs=time_budget_secs,
-            build_timeout_secs=5.0,
-            seed=0,
-            task_limit=per_task,
-            device_patience_secs=self.device_patience_secs,
-            orders=self.orders,
+            tasks=tuple(PlannedTask(entry.task, ("toy",), 1e-9) for entry in self.tasks),
+            devices=dict.fromkeys(devices, device_class.name),
+            builders=len(builders),
+            limits=Limits(time_budget_secs, trials, per_task),
             rule=self.rule,
+            device_patience_secs=self.device_patience_secs,
             check_every_secs=self.check_every_secs,
         )
+        records = RecorderClient(recorder)
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
-            plan,
-            recorder,
-            {entry.task.id: searcher for entry in self.tasks},
-            builders,
-            {name: (self.tasks[0].task.device_class.name, device) for name, device in devices.items()},
+            SchedulerPlan(run, self.method, 0, 5.0, self.orders),
+            records,
+            {entry.task.id: SearcherClient(searcher) for entry in self.tasks},
+            [BuilderClient(builder) for builder in builders],
+            {name: DeviceClient(device, device_class.target, records) for name, device in devices.items()},
         )
         self.actors = {"recorder": recorder, "searcher": searcher, "scheduler": scheduler, **devices}
         if learner is not None:

@@ -7,17 +7,17 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import ray
 
 from actors.calls import ActorLostError, ask
+from actors.clients import DeviceClient, RecorderClient
 from actors.device import DeviceActor, device_actor
-from actors.remote_device import RemoteDevice
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Measurement, Outcome, Record, StopRule
@@ -59,15 +59,14 @@ class Steady:
 
 
 class Stored:
-    """Stands in for the recorder's actor."""
+    """Stands in for the recorder's client."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.append = self
 
-    def remote(self, records: list[Record], *_epoch: int) -> Any:
+    def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
+        del epoch
         self.records += records
-        return ray.put(list(range(len(records))))
 
 
 class Bench:
@@ -132,7 +131,7 @@ def open_told(path: Path) -> Iterator[Device]:
 async def test_a_restarted_actor_compares_with_what_the_device_was_like_when_it_joined(tmp_path: Path) -> None:
     (tmp_path / "secs").write_text("1.0")
     actor = device_actor().remote("device", partial(open_told, tmp_path / "secs"), "run", None)
-    device = RemoteDevice(actor, "target", None)
+    device = DeviceClient(actor, "target", RecorderClient(None))
     assert await device.check() == 1.0
     # It has slowed down meanwhile.
     (tmp_path / "secs").write_text("2.0")
@@ -144,7 +143,7 @@ async def test_a_restarted_actor_compares_with_what_the_device_was_like_when_it_
     ray.kill(actor)
 
 
-async def _when_it_is_back(device: RemoteDevice) -> float:
+async def _when_it_is_back(device: DeviceClient) -> float:
     """The answer to a check by an actor whose process ended."""
     deadline = time.monotonic() + 60.0
     while True:

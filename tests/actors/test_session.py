@@ -52,5 +52,5 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     plan = SessionPlan("run", "random", 0, (search_task("a"),), 10, None, rule=StopRule(max_batches=7))
     await session.start_tuning(plan, tmp_path / "records.db", {}, {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]
-    assert schedule.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)
-    assert schedule.check_every_secs == 7
+    assert schedule.run.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)
+    assert schedule.run.check_every_secs == 7

@@ -1,0 +1,33 @@
+"""The builder pool: carries out a run's builds, for its tuning and for its shoot-outs alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.artifacts import Artifacts
+from actors.calls import first_line
+from actors.clients import LOST, BuilderClient
+from devices.protocol import BuildRequest
+from policies.runs.commands import Build
+from policies.runs.events import BuilderLost, Built
+
+
+class BuilderPool:
+    """``builders`` by their numbers. A build gets ``timeout_secs``."""
+
+    def __init__(self, builders: Sequence[BuilderClient], artifacts: Artifacts, timeout_secs: float) -> None:
+        self._builders = builders
+        self._artifacts = artifacts
+        self._timeout_secs = timeout_secs
+
+    async def build(self, command: Build) -> Built | BuilderLost:
+        """Build, and keep the artifact."""
+        request = BuildRequest(command.task, command.candidate, self._timeout_secs)
+        try:
+            failure, artifact = await self._builders[command.builder].build(request)
+        except LOST as error:
+            return BuilderLost(command.builder, first_line(error))
+        if failure is not None:
+            return Built(command.builder, failure.measurement, failure.trace)
+        self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)
+        return Built(command.builder)

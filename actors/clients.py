@@ -1,0 +1,329 @@
+"""Typed clients of the actors: each owns the deadlines and retries of its calls. They travel as values.
+
+Every call may raise :class:`actors.calls.ActorLostError` (the actor's process is gone; Ray may start it again) and
+:class:`actors.calls.ActorTimeoutError` (it did not answer), and what the actor's method raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_fixed
+
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, fetch
+from devices.protocol import BuildFailure, BuildRequest
+from fleet_tune.device_state import DeviceEvent, DeviceState
+from fleet_tune.domain import Candidate, Fingerprint, Outcome, Record, StopRule, Task
+from fleet_tune.results import Progress
+from policies.measuring.speed import Baseline
+
+_LOG = logging.getLogger(__name__)
+LOST = (ActorLostError, ActorTimeoutError)
+
+_START_SECS = 120.0
+_STORE_SECS = 30.0
+_FOLLOW_SECS = 5.0
+_FOLLOW_SPARE_SECS = 55.0
+_RETRY_SECS = 1.0
+# The answer of a thread that has nothing else to do, on a machine that may be busy.
+_BEAT_SECS = 15.0
+_BEAT_EVERY_SECS = 5.0
+_MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
+
+
+class RecorderClient:
+    """See :class:`actors.recorder.Recorder`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def put_tasks(self, tasks: Sequence[Task]) -> None:
+        await ask(self._actor.put_tasks.remote(tasks), _START_SECS, "recorder: store the tasks")
+
+    async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
+        """Make records durable; their sequence numbers. Raises StaleLeaseError."""
+        seqs: list[int] = await ask(self._actor.append.remote(records, epoch), _STORE_SECS, "recorder: store records")
+        return seqs
+
+    def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
+        """:meth:`append` for an actor without an event loop."""
+        fetch(self._actor.append.remote(records, epoch), _STORE_SECS, "recorder: store records")
+
+    async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Make changes of devices durable."""
+        await ask(self._actor.append_device_events.remote(events), _STORE_SECS, "recorder: store changes of devices")
+
+    async def device_states(self) -> dict[str, DeviceState]:
+        """The last state of every device that the store knows."""
+        states: dict[str, DeviceState] = await ask(
+            self._actor.device_states.remote(), _STORE_SECS, "recorder: read the states of devices"
+        )
+        return states
+
+    async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
+        """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then gives none."""
+        following = self._actor.follow.remote(cursor, wait_secs)
+        records: list[Record] = await ask(following, wait_secs + _FOLLOW_SPARE_SECS, "follow the records")
+        return records
+
+    async def stream(self, cursor: int = 0) -> AsyncIterator[list[Record]]:
+        """Committed records as they come, in groups; an empty group whenever all are read. A recorder that does not
+        answer is asked again, for as long as it takes."""
+        wait_secs = 0.0
+        while True:
+            async for attempt in _patiently():
+                with attempt:
+                    records = await self.follow(cursor, wait_secs)
+            yield records
+            wait_secs = 0.0 if records else _FOLLOW_SECS
+            if records:
+                cursor = records[-1].seq
+
+    async def last_seq(self) -> int:
+        seq: int = await ask(self._actor.last_seq.remote(), _STORE_SECS, "recorder")
+        return seq
+
+    async def close(self) -> None:
+        """Close the store; what was acknowledged is durable already."""
+        await ask(self._actor.close.remote(), 1.0, "close the record store")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Answer to ``propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose, every
+    candidate is measured or under way. ``predicted_gain``: see
+    :attr:`policies.search.search.TaskSearch.predicted_gain`."""
+
+    number: int
+    candidates: tuple[Candidate, ...]
+    exhausted: bool
+    predicted_gain: float
+
+
+class SearcherClient:
+    """See :class:`actors.searcher.Searcher`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def start(self) -> None:
+        """Until it has read the records of earlier runs."""
+        await ask(self._actor.start.remote(), _START_SECS, "searcher")
+
+    async def propose(self, task_id: str, count: int, taken: int) -> Offer:
+        """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received."""
+        proposing = self._actor.propose.remote(task_id, count, taken)
+        offer: Offer = await ask(proposing, WINDOW_WAIT_SECS, "propose candidates")
+        return offer
+
+
+class LearnerClient:
+    """See :class:`actors.learner.Learner`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def start(self) -> None:
+        """Begin to follow the records and to train; not waited for."""
+        self._actor.start.remote()
+
+    async def stream(self) -> AsyncIterator[dict[str, bytes]]:
+        """New models as they are published: their bytes by the id of a task or the name of a device class. A learner
+        that does not answer is asked again, for as long as it takes."""
+        versions: dict[str, int] = {}
+        while True:
+            async for attempt in _patiently():
+                with attempt:
+                    asking = self._actor.follow.remote(versions, _FOLLOW_SECS)
+                    fresh = await ask(asking, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, "follow the models")
+                    models = {
+                        key: await ask(weights, _STORE_SECS, "fetch a model") for key, (_, [weights]) in fresh.items()
+                    }
+            versions |= {key: version for key, (version, _) in fresh.items()}
+            if models:
+                yield models
+
+
+class BuilderClient:
+    """See :class:`actors.builder.Builder`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def warm_up(self) -> None:
+        """Start its worker process; not waited for."""
+        self._actor.warm_up.remote()
+
+    async def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Any]:
+        """The failure, or None and the object reference of the artifact, which is not fetched."""
+        failure_reference, artifact = self._actor.build.options(num_returns=2).remote(request)
+        deadline_secs = request.timeout_secs + WINDOW_WAIT_SECS
+        failure: BuildFailure | None = await ask(failure_reference, deadline_secs, "build")
+        return failure, artifact
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
+    one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
+    ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``drift``.
+    """
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    detail: str = ""
+    vitals: Mapping[str, float] = field(default_factory=dict)
+
+
+class DeviceHandle(Protocol):
+    """One device, seen from its lane: :class:`DeviceClient`, or a stand-in of a test."""
+
+    async def check(self) -> float:
+        """Seconds of one run of the probe, connecting first where that is needed.
+
+        Raises DeviceUnreachableError, ProbeError.
+        """
+
+    async def measure(
+        self,
+        artifacts: Sequence[Any],
+        oracles: Mapping[str, tuple[list[Any], float]],
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        """Measure and store a batch; see :meth:`actors.device.DeviceActor.measure`. Raises StaleLeaseError."""
+
+    async def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        oracle: Any,
+        rule: StopRule,
+        rounds: int,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        """Measure the finalists of a task in turn; see :meth:`actors.device.DeviceActor.shoot_out`. Raises
+        StaleLeaseError."""
+
+    def restart(self) -> None:
+        """End the process that owns the device, which hangs; another one takes its place."""
+
+
+class DeviceClient:
+    """See :class:`actors.device.DeviceActor`. ``target``: that of the device's class.
+
+    Ray may start the actor again at any time. What the device was like when it joined is kept here, so that a restarted
+    actor goes on with it. A process that owns a device and gives no sign of life is not waited for to the deadline.
+    """
+
+    def __init__(self, actor: Any, target: str, recorder: RecorderClient) -> None:
+        self._actor = actor
+        self._target = target
+        self._recorder = recorder
+        self._baseline: Baseline | None = None
+
+    async def check(self) -> float:
+        checking = self._actor.check.remote(self._target, self._baseline)
+        answer: tuple[float, Baseline] = await ask(checking, WINDOW_WAIT_SECS, "run the probe")
+        secs, self._baseline = answer
+        return secs
+
+    async def measure(
+        self,
+        artifacts: Sequence[Any],
+        oracles: Mapping[str, tuple[list[Any], float]],
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        measuring = self._actor.measure.remote(artifacts, oracles, rule, self._recorder, epoch)
+        return await self._watched(ask(measuring, deadline_secs, "measure"))
+
+    async def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        oracle: Any,
+        rule: StopRule,
+        rounds: int,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        # In lists, so that Ray does not fetch them on the way.
+        entered = [([artifact], revision) for artifact, revision in finalists]
+        running = self._actor.shoot_out.remote(entered, [oracle], rule, rounds, self._recorder, epoch)
+        return await self._watched(ask(running, deadline_secs, "hold a shoot-out"))
+
+    def restart(self) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
+            ray.kill(self._actor, no_restart=False)
+
+    async def _beat(self) -> None:
+        """A sign of life of the process that owns the device, also while it measures."""
+        await ask(self._actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
+
+    async def _watched(self, working: Awaitable[BatchReport]) -> BatchReport:
+        """The report of what the device does now. Raises what ``working`` raises, and ActorTimeoutError as soon as
+        ``_MISSED_BEATS`` signs of life are missing in a row."""
+        work = asyncio.ensure_future(working)
+        missed = 0
+        try:
+            while True:
+                done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
+                if done:
+                    return work.result()
+                try:
+                    await self._beat()
+                    missed = 0
+                except ActorTimeoutError:
+                    missed += 1
+                    if missed >= _MISSED_BEATS and not work.done():
+                        raise ActorTimeoutError("the process that owns the device gives no sign of life") from None
+                except ActorLostError:
+                    continue  # the work fails with it
+        finally:
+            work.cancel()
+
+
+async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
+    """What a device's actor says of it. Raises DeviceUnreachableError, and UserError for what is wrong with it."""
+    fingerprint: Fingerprint = await ask(actor.fingerprint.remote(), _START_SECS, f"device {device_id}")
+    return fingerprint
+
+
+class SchedulerClient:
+    """See :class:`actors.scheduler.Scheduler`."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def started(self) -> None:
+        """Until its process answers."""
+        await ask(self._actor.progress.remote(), _START_SECS, "scheduler")
+
+    async def progress(self) -> Progress:
+        progress: Progress = await ask(self._actor.progress.remote(), 10.0, "progress")
+        return progress
+
+    async def run(self) -> None:
+        """Tune. No deadline of its own: it lasts as long as the budget, and :meth:`stop` bounds its end."""
+        await ask(self._actor.run.remote(), None, "the scheduler")
+
+    async def stop(self) -> None:
+        """Stop granting."""
+        await ask(self._actor.stop.remote(), 1.0, "stop")
+
+
+def _patiently() -> AsyncRetrying:
+    """Again and again, a second after each loss."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(LOST),
+        wait=wait_fixed(_RETRY_SECS),
+        before_sleep=before_sleep_log(_LOG, logging.WARNING),
+    )

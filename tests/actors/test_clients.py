@@ -1,0 +1,116 @@
+"""The clients: what a lost or silent actor is to whoever asks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from actors.calls import ActorLostError, ActorTimeoutError
+from actors.clients import BatchReport, DeviceClient, LearnerClient, RecorderClient
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule
+
+
+class Actor:
+    """Stands in for an actor's handle: each method answers by a coroutine function of that name."""
+
+    def __init__(self, **methods: Callable[..., Awaitable[Any]]) -> None:
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Method(self._methods[name])
+
+
+class Method:
+    def __init__(self, answer: Callable[..., Awaitable[Any]]) -> None:
+        self.remote = answer
+
+    def options(self, **_options: Any) -> Method:
+        return self
+
+
+def record(seq: int) -> Record:
+    candidate = Candidate("task", 0, "s", (seq,))
+    return Record(f"r{seq}", "run", candidate, "", Measurement(Outcome.OK, (1.0,)), "device", 0.0, seq)
+
+
+async def test_records_are_streamed_past_a_recorder_that_is_lost_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.clients._RETRY_SECS", 0.001)
+    asked: list[tuple[int, float]] = []
+    fails = [ActorLostError("gone"), ActorTimeoutError("silent")]
+
+    async def follow(cursor: int, wait_secs: float) -> list[Record]:
+        asked.append((cursor, wait_secs))
+        if cursor == 2 and fails:
+            raise fails.pop()
+        return [record(at) for at in range(cursor + 1, min(cursor + 3, 4))]
+
+    groups = []
+    async for records in RecorderClient(Actor(follow=follow)).stream():
+        groups.append([each.seq for each in records])
+        if len(groups) == 4:
+            break
+    assert groups == [[1, 2], [3], [], []]
+    assert [cursor for cursor, _ in asked] == [0, 2, 2, 2, 3, 3]
+    # It waits for the next one only once it has read what is there.
+    assert [wait_secs > 0 for _, wait_secs in asked] == [False, False, False, False, False, True]
+
+
+async def test_each_model_is_fetched_once_and_a_lost_learner_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.clients._RETRY_SECS", 0.001)
+    published = {"a": (16, b"first"), "b": (17, b"other")}
+    fails = [ActorLostError("gone")]
+
+    async def weights(value: bytes) -> bytes:
+        return value
+
+    async def follow(versions: dict[str, int], _wait_secs: float) -> dict[str, tuple[int, list[Any]]]:
+        if versions and fails:
+            published["a"] = (20, b"second")
+            raise fails.pop()
+        return {
+            key: (version, [weights(value)])
+            for key, (version, value) in published.items()
+            if version > versions.get(key, 0)
+        }
+
+    models = []
+    async for fresh in LearnerClient(Actor(follow=follow)).stream():
+        models.append(fresh)
+        if len(models) == 2:
+            break
+    assert models == [{"a": b"first", "b": b"other"}, {"a": b"second"}]
+
+
+async def test_a_device_without_a_sign_of_life_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.clients._BEAT_EVERY_SECS", 0.001)
+    monkeypatch.setattr("actors.clients._BEAT_SECS", 0.01)
+    beats = 0
+
+    async def measure(*_arguments: Any) -> BatchReport:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats > 3:
+            await asyncio.Event().wait()
+
+    device = DeviceClient(Actor(measure=measure, beat=beat), "target", RecorderClient(None))
+    with pytest.raises(ActorTimeoutError, match="no sign of life"):
+        await device.measure([], {}, StopRule(), 1, 900.0)
+    assert beats == 5  # three answered, two missed in a row
+
+
+async def test_a_device_whose_process_ended_says_so_by_its_work() -> None:
+    async def measure(*_arguments: Any) -> BatchReport:
+        raise ActorLostError("it ended")
+
+    device = DeviceClient(Actor(measure=measure), "target", RecorderClient(None))
+    with pytest.raises(ActorLostError, match="it ended"):
+        await device.measure([], {}, StopRule(), 1, 900.0)
