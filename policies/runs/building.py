@@ -1,0 +1,96 @@
+"""The build stage: what waits for a builder, and which builder works on what. One for tuning and for shoot-outs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleet_tune.domain import Measurement, Outcome, Task
+from policies.runs.commands import Build
+from policies.runs.plan import Flow
+from policies.runs.tasks import Trial
+
+
+@dataclass(slots=True)
+class Job:
+    """Something to build: the candidate of ``trial``, or the task's oracle where that is None. ``finalist``: for a
+    shoot-out. ``lost_builders``: how many builders were lost over it."""
+
+    task: Task
+    trial: Trial | None
+    finalist: bool = False
+    lost_builders: int = 0
+
+
+class BuildStage:
+    """A queue in front of ``builders`` builders, each of which builds one job at a time.
+
+    Bounded by the granting, which looks at its length: what a lost builder leaves is always put back.
+    """
+
+    def __init__(self, builders: int, flow: Flow) -> None:
+        self._flow = flow
+        self._queue: deque[Job] = deque()
+        self._jobs: dict[int, Job] = {}
+        self._free = deque(range(builders))
+        self.builders = builders
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def building(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is built and nothing waits for it."""
+        return not self._jobs and not self._queue
+
+    @property
+    def full(self) -> bool:
+        """Whether another grant would wait for too long."""
+        return len(self._queue) + self._flow.grant > self._flow.waiting_per_builder * self.builders
+
+    def add(self, job: Job) -> None:
+        self._queue.append(job)
+
+    def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
+        """Take the jobs that nobody wants any more out of the queue; those that a builder works on stay."""
+        dropped = [job for job in self._queue if unwanted(job)]
+        self._queue = deque(job for job in self._queue if not unwanted(job))
+        return dropped
+
+    def start(self) -> list[Build]:
+        """Give every free builder a job, as long as there are some."""
+        commands = []
+        while self._free and self._queue:
+            builder, job = self._free.popleft(), self._queue.popleft()
+            self._jobs[builder] = job
+            commands.append(Build(builder, job.task, None if job.trial is None else job.trial.candidate))
+        return commands
+
+    def ended(self, builder: int) -> Job | None:
+        """The job that the builder has done, and which frees it; None for one that was given up before."""
+        job = self._jobs.pop(builder, None)
+        if job is not None:
+            self._free.append(builder)
+        return job
+
+    def lost(self, builder: int, detail: str) -> tuple[Job, Measurement] | None:
+        """The builder was lost over its job. It rests until :meth:`rested`; the job is put back, or given up with the
+        failure that blames it: then it is the answer."""
+        job = self._jobs.pop(builder, None)
+        if job is None:
+            return None
+        job.lost_builders += 1
+        if job.lost_builders < self._flow.attempts:
+            self._queue.append(job)
+            return None
+        return job, Measurement(Outcome.BUILD_ERROR, detail=detail)
+
+    def rested(self, builder: int) -> None:
+        """A lost builder may work again."""
+        self._free.append(builder)

@@ -1,0 +1,136 @@
+"""What a run wants done. Artifacts are named by what they are of: a candidate's id, or a task's for its oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet_tune.device_state import DeviceEvent
+from fleet_tune.domain import Candidate, Measurement, StopRule, Task
+from fleet_tune.errors import FleetTuneError
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Ask the task's searcher for ``count`` candidates; ``taken``: number of its last offer that arrived. Ends with
+    ``Proposed`` or ``ProposalLost``."""
+
+    task_id: str
+    count: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Build a candidate, or the task's oracle (None), and keep the artifact. Ends with ``Built`` or ``BuilderLost``."""
+
+    builder: int
+    task: Task
+    candidate: Candidate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """These artifacts are not wanted any more."""
+
+    candidate_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Run the device's probe, connecting first where that is needed. Ends with ``Probed``, ``ProbeFailed`` or
+    ``Unreachable``."""
+
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure these candidates on the device under the lease ``epoch`` and make the records durable, within
+    ``deadline_secs``. ``incumbent_secs``: by the task ids of the batch. Ends with ``BatchMeasured``, ``BatchLost``."""
+
+    device_id: str
+    epoch: int
+    candidates: tuple[Candidate, ...]
+    incumbent_secs: Mapping[str, float]
+    deadline_secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShootOut:
+    """Measure the finalists of a task in turn, ``rounds`` times, and make the revisions durable. ``finalists``: with
+    the number of the revision that each one's record will be. Ends with ``ShotOut`` or ``BatchLost``."""
+
+    device_id: str
+    epoch: int
+    task_id: str
+    finalists: tuple[tuple[Candidate, int], ...]
+    rule: StopRule
+    rounds: int
+    deadline_secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDevice:
+    """End the process that owns the device, which hangs; another one takes its place."""
+
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFailure:
+    """Make a trial durable that no device measured; it comes back as ``Committed``."""
+
+    candidate: Candidate
+    trace: str
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class KeepDeviceEvents:
+    """Make changes of devices durable, in the order of the commands. Ends with ``DeviceEventsKept``."""
+
+    events: tuple[DeviceEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Hand in every record that is durable now. Ends with ``CaughtUp``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A line for the log."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over: nothing is under way, everything is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The run cannot go on: end it with this error. What was measured is durable."""
+
+    error: FleetTuneError
+
+
+Command = (
+    Propose
+    | Build
+    | Forget
+    | Check
+    | Measure
+    | ShootOut
+    | RestartDevice
+    | RecordFailure
+    | KeepDeviceEvents
+    | CatchUp
+    | Say
+    | Finish
+    | Abort
+)

@@ -1,0 +1,170 @@
+"""What happens to a run. Whoever carries out a command (:mod:`policies.runs.commands`) tells its end so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet_tune.device_state import Admin, DeviceState
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the store and the orders say of the devices: their last states, and what people want of them with the
+    reason, both by device id. ``began_unix_secs``: when second 0 of the run was. Comes once, first."""
+
+    states: Mapping[str, DeviceState]
+    orders: Mapping[str, tuple[Admin, str]] = field(default_factory=dict)
+    began_unix_secs: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Records that are durable, in the order of their sequence numbers; one may come twice."""
+
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Everything that was durable when this was asked for has come: at the start, and after each ``CatchUp``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The answer to ``Propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose.
+    ``predicted_gain``: of the best next candidate, a log ratio."""
+
+    task_id: str
+    number: int
+    candidates: tuple[Candidate, ...]
+    exhausted: bool
+    predicted_gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalLost:
+    """No answer to ``Propose``: the searcher is gone, or too slow."""
+
+    task_id: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The answer to ``Build``. ``failure``: None for an artifact. ``trace``: of a build that failed."""
+
+    builder: int
+    failure: Measurement | None = None
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderLost:
+    """No answer to ``Build``: the builder is gone, or too slow."""
+
+    builder: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The answer to ``Check``: one run of the probe took ``secs``."""
+
+    device_id: str
+    secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFailed:
+    """The answer to ``Check`` of a device that answers and whose probe does not run."""
+
+    device_id: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """``Check`` found no device. ``hangs``: the process that owns it does not answer."""
+
+    device_id: str
+    detail: str
+    hangs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMeasured:
+    """The answer to ``Measure``. ``outcomes`` by candidate id: all of them are durable but DEVICE_LOST, which only the
+    last one can be; candidates without one were not tried. ``detail``: how the device was lost, empty if it was not."""
+
+    device_id: str
+    epoch: int
+    outcomes: Mapping[str, Outcome]
+    detail: str = ""
+    vitals: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLost:
+    """No answer to ``Measure`` or ``ShootOut``: the process that owns the device is gone, or ``hangs``, or its results
+    came under an old lease. Nobody knows what of it was measured."""
+
+    device_id: str
+    epoch: int
+    detail: str
+    hangs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShotOut:
+    """The answer to ``ShootOut``. ``detail``: how the device was lost, empty if it was not."""
+
+    device_id: str
+    epoch: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A person wants something else of a device."""
+
+    device_id: str
+    admin: Admin
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEventsKept:
+    """The changes of one ``KeepDeviceEvents`` are durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Somebody wants the run to end: what is being measured is stored, and no shoot-out begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: see :attr:`policies.runs.state.RunState.wake_secs`."""
+
+
+Event = (
+    Restored
+    | Committed
+    | CaughtUp
+    | Proposed
+    | ProposalLost
+    | Built
+    | BuilderLost
+    | Probed
+    | ProbeFailed
+    | Unreachable
+    | BatchMeasured
+    | BatchLost
+    | ShotOut
+    | Ordered
+    | DeviceEventsKept
+    | StopRequested
+    | Tick
+)

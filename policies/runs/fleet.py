@@ -1,0 +1,127 @@
+"""The states of a run's devices: what happens to them goes through :mod:`policies.measuring.health`, and every change
+becomes an event that the store keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from fleet_tune.device_state import LEASE_KINDS, Admin, Connectivity, DeviceEvent, DeviceState, Health
+from policies.measuring import health
+from policies.runs.commands import Command, KeepDeviceEvents, Say
+
+_CALM = ("unknown", "good")
+
+
+class Fleet:
+    """States by device id. ``device_classes``: the class of each device. Every ``now`` is in seconds since the run began.
+
+    Changes are collected, and :meth:`drain` gives them out as commands.
+    """
+
+    def __init__(self, device_classes: Mapping[str, str], run_id: str) -> None:
+        self.changes = 0  # kept so far, other than leases
+        self.unkept = 0  # commands whose changes are not durable yet
+        self._run_id = run_id
+        self._began_unix_secs = 0.0
+        self._states = dict.fromkeys(device_classes, DeviceState())
+        self._members: dict[str, list[str]] = {}
+        for device_id, device_class in device_classes.items():
+            self._members.setdefault(device_class, []).append(device_id)
+        self._events: list[DeviceEvent] = []
+        self._lines: list[Say] = []
+
+    def __getitem__(self, device_id: str) -> DeviceState:
+        return self._states[device_id]
+
+    def __contains__(self, device_id: str) -> bool:
+        return device_id in self._states
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Each device's state in one word."""
+        return {device_id: state.word for device_id, state in self._states.items()}
+
+    def restore(
+        self,
+        stored: Mapping[str, DeviceState],
+        orders: Mapping[str, tuple[Admin, str]],
+        began_unix_secs: float,
+        now: float,
+    ) -> None:
+        """Begin with what earlier runs on the same store kept, and with the orders that hold. ``began_unix_secs``:
+        when second 0 of this run was."""
+        self._began_unix_secs = began_unix_secs
+        for device_id in self._states:
+            admin, reason = orders.get(device_id, (Admin.ACTIVE, ""))
+            self._states[device_id] = health.restored(stored.get(device_id, DeviceState()), admin)
+            if admin is not Admin.ACTIVE:
+                self._note(device_id, "ordered", f"{admin}{_of(reason)}", now)
+
+    def happened(self, device_id: str, event: health.Event, now: float) -> DeviceState:
+        """The device's state after ``event``. Raises :class:`policies.measuring.health.NotAllowedError`."""
+        before = self._states[device_id]
+        change = health.step(before, event, self._unix(now))
+        self._states[device_id] = change.state
+        if change.kept:
+            # The end of a lease is also the end of a draining: that one is of interest.
+            drained = isinstance(event, health.Released) and change.state.admin is not before.admin
+            self._note(device_id, "drained" if drained else _kind(event), change.reason, now)
+            if change.state.word != before.word:
+                text = f"device {device_id} is {change.state.word}: {change.reason}"
+                self._lines.append(Say("info" if change.state.word in _CALM else "warning", text))
+        return change.state
+
+    def lease(self, device_id: str, secs: float, now: float) -> int:
+        """Lease the device for ``secs`` at most; the epoch. Raises NotAllowedError for one that may not work."""
+        return self.happened(device_id, health.Leased(self._run_id, secs), now).lease.epoch
+
+    def quarantine_ends(self, device_id: str) -> float:
+        """The second of the run at which the device's quarantine is over."""
+        return self._states[device_id].until_unix_secs - self._began_unix_secs
+
+    def usable(self, device_class: str) -> list[str]:
+        """The devices of a class that work or could: online, good and active."""
+        return [each for each in self._members.get(device_class, ()) if _is_usable(self._states[each])]
+
+    def hopeless(self, device_class: str) -> str:
+        """Why no device of the class will work without somebody's help, in words; empty while one may."""
+        members = self._members.get(device_class, ())
+        if any(health.may_return(self._states[each]) for each in members):
+            return ""
+        return ", ".join(f"{each} is {self._states[each].word}" for each in members)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether every change so far is durable."""
+        return self.unkept == 0 and not self._events
+
+    def drain(self) -> list[Command]:
+        """What is to be logged and kept since the last call."""
+        commands: list[Command] = [*self._lines]
+        if self._events:
+            commands.append(KeepDeviceEvents(tuple(self._events)))
+            self.unkept += 1
+        self._lines, self._events = [], []
+        return commands
+
+    def _note(self, device_id: str, kind: str, reason: str, now: float) -> None:
+        state = self._states[device_id]
+        self._events.append(DeviceEvent(device_id, self._run_id, kind, reason, state, self._unix(now)))
+        self.changes += kind not in LEASE_KINDS
+
+    def _unix(self, now: float) -> float:
+        return self._began_unix_secs + now
+
+
+def _is_usable(state: DeviceState) -> bool:
+    return (state.connectivity, state.health, state.admin) == (Connectivity.ONLINE, Health.GOOD, Admin.ACTIVE)
+
+
+def _kind(event: health.Event) -> str:
+    """``probe_passed`` for ``ProbePassed``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+
+
+def _of(reason: str) -> str:
+    return f" ({reason})" if reason else ""

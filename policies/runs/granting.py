@@ -1,0 +1,86 @@
+"""The granting: which task gets the next trials, within the bounds of what may be under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from policies.runs.building import BuildStage
+from policies.runs.commands import Propose
+from policies.runs.fleet import Fleet
+from policies.runs.plan import RunPlan
+from policies.runs.tasks import TaskTrials, in_flight
+from policies.runs.timers import Timers
+from policies.search.bandits import TaskBandit
+
+
+class Granting:
+    """One proposal of a device class at a time: the next choice of the bandit knows of its candidates."""
+
+    def __init__(
+        self, plan: RunPlan, tasks: Mapping[str, TaskTrials], bandit: TaskBandit, fleet: Fleet, timers: Timers
+    ) -> None:
+        self._plan = plan
+        self._bandit = bandit
+        self._fleet = fleet
+        self._timers = timers
+        self._tasks = tasks
+        self._by_class: dict[str, list[TaskTrials]] = {}
+        for task in tasks.values():
+            self._by_class.setdefault(task.device_class, []).append(task)
+        self._proposing: set[str] = set()  # classes
+        self._rests_until: dict[str, float] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is to be tuned and nothing is under way."""
+        return all(self._is_done(tasks) for tasks in self._by_class.values())
+
+    def start(self, now: float, builds: BuildStage) -> list[Propose]:
+        """Ask for candidates of every class that may have more under way."""
+        commands = []
+        for device_class, tasks in self._by_class.items():
+            if device_class in self._proposing or now < self._rests_until.get(device_class, now):
+                continue
+            command = self._next(device_class, tasks, builds)
+            if command is not None:
+                self._proposing.add(device_class)
+                commands.append(command)
+        return commands
+
+    def answered(self, task_id: str) -> None:
+        """A proposal has come."""
+        task = self._tasks[task_id]
+        task.reserved = 0
+        self._proposing.discard(task.device_class)
+
+    def lost(self, task_id: str, now: float) -> None:
+        """A proposal was lost on its way: asked for again a little later."""
+        self.answered(task_id)
+        device_class = self._tasks[task_id].device_class
+        self._rests_until[device_class] = now + self._plan.flow.retry_secs
+        self._timers.at(self._rests_until[device_class], "granting")
+
+    def room(self) -> int:
+        """Trials that the run may still grant, at most one grant."""
+        flow, limit = self._plan.flow, self._plan.limits.trials
+        if limit is None:
+            return flow.grant
+        tasks = self._tasks.values()
+        return max(0, min(flow.grant, limit - sum(task.trials for task in tasks) - in_flight(tasks)))
+
+    def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
+        grant = self._plan.flow.grant
+        return in_flight(tasks) == 0 and not (self.room() and any(task.room(grant) for task in tasks))
+
+    def _next(self, device_class: str, tasks: Sequence[TaskTrials], builds: BuildStage) -> Propose | None:
+        flow, room = self._plan.flow, self.room()
+        if not room or builds.full or not any(task.room(flow.grant) for task in tasks):
+            return None
+        if in_flight(tasks) + flow.grant > flow.in_flight_of(len(self._fleet.usable(device_class))):
+            return None
+        choice = self._bandit.choose([task.state(flow.grant) for task in tasks])
+        if choice is None:
+            return None
+        task = tasks[choice.index]
+        task.reserved = min(task.room(flow.grant), room)
+        return Propose(task.task.id, task.reserved, task.offer)

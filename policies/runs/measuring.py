@@ -1,0 +1,336 @@
+"""The measuring stage: which device measures what next, and what a lost device means for the candidates on it.
+
+A device gets work only while :mod:`policies.measuring.health` allows it: it answers, its probe has run, it is not in
+quarantine, and people want it used. Every batch is leased: what a device stores after its lease has ended is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet_tune.device_state import Admin, Health
+from fleet_tune.domain import Candidate, Measurement, Outcome
+from fleet_tune.errors import DevicesLostError
+from policies.measuring import health
+from policies.runs.commands import Abort, Check, Command, Measure, RecordFailure, RestartDevice, Say
+from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, Unreachable
+from policies.runs.fleet import Fleet
+from policies.runs.plan import RunPlan
+from policies.runs.tasks import Oracle, TaskTrials, Trial
+from policies.runs.timers import Timers
+
+# A repeat of a measurement that nobody believes yet, loading, unloading: beside what the rule allows.
+_SPARE_SECS = 5.0
+
+
+class Work(enum.Enum):
+    """What a device does."""
+
+    NOTHING = enum.auto()
+    CHECK = enum.auto()
+    BATCH = enum.auto()
+    SHOOT_OUT = enum.auto()
+
+
+@dataclass(slots=True)
+class Lane:
+    """One device as the run sees it. ``batch``: the trials on it under the lease ``epoch``. ``detail``: what was wrong
+    with it last."""
+
+    device_id: str
+    device_class: str
+    work: Work = Work.NOTHING
+    epoch: int = 0
+    batch: list[Trial] = field(default_factory=list)
+    checked_secs: float = float("-inf")
+    rests_until: float = float("-inf")
+    detail: str = ""
+    vitals: Mapping[str, float] = field(default_factory=dict)
+
+
+class MeasureStage:
+    """The devices of a run with the queue of built candidates of each class."""
+
+    def __init__(
+        self, plan: RunPlan, fleet: Fleet, tasks: Mapping[str, TaskTrials], timers: Timers, classes: Collection[str]
+    ) -> None:
+        """``classes``: of the tasks; devices of other classes have no work and are left alone."""
+        self.lanes = {each: Lane(each, its_class) for each, its_class in plan.devices.items() if its_class in classes}
+        self._plan = plan
+        self._fleet = fleet
+        self._tasks = tasks
+        self._timers = timers
+        self._built: dict[str, deque[Trial]] = {each: deque() for each in classes}
+        # Devices with nothing to do, the one that has been so for the longest first.
+        self._idle: dict[str, dict[str, None]] = {each: {} for each in classes}
+        self._returned: set[str] = set()  # candidates that were put back; one of them may have been stored after all
+        self._hopeless_since: dict[str, float] = {}
+        self._tuning = True
+
+    # What others see -------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Built candidates that wait for a device."""
+        return sum(map(len, self._built.values()))
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a device has a lease."""
+        return any(lane.work in (Work.BATCH, Work.SHOOT_OUT) for lane in self.lanes.values())
+
+    @property
+    def vitals(self) -> dict[str, Mapping[str, float]]:
+        """What each device told of its hardware last."""
+        return {each: lane.vitals for each, lane in self.lanes.items() if lane.vitals}
+
+    def idle_devices(self, device_class: str) -> list[str]:
+        """Devices that could be given work now."""
+        return list(self._idle.get(device_class, ()))
+
+    # The queue -------------------------------------------------------------------------------------------------------
+
+    def add(self, trial: Trial) -> None:
+        """A trial is built."""
+        self._built[self._class_of(trial)].append(trial)
+
+    def end_tuning(self) -> None:
+        """Nothing more of the queues is wanted. From now on devices that work are not asked for their probe, and no
+        missing device ends the run."""
+        self._tuning = False
+        for queue in self._built.values():
+            queue.clear()
+
+    def drop_task(self, task_id: str) -> None:
+        """The task's candidates cannot be checked: none of them is measured."""
+        for name, queue in self._built.items():
+            self._built[name] = deque(trial for trial in queue if trial.candidate.task_id != task_id)
+
+    def recorded(self, candidate: Candidate) -> None:
+        """A record of the candidate is durable. Where it was put back because nobody knew, it need not run again."""
+        if candidate.id in self._returned:
+            self._returned.discard(candidate.id)
+            device_class = self._tasks[candidate.task_id].device_class
+            queue = self._built[device_class]
+            self._built[device_class] = deque(trial for trial in queue if trial.candidate.id != candidate.id)
+
+    def _class_of(self, trial: Trial) -> str:
+        return self._tasks[trial.candidate.task_id].device_class
+
+    # A device becomes usable -----------------------------------------------------------------------------------------
+
+    def look_at(self, device_id: str, now: float) -> list[Command]:
+        """One step of a device that does nothing towards work: a check, or its place among the idle ones."""
+        lane = self.lanes[device_id]
+        idle = self._idle[lane.device_class]
+        if lane.work is not Work.NOTHING:
+            return []
+        state = self._fleet[device_id]
+        due = self._tuning and now - lane.checked_secs >= self._plan.check_every_secs
+        if health.may_work(state) and not due:
+            idle.setdefault(device_id)
+            self._hopeless_since.pop(lane.device_class, None)
+            return []
+        idle.pop(device_id, None)
+        if now < lane.rests_until:
+            return []
+        if state.admin is not Admin.ACTIVE:
+            lane.detail = f"it is in {state.admin}"
+            return self._give_up_if_hopeless(lane, now)
+        if state.health is Health.QUARANTINED:
+            ends = self._fleet.quarantine_ends(device_id)
+            if now < ends:
+                lane.detail = "it is quarantined"
+                self._timers.at(ends, device_id)
+                return self._give_up_if_hopeless(lane, now)
+            self._fleet.happened(device_id, health.ProbationBegun(), now)
+        lane.work = Work.CHECK
+        return [Check(device_id)]
+
+    def checked(self, event: Probed | ProbeFailed | Unreachable, now: float) -> list[Command]:
+        """A check has ended."""
+        device_id = event.device_id
+        lane = self.lanes[device_id]
+        lane.work = Work.NOTHING
+        if isinstance(event, Probed):
+            lane.checked_secs = now
+            self._timers.at(now + self._plan.check_every_secs, device_id)
+            self._fleet.happened(device_id, health.Joined(), now)
+            self._fleet.happened(device_id, health.ProbePassed(event.secs), now)
+            return []
+        commands: list[Command] = []
+        lane.detail = event.detail
+        if isinstance(event, ProbeFailed):
+            self._fleet.happened(device_id, health.Joined(), now)
+            self._fleet.happened(device_id, health.ProbeFailed(event.detail), now)
+        else:
+            commands.append(Say("warning", f"device {device_id}: {event.detail}"))
+            self._fleet.happened(device_id, health.Lost(event.detail), now)
+            if event.hangs:
+                commands.append(RestartDevice(device_id))
+        lane.rests_until = now + self._plan.flow.retry_secs
+        self._timers.at(lane.rests_until, device_id)
+        return [*commands, *self._give_up_if_hopeless(lane, now)]
+
+    def _give_up_if_hopeless(self, lane: Lane, now: float) -> list[Command]:
+        if not self._tuning:
+            return []
+        device_class = lane.device_class
+        why = self._fleet.hopeless(device_class)
+        if not why:
+            self._hopeless_since.pop(device_class, None)
+            return []
+        since = self._hopeless_since.get(device_class)
+        if since is None:
+            since = self._hopeless_since[device_class] = now
+            self._timers.at(now + self._plan.device_patience_secs, lane.device_id)
+        waited_secs = now - since
+        if self._plan.limits.time_budget_secs is not None or waited_secs < self._plan.device_patience_secs:
+            return []
+        error = DevicesLostError(
+            f"no device of class {device_class} has answered for {waited_secs:.0f} s: {lane.detail} ({why})",
+            "bring one back and run the same command again: it resumes",
+        )
+        return [Abort(error)]
+
+    # A batch ---------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float, builders_idle: bool) -> list[Command]:
+        """Give every idle device a batch for which there is enough work."""
+        commands: list[Command] = []
+        for device_class, idle in self._idle.items():
+            for device_id in list(idle):
+                if not self._may_be_enough(self._built[device_class], builders_idle):
+                    break
+                batch = self._next_batch(device_id, builders_idle)
+                if batch:
+                    commands.append(self._measure(device_id, batch, now))
+        return commands
+
+    def _may_be_enough(self, queue: deque[Trial], builders_idle: bool) -> bool:
+        """Whether the queue could give some device a batch: a thousand idle devices need not look through it."""
+        if len(queue) >= self._plan.flow.least_batch or builders_idle:
+            return bool(queue)
+        return any(trial.alone for trial in queue)
+
+    def _next_batch(self, device_id: str, builders_idle: bool) -> list[Trial]:
+        """Artifacts for one quiet window: several, since the builders of a shared host stand still meanwhile. None
+        while there are too few and more are being built. Taken from the queue."""
+        flow = self._plan.flow
+        lane = self.lanes[device_id]
+        queue = self._built[lane.device_class]
+        usable: list[str] | None = None
+        batch: list[Trial] = []
+        for trial in queue:
+            if self._tasks[trial.candidate.task_id].oracle is not Oracle.READY:
+                continue
+            if trial.losses:
+                usable = self._fleet.usable(lane.device_class) if usable is None else usable
+                if not health.may_try(trial.losses, device_id, usable):
+                    continue
+            if trial.alone:
+                if not batch:
+                    batch = [trial]
+                    break
+                continue
+            batch.append(trial)
+            if len(batch) == flow.batch:
+                break
+        if not batch or (len(batch) < flow.least_batch and not batch[0].alone and not builders_idle):
+            return []
+        taken = {trial.candidate.id for trial in batch}
+        self._built[lane.device_class] = deque(trial for trial in queue if trial.candidate.id not in taken)
+        return batch
+
+    def _measure(self, device_id: str, batch: list[Trial], now: float) -> Measure:
+        rule = self._plan.rule
+        deadline_secs = self._plan.window_wait_secs + len(batch) * (2 * rule.timeout_secs + _SPARE_SECS)
+        epoch = self.lease(device_id, Work.BATCH, deadline_secs, now)
+        self.lanes[device_id].batch = batch
+        incumbents = {each: self._tasks[each].best_secs for each in {trial.candidate.task_id for trial in batch}}
+        candidates = tuple(trial.candidate for trial in batch)
+        return Measure(device_id, epoch, candidates, incumbents, deadline_secs)
+
+    def lease(self, device_id: str, work: Work, secs: float, now: float) -> int:
+        """An idle device begins ``work`` that takes ``secs`` at most; the epoch of its lease."""
+        lane = self.lanes[device_id]
+        self._idle[lane.device_class].pop(device_id)
+        lane.work = work
+        lane.epoch = self._fleet.lease(device_id, secs, now)
+        return lane.epoch
+
+    def holds(self, device_id: str, epoch: int) -> bool:
+        """Whether the device still works under this lease: else the answer is late."""
+        lane = self.lanes[device_id]
+        return lane.work in (Work.BATCH, Work.SHOOT_OUT) and lane.epoch == epoch
+
+    def released(self, device_id: str, now: float) -> None:
+        """The work under the device's lease is done."""
+        lane = self.lanes[device_id]
+        lane.work = Work.NOTHING
+        lane.batch = []
+        self._fleet.happened(device_id, health.Released(lane.epoch), now)
+
+    def measured(self, event: BatchMeasured, now: float) -> list[Command]:
+        """What a report means for the device and for the candidates."""
+        device_id = event.device_id
+        lane = self.lanes[device_id]
+        batch = lane.batch
+        lane.vitals = event.vitals
+        lost = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.DEVICE_LOST]
+        measured = len(event.outcomes) - len(lost)
+        if measured:
+            self._fleet.happened(device_id, health.Measured(measured), now)
+        untried = [trial for trial in batch if trial.candidate.id not in event.outcomes]
+        if event.detail:
+            return self.lost(device_id, [*lost, *untried], lost[0] if lost else None, event.detail, now)
+        self.released(device_id, now)
+        self._put_back(lane.device_class, untried)
+        return []
+
+    def batch_lost(self, event: BatchLost, now: float) -> list[Command]:
+        """The process that owns the device is ours: nobody knows at which candidate it ended, if for one at all."""
+        commands: list[Command] = [Say("warning", f"device {event.device_id}: {event.detail}")]
+        if event.hangs:
+            commands.append(RestartDevice(event.device_id))
+        batch = self.lanes[event.device_id].batch
+        return commands + self.lost(event.device_id, batch, batch[0] if len(batch) == 1 else None, event.detail, now)
+
+    def lost(
+        self, device_id: str, batch: Sequence[Trial], suspect: Trial | None, detail: str, now: float
+    ) -> list[Command]:
+        """The device was lost with ``batch`` on it. ``suspect``: what it was running; None where that is not known, and
+        then each of the batch is measured alone from now on."""
+        lane = self.lanes[device_id]
+        lane.work = Work.NOTHING
+        lane.batch = []
+        lane.detail = detail
+        self._fleet.happened(device_id, health.Lost(detail, suspect.candidate.id if suspect else ""), now)
+        commands: list[Command] = []
+        if suspect is None:
+            for trial in batch:
+                trial.alone = True
+        else:
+            suspect.losses.append(device_id)
+            if health.is_poison(len(suspect.losses)):
+                batch = [trial for trial in batch if trial is not suspect]
+                commands.append(self._blame(suspect, detail, now))
+        return commands
+
+    def _blame(self, poison: Trial, detail: str, now: float) -> Command:
+        """The candidate is recorded as a failure, and the devices that it took down are acquitted."""
+        where = ", ".join(poison.losses)
+        text = f"poison: its device was lost {len(poison.losses)} times ({where}): {detail}"
+        for device_id in dict.fromkeys(poison.losses):
+            self._fleet.happened(device_id, health.Acquitted(poison.candidate.id), now)
+        return RecordFailure(poison.candidate, "", Measurement(Outcome.RUN_ERROR, detail=text))
+
+    def _put_back(self, device_class: str, trials: Iterable[Trial]) -> None:
+        """At the head of the queue: what lost a device is tried again soon, so that the blame does not stay with the
+        wrong one for long."""
+        back = [trial for trial in trials if trial.candidate.id in self._tasks[trial.candidate.task_id].under_way]
+        self._returned |= {trial.candidate.id for trial in back}
+        self._built[device_class].extendleft(reversed(back))

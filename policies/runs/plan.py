@@ -1,0 +1,63 @@
+"""What a run is to do, and how much may be under way at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fleet_tune.domain import Limits, StopRule, Task
+from policies.measuring.health import PROBE_EVERY_SECS
+
+DEVICE_PATIENCE_SECS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Bounds of what is under way.
+
+    ``grant``: candidates proposed at once. ``waiting_per_builder``: how many may wait for each builder. ``in_flight``:
+    candidates of one device class that may be under way, or ``in_flight_per_device`` for each of its devices that can
+    work, whichever is more: two batches, one on the device and one on its way to it. ``batch``: artifacts measured in
+    one quiet window, at most; one for fewer than ``least_batch`` is opened only when no build is under way.
+    ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again.
+    """
+
+    grant: int = 8
+    waiting_per_builder: int = 8
+    in_flight: int = 40
+    in_flight_per_device: int = 24
+    batch: int = 12
+    least_batch: int = 6
+    attempts: int = 2
+    retry_secs: float = 1.0
+
+    def in_flight_of(self, devices: int) -> int:
+        """Candidates that may be under way for a class of which so many devices can work."""
+        return max(self.in_flight, self.in_flight_per_device * devices)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A task of a run. ``rules``: what made each of its sketches. ``floor_secs``: a cost that no schedule can beat."""
+
+    task: Task
+    rules: tuple[str, ...]
+    floor_secs: float
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """``devices``: the class of each device by its id. ``device_patience_secs``: how long a run without a time budget
+    waits for a device when no device of a class can work. ``check_every_secs``: how often a device that works runs its
+    probe. ``window_wait_secs``: the longest wait for a quiet window, part of every lease."""
+
+    run_id: str
+    tasks: tuple[PlannedTask, ...]
+    devices: Mapping[str, str]
+    builders: int
+    limits: Limits = field(default_factory=Limits)
+    rule: StopRule = field(default_factory=StopRule)
+    flow: Flow = field(default_factory=Flow)
+    device_patience_secs: float = DEVICE_PATIENCE_SECS
+    check_every_secs: float = PROBE_EVERY_SECS
+    window_wait_secs: float = 900.0

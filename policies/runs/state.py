@@ -1,0 +1,356 @@
+"""A run as a pure state machine: :meth:`RunState.handle` takes what happened and says what is to be done.
+
+The state is what the records say, and what is under way: proposals, builds, batches on devices, shoot-outs. Whoever
+drives it (:class:`actors.scheduler.Scheduler`, or a test in virtual time) carries out the commands, each in its own
+time, and hands in the events with which they end. A lost answer is an event too; one that comes late is ignored.
+``now`` is in seconds since the run began and never goes back; it is the only clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from fleet_tune.domain import Measurement, Outcome, Record
+from fleet_tune.results import Progress
+from policies.measuring import health
+from policies.measuring.shootout import reserve_secs
+from policies.runs.building import BuildStage, Job
+from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, Say
+from policies.runs.events import (
+    BatchLost,
+    BatchMeasured,
+    BuilderLost,
+    Built,
+    CaughtUp,
+    Committed,
+    DeviceEventsKept,
+    Event,
+    Ordered,
+    Probed,
+    ProbeFailed,
+    ProposalLost,
+    Proposed,
+    Restored,
+    ShotOut,
+    StopRequested,
+    Tick,
+    Unreachable,
+)
+from policies.runs.final_round import FinalRound
+from policies.runs.fleet import Fleet
+from policies.runs.granting import Granting
+from policies.runs.measuring import MeasureStage
+from policies.runs.plan import RunPlan
+from policies.runs.tasks import Oracle, TaskTrials, Trial
+from policies.runs.timers import Timers
+from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskBandit, is_finished
+
+_RATE_WINDOW_SECS = 20.0
+
+
+class Phase(enum.IntEnum):
+    """How far the run is. It goes from one to the next, and may leave some out."""
+
+    STARTING = enum.auto()  # until what earlier runs left is read
+    TUNING = enum.auto()  # until a limit is reached, every task is finished, or somebody stops it
+    LAST_BATCHES = enum.auto()  # what is being measured is stored, what is only built is dropped
+    CATCHING_UP = enum.auto()  # until every record of them has come
+    SHOOT_OUTS = enum.auto()  # see policies.runs.final_round
+    CLOSING = enum.auto()  # until every record and every change of a device is durable and has come
+    FINISHED = enum.auto()
+
+    @property
+    def word(self) -> str:
+        """For people, who need not tell apart how a run ends."""
+        return self.name.lower() if self in (Phase.STARTING, Phase.TUNING, Phase.FINISHED) else "finishing"
+
+
+class RunState:
+    """See the module's docstring. ``bandit``: which task gets the next trials."""
+
+    def __init__(self, plan: RunPlan, bandit: TaskBandit) -> None:
+        self._plan = plan
+        self.phase = Phase.STARTING
+        self.tasks = {each.task.id: TaskTrials(each, plan.limits.task_trials) for each in plan.tasks}
+        self.fleet = Fleet(plan.devices, plan.run_id)
+        self._timers = Timers()
+        self._builds = BuildStage(plan.builders, plan.flow)
+        classes = dict.fromkeys(task.device_class for task in self.tasks.values())
+        self._devices = MeasureStage(plan, self.fleet, self.tasks, self._timers, classes)
+        self._granting = Granting(plan, self.tasks, bandit, self.fleet, self._timers)
+        self._final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
+        budget = plan.limits.time_budget_secs
+        # Shoot-outs have a part of the time budget for themselves.
+        self._tuning_secs = None if budget is None else budget - reserve_secs(budget, len(self.tasks))
+        self._look_at: list[str] = []  # devices of which something changed
+        self._resting: dict[str, int] = {}  # lost builders by the name of their timer
+        self._restored = False
+        self._caught_up = False
+        self._stopped = False
+        self._cursor = 0
+        self._outcomes: Counter[Outcome] = Counter()
+        self._new_trials = 0
+        self._recent: deque[float] = deque()
+        for secs in (self._tuning_secs, budget):
+            if secs is not None:
+                self._timers.at(secs, "time budget")
+
+    @property
+    def wake_secs(self) -> float | None:
+        """When a ``Tick`` is due if nothing else happens before."""
+        return self._timers.next_secs
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """What is to be done because of ``event``, in this order."""
+        if self.phase is Phase.FINISHED:
+            return []
+        for name in self._timers.due(now):
+            if name in self._devices.lanes:
+                self._look_at.append(name)
+            elif name in self._resting:
+                self._builds.rested(self._resting.pop(name))
+        commands = self._happened(event, now)
+        commands += self._advance(now)
+        commands += self.fleet.drain()
+        if any(isinstance(command, Abort) for command in commands):
+            self.phase = Phase.FINISHED
+        return commands
+
+    def progress(self, now: float) -> Progress:
+        """A snapshot for views and metrics."""
+        while self._recent and self._recent[0] < now - _RATE_WINDOW_SECS:
+            self._recent.popleft()
+        limits, tasks = self._plan.limits, self.tasks.values()
+        task_limits = [task.limit for task in tasks]
+        return Progress(
+            phase=self.phase.word,
+            elapsed_secs=now,
+            time_budget_secs=limits.time_budget_secs,
+            trial_limit=limits.trials if None in task_limits else sum(each or 0 for each in task_limits),
+            trials=sum(task.trials for task in tasks),
+            new_trials=self._new_trials,
+            outcomes={outcome.value: count for outcome, count in self._outcomes.items()},
+            records_per_sec=len(self._recent) / min(_RATE_WINDOW_SECS, max(now, 1e-9)),
+            queues={
+                "build": self._builds.waiting,
+                "building": self._builds.building,
+                "measure": self._devices.waiting,
+            },
+            devices=self.fleet.words,
+            device_changes=self.fleet.changes,
+            vitals=self._devices.vitals,
+            tasks=tuple(task.progress() for task in tasks),
+        )
+
+    # What happens ----------------------------------------------------------------------------------------------------
+
+    def _happened(self, event: Event, now: float) -> list[Command]:
+        match event:
+            case Committed(records):
+                return self._learn(records, now)
+            case Proposed():
+                return self._proposed(event)
+            case ProposalLost(task_id, detail):
+                # The searcher starts again and reads the records: it is asked again.
+                self._granting.lost(task_id, now)
+                return [Say("warning", f"searcher of {self.tasks[task_id].task.workload.name}: {detail}")]
+            case Built(builder, failure, trace):
+                job = self._builds.ended(builder)
+                if job is None:
+                    return []
+                return self._is_built(job) if failure is None else self._not_built(job, trace, failure)
+            case BuilderLost(builder, detail):
+                return self._builder_lost(builder, detail, now)
+            case Probed() | ProbeFailed() | Unreachable():
+                self._look_at.append(event.device_id)
+                return self._devices.checked(event, now)
+            case BatchMeasured() | BatchLost() | ShotOut():
+                return self._device_answered(event, now)
+            case Ordered(device_id, admin, reason):
+                if device_id in self.fleet:
+                    self.fleet.happened(device_id, health.Ordered(admin, reason), now)
+                if device_id in self._devices.lanes:
+                    self._look_at.append(device_id)
+            case Restored(states, orders, began_unix_secs):
+                self.fleet.restore(states, orders, began_unix_secs, now)
+                self._restored = True
+            case CaughtUp():
+                self._caught_up = True
+            case DeviceEventsKept():
+                self.fleet.unkept -= 1
+            case StopRequested():
+                self._stopped = True
+            case Tick():
+                pass  # the timers are looked at with every event
+        return []
+
+    def _learn(self, records: Sequence[Record], now: float) -> list[Command]:
+        commands: list[Command] = []
+        for record in records:
+            if record.seq <= self._cursor:
+                continue  # read twice
+            self._cursor = record.seq
+            is_ours = record.run_id == self._plan.run_id
+            if record.revision == 0:
+                self._outcomes[record.measurement.outcome] += 1
+                if is_ours:
+                    self._new_trials += 1
+                    self._recent.append(now)
+            task = self.tasks.get(record.task_id)
+            if task is None:
+                continue
+            if is_ours:
+                task.under_way.discard(record.candidate.id)
+                self._devices.recorded(record.candidate)
+            unwanted = task.learn(record)
+            if unwanted:
+                commands.append(Forget(unwanted))
+            commands += self._finish(task, task.exhausted_reason())
+        return commands
+
+    def _proposed(self, event: Proposed) -> list[Command]:
+        task = self.tasks[event.task_id]
+        self._granting.answered(event.task_id)
+        task.offer = event.number
+        # Without a candidate, nothing new was found in a space that is nearly exhausted.
+        task.exhausted = event.exhausted or not event.candidates
+        if is_finished(task.best_history, False, event.predicted_gain):
+            gains = f"{CONVERGENCE_TRIALS} trials gained less than {CONVERGENCE_GAIN:.0%}"
+            expected = f"and so will the next one ({event.predicted_gain:.2%} expected)"
+            return self._finish(task, f"converged: {gains}, {expected}")
+        if self.phase is Phase.TUNING and task.oracle is not Oracle.FAILED:
+            # A restarted searcher knows what is recorded, not what is under way.
+            fresh = [each for each in event.candidates if each.id not in task.under_way]
+            if fresh and task.oracle is Oracle.NOT_BUILT:
+                task.oracle = Oracle.ON_ITS_WAY
+                self._builds.add(Job(task.task, None))
+            for candidate in fresh:
+                task.under_way.add(candidate.id)
+                self._builds.add(Job(task.task, Trial(candidate)))
+        return self._finish(task, task.exhausted_reason())
+
+    def _is_built(self, job: Job) -> list[Command]:
+        task = self.tasks[job.task.id]
+        if job.trial is None:
+            task.oracle = Oracle.READY
+            return []
+        candidate_id = job.trial.candidate.id
+        if not job.finalist and task.oracle is Oracle.FAILED:
+            task.under_way.discard(candidate_id)
+            return [Forget((candidate_id,))]
+        task.artifacts.add(candidate_id)
+        if not job.finalist and self.phase is Phase.TUNING:
+            self._devices.add(job.trial)
+        return []
+
+    def _not_built(self, job: Job, trace: str, failure: Measurement) -> list[Command]:
+        task = self.tasks[job.task.id]
+        if job.trial is None:
+            return self._without_oracle(task, failure.detail)
+        if job.finalist:
+            self._final_round.not_built(job)
+            return []
+        return [RecordFailure(job.trial.candidate, trace, failure)]
+
+    def _without_oracle(self, task: TaskTrials, detail: str) -> list[Command]:
+        """Nothing that is measured of the task could be checked: it gets no more trials."""
+        task.oracle = Oracle.FAILED
+        task.under_way.clear()
+        task_id = task.task.id
+        self._devices.drop_task(task_id)
+        self._builds.drop(lambda job: job.task.id == task_id and not job.finalist)
+        reason = f"the unscheduled program does not build: {detail}"
+        return [Say("error", f"{task.task.workload.name}: {reason}"), *self._finish(task, reason)]
+
+    def _builder_lost(self, builder: int, detail: str, now: float) -> list[Command]:
+        """The builder's fault, not the candidate's, unless it happens to it again."""
+        name = f"builder {builder}"  # with a space, which the name of no device has
+        self._resting[name] = builder
+        self._timers.at(now + self._plan.flow.retry_secs, name)
+        commands: list[Command] = [Say("warning", f"builder: {detail}")]
+        blamed = self._builds.lost(builder, detail)
+        return commands if blamed is None else [*commands, *self._not_built(blamed[0], "", blamed[1])]
+
+    def _device_answered(self, event: BatchMeasured | BatchLost | ShotOut, now: float) -> list[Command]:
+        device_id = event.device_id
+        if not self._devices.holds(device_id, event.epoch):
+            return [Say("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
+        self._look_at.append(device_id)
+        match event:
+            case BatchMeasured():
+                return self._devices.measured(event, now)
+            case BatchLost():
+                return self._devices.batch_lost(event, now)
+            case ShotOut(_, _, ""):
+                self._devices.released(device_id, now)
+                return []
+            case ShotOut(_, _, detail):
+                lost = self._devices.lost(device_id, (), None, detail, now)
+                return [Say("warning", f"shoot-out on {device_id}: {detail}"), *lost]
+
+    def _finish(self, task: TaskTrials, reason: str) -> list[Command]:
+        """The task gets no more trials, if there is a reason."""
+        if not reason or task.finish_reason:
+            return []
+        task.finish_reason = reason
+        return [Say("info", f"{task.task.workload.name} on {task.device_class}: {reason}")]
+
+    # What follows ----------------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[Command]:
+        """Start whatever can start now, and go from phase to phase."""
+        commands: list[Command] = []
+        if self.phase is Phase.STARTING and self._restored and self._caught_up:
+            self.phase = Phase.TUNING
+            self._recent.clear()  # of earlier runs
+            self._look_at += self._devices.lanes
+        if self.phase is Phase.TUNING and (self._is_over(now, self._tuning_secs) or self._granting.done):
+            self._end_tuning()
+        if self.phase is Phase.TUNING:
+            commands += self._tune(now)
+        self._look_at.clear()
+        if self.phase is Phase.LAST_BATCHES and not self._devices.measuring:
+            self.phase = Phase.CATCHING_UP
+            commands.append(self._catch_up())
+        if self.phase is Phase.CATCHING_UP and self._caught_up:
+            self.phase = Phase.SHOOT_OUTS
+            self._final_round.open(self.tasks.values())
+        if self.phase is Phase.SHOOT_OUTS:
+            if self._is_over(now, self._plan.limits.time_budget_secs):
+                self._final_round.close()
+            commands += self._final_round.start(now)
+            commands += self._builds.start()
+            if self._final_round.done and not self._devices.measuring:
+                self.phase = Phase.CLOSING
+                commands.append(self._catch_up())
+        if self.phase is Phase.CLOSING and self._caught_up and self.fleet.is_kept:
+            self.phase = Phase.FINISHED
+            commands.append(Finish())
+        return commands
+
+    def _tune(self, now: float) -> list[Command]:
+        commands: list[Command] = []
+        for device_id in dict.fromkeys(self._look_at):
+            commands += self._devices.look_at(device_id, now)
+        commands += self._granting.start(now, self._builds)
+        commands += self._builds.start()
+        commands += self._devices.start(now, self._builds.idle)
+        return commands
+
+    def _end_tuning(self) -> None:
+        """Nothing more is granted; what is measured now is stored, what is only built is dropped."""
+        self.phase = Phase.LAST_BATCHES
+        for job in self._builds.drop(lambda _: True):
+            if job.trial is None:
+                self.tasks[job.task.id].oracle = Oracle.NOT_BUILT
+        self._devices.end_tuning()
+
+    def _catch_up(self) -> CatchUp:
+        self._caught_up = False
+        return CatchUp()
+
+    def _is_over(self, now: float, budget_secs: float | None) -> bool:
+        """Whether nothing new shall be begun."""
+        return self._stopped or (budget_secs is not None and now >= budget_secs)

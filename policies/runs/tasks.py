@@ -1,0 +1,133 @@
+"""What a run knows of its tasks: what their records say, and what of them is under way."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fleet_tune.domain import Candidate, Record, Task
+from fleet_tune.results import TaskProgress
+from policies.measuring.ranking import Ranking
+from policies.runs.plan import PlannedTask
+from policies.search.bandits import TaskState
+
+
+class Oracle(enum.Enum):
+    """Where the artifact of a task's oracle is."""
+
+    NOT_BUILT = enum.auto()
+    ON_ITS_WAY = enum.auto()
+    READY = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(slots=True)
+class Trial:
+    """A candidate under way. ``losses``: the devices that were lost while it ran, in order. ``alone``: it is measured
+    in a batch of its own, because a process that measured it with others ended and nobody knows by whose fault."""
+
+    candidate: Candidate
+    losses: list[str] = field(default_factory=list)
+    alone: bool = False
+
+
+class TaskTrials:
+    """One task: its trials, its incumbent, its candidates under way."""
+
+    def __init__(self, planned: PlannedTask, limit: int | None = None) -> None:
+        self.task: Task = planned.task
+        self.trials = 0
+        self.under_way: set[str] = set()  # ids of candidates granted and not yet recorded
+        self.reserved = 0  # trials being granted at the moment
+        self.offer = 0  # number of the last offer of candidates that arrived
+        self.exhausted = False  # every candidate is measured or under way
+        self.finish_reason = ""  # empty while the task is tuned
+        self.oracle = Oracle.NOT_BUILT
+        self.ranking = Ranking()
+        self.artifacts: set[str] = set()  # ids of candidates that are built and kept: those near the best
+        self.best_history: list[float] = []  # incumbent's cost after each trial
+        self._planned = planned
+        self._limit = limit
+
+    @property
+    def device_class(self) -> str:
+        return self.task.device_class.name
+
+    @property
+    def best_secs(self) -> float:
+        return self.ranking.best_secs
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.under_way) + self.reserved
+
+    @property
+    def limit(self) -> int | None:
+        """Trials at which the task gets no more; those that were made before the run count."""
+        return None if self._limit is None else max(self._limit, self.trials)
+
+    def room(self, grant: int) -> int:
+        """Trials that may be granted at once, at most ``grant``: none for a finished task."""
+        if self.finish_reason or self.exhausted:
+            return 0
+        return grant if self._limit is None else min(grant, max(0, self._limit - self.trials - self.in_flight))
+
+    def learn(self, record: Record) -> tuple[str, ...]:
+        """A record of this task is durable. Ids of the candidates whose artifacts are not wanted any more."""
+        best_secs = self.best_secs
+        self.ranking.add(record)
+        if record.revision == 0:
+            self.trials += 1
+            self.best_history.append(self.best_secs)
+        # Few are near the best, and what is built and not measured yet stays.
+        changed = self.artifacts if self.best_secs != best_secs else self.artifacts & {record.candidate.id}
+        unwanted = {each for each in changed if not self.ranking.near_best(each)}
+        if not record.measurement.run_secs:
+            unwanted |= self.artifacts & {record.candidate.id}
+        self.artifacts -= unwanted
+        return tuple(sorted(unwanted))
+
+    def state(self, grant: int) -> TaskState:
+        """What the bandit sees."""
+        return TaskState(
+            weight=self.task.weight,
+            flop=self.task.workload.flop,
+            best_history=tuple(self.best_history),
+            pending=self.in_flight,
+            finished=self.room(grant) == 0,
+            floor_secs=self._planned.floor_secs,
+        )
+
+    def exhausted_reason(self) -> str:
+        """Why an exhausted task is finished, once the last of its candidates is recorded; empty before."""
+        if not self.exhausted or self.in_flight:
+            return ""
+        return f"exhausted: all its candidates are measured ({self.trials})"
+
+    def progress(self) -> TaskProgress:
+        best = self.ranking.best
+        return TaskProgress(
+            task_id=self.task.id,
+            name=self.task.workload.name,
+            device_class=self.device_class,
+            weight=self.task.weight,
+            flop=self.task.workload.flop,
+            sketches=len(self._planned.rules),
+            trials=self.trials,
+            best_secs=self.best_secs,
+            finished=bool(self.finish_reason),
+            finish_reason=self.finish_reason,
+            best_rule="" if best is None else self._planned.rules[best.sketch],
+        )
+
+
+def gain_at_stake(task: TaskTrials) -> float:
+    """Seconds of the network's latency that the task's incumbent takes: 0 without one."""
+    return task.task.weight * task.best_secs if math.isfinite(task.best_secs) else 0.0
+
+
+def in_flight(tasks: Iterable[TaskTrials]) -> int:
+    """Trials under way of these tasks."""
+    return sum(task.in_flight for task in tasks)

@@ -1,0 +1,28 @@
+"""When the run has to look again at something though nothing happens."""
+
+from __future__ import annotations
+
+import heapq
+
+
+class Timers:
+    """Names, each with the seconds at which it is to be looked at; a name may have several."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+
+    def at(self, secs: float, name: str) -> None:
+        """Look at ``name`` at ``secs``."""
+        heapq.heappush(self._heap, (secs, name))
+
+    def due(self, now: float) -> list[str]:
+        """The names whose time has come, each once, and forgotten here."""
+        names: dict[str, None] = {}
+        while self._heap and self._heap[0][0] <= now:
+            names[heapq.heappop(self._heap)[1]] = None
+        return list(names)
+
+    @property
+    def next_secs(self) -> float | None:
+        """When the next name is due."""
+        return self._heap[0][0] if self._heap else None

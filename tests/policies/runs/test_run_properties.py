@@ -1,0 +1,139 @@
+"""Whatever happens to a run, in whatever order: nothing is lost, nothing counts twice, every trial ends, no device is idle
+while there is work for it, and the flow is bounded. The world checks the last two after every event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet_tune.device_state import Admin
+from fleet_tune.domain import Limits, Outcome
+from policies.runs import events as ev
+from policies.runs.plan import Flow
+from tests.helpers.run_world import Device, World, order, task_of
+
+SECS = st.floats(0.0, 200.0)
+CLASSES = ("server", "orin")
+SUPPLY = 40
+
+
+@st.composite
+def outages(draw: st.DrawFn) -> tuple[tuple[float, float], ...]:
+    begins = sorted(draw(st.lists(SECS, max_size=5)))
+    return tuple((begin, begin + draw(st.floats(0.1, 40.0))) for begin in begins)
+
+
+@st.composite
+def devices(draw: st.DrawFn, device_class: str) -> Device:
+    times = st.lists(SECS, max_size=3).map(tuple)
+    return Device(
+        device_class,
+        secs=draw(st.sampled_from([0.001, 0.05, 1.0, 6.0])),
+        outages=draw(outages()),
+        poison=frozenset(draw(st.sets(st.integers(0, SUPPLY - 1), max_size=2))),
+        probe_fails=draw(outages()),
+        hangs_at=draw(times),
+        dies_at=draw(times),
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> dict[str, Device]:
+    return {
+        f"{device_class}-{at}": draw(devices(device_class))
+        for device_class in CLASSES
+        for at in range(draw(st.integers(1, 3)))
+    }
+
+
+@st.composite
+def surroundings(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "tasks": tuple(task_of(each, name) for each in CLASSES for name in ("a", "b")[: draw(st.integers(1, 2))]),
+        "supply": SUPPLY,
+        "builders": draw(st.integers(1, 4)),
+        "build_secs": draw(st.sampled_from([0.001, 0.2, 5.0])),
+        "propose_secs": draw(st.sampled_from([0.001, 0.5, 20.0])),
+        "build_fails": frozenset(draw(st.sets(st.integers(0, SUPPLY - 1), max_size=4))),
+        "builders_lost": draw(st.sampled_from([0.0, 0.1, 0.5])),
+        "proposals_lost": draw(st.sampled_from([0.0, 0.3])),
+        "check_every_secs": draw(st.sampled_from([0.5, 120.0])),
+        "patience_secs": 1e9,  # devices come back, or people bring them
+        "flow": draw(st.sampled_from([Flow(), Flow(grant=1, batch=1, least_batch=1), Flow(batch=40, in_flight=9)])),
+        "seed": draw(st.integers(0, 1000)),
+    }
+
+
+@st.composite
+def orders(draw: st.DrawFn, fleet: dict[str, Device]) -> dict[float, ev.Event]:
+    """What people do to the devices meanwhile; in the end all are in use, and those of no hope are resumed."""
+    wanted = st.tuples(SECS, st.sampled_from(sorted(fleet)), st.sampled_from(list(Admin)))
+    script: dict[float, ev.Event] = {at: order(name, admin) for at, name, admin in draw(st.lists(wanted, max_size=6))}
+    return script | {
+        500.0 + 5000.0 * again + at: order(name, Admin.ACTIVE) for again in range(3) for at, name in enumerate(fleet)
+    }
+
+
+def supply_of(world: World) -> int:
+    """Candidates that there were to measure: all, but for tasks whose oracle lost too many builders."""
+    tasks = world.state.tasks.values()
+    return sum(task.trials if "does not build" in task.finish_reason else SUPPLY for task in tasks)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_every_candidate_of_every_task_is_recorded_once(data: st.DataObject) -> None:
+    fleet = data.draw(fleets())
+    world = World(fleet, script=data.draw(orders(fleet)), **data.draw(surroundings())).play()
+    world.check_end()
+    assert len(world.trials()) == supply_of(world)
+    for record in world.trials():
+        poison = record.measurement.detail.startswith("poison")
+        assert not poison or record.measurement.outcome is Outcome.RUN_ERROR
+    progress = world.state.progress(world.now)
+    assert all(task.finish_reason for task in progress.tasks)
+    assert set(progress.queues.values()) == {0}
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), st.integers(1, 100))
+def test_a_limit_is_kept_whatever_goes_wrong(data: st.DataObject, trials: int) -> None:
+    fleet = data.draw(fleets())
+    limits = Limits(trials=trials)
+    world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **data.draw(surroundings())).play()
+    world.check_end()
+    assert len(world.trials()) == min(trials, supply_of(world))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), SECS)
+def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataObject, stopped: float) -> None:
+    fleet, chosen = data.draw(fleets()), data.draw(surroundings())
+    script = data.draw(orders(fleet)) | {stopped: ev.StopRequested()}
+    first = World(fleet, script=script, **chosen).play()
+    first.check_end()
+    assert max((e.unix_secs for e in first.events if e.kind == "leased"), default=0.0) <= max(stopped, first.now)
+    states = {name: first.state.fleet[name] for name in fleet}
+    second = World(
+        fleet,
+        script=data.draw(orders(fleet)),
+        stored=tuple(first.records),
+        device_states=states,
+        run_id="second",
+        **chosen,
+    ).play()
+    second.check_end()
+    assert len(second.trials()) == supply_of(second)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), st.floats(1.0, 300.0))
+def test_a_time_budget_ends_the_run_whatever_goes_wrong(data: st.DataObject, budget: float) -> None:
+    fleet = data.draw(fleets())
+    limits = Limits(time_budget_secs=budget)
+    world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **data.draw(surroundings())).play()
+    world.check_end()
+    leases = [event.unix_secs for event in world.events if event.kind == "leased"]
+    assert max(leases, default=0.0) <= budget

@@ -1,0 +1,341 @@
+"""Runs in virtual time, on fleets with faults: hours of a fleet's life in an instant."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from fleet_tune.device_state import Admin
+from fleet_tune.domain import Limits, Outcome, StopRule
+from fleet_tune.errors import DevicesLostError
+from policies.measuring import health
+from policies.runs import events as ev
+from policies.runs.state import Phase
+from tests.helpers.run_world import Device, World, candidate_of, order, task_of
+
+ORIN, SERVER = task_of("orin"), task_of("server")
+
+
+def played(devices: dict[str, Device], **settings: object) -> World:
+    world = World(devices, **settings).play()  # type: ignore[arg-type]
+    if world.error is None:
+        world.check_end()
+    return world
+
+
+def outcomes(world: World) -> Counter[Outcome]:
+    return Counter(record.measurement.outcome for record in world.trials())
+
+
+def test_a_quiet_fleet_measures_everything_once() -> None:
+    world = played({"server": Device("server"), "orin-1": Device("orin"), "orin-2": Device("orin", secs=0.2)})
+    assert outcomes(world) == {Outcome.OK: 120}
+    assert world.kinds("server") == ["joined", "probe_passed"]
+    by_device = Counter(record.device_id for record in world.trials())
+    assert by_device["orin-1"] > 0 < by_device["orin-2"]
+    assert set(world.runs.values()) == {1}
+    progress = world.state.progress(world.now)
+    assert set(progress.devices.values()) == {"good"}
+    assert set(progress.queues.values()) == {0}
+    assert (progress.phase, progress.trials, progress.new_trials) == ("finished", 120, 120)
+    assert all(task.finish_reason == "exhausted: all its candidates are measured (60)" for task in progress.tasks)
+
+
+def test_an_outage_costs_its_time_and_no_record() -> None:
+    world = played({"server": Device("server", outages=((2.0, 40.0),))})
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert world.now > 40.0
+    assert world.kinds("server")[:3] == ["joined", "probe_passed", "lost"]
+    assert world.kinds("server")[-3:] == ["joined", "probe_passed", "measured"]
+    assert world.state.fleet["server"].losses == ()
+
+
+def test_a_device_that_keeps_going_away_is_quarantined_for_longer_and_longer() -> None:
+    # It answers for two seconds out of every three.
+    outages = tuple((3.0 * k + 2.0, 3.0 * k + 3.0) for k in range(60))
+    world = played({"a": Device("orin", outages=outages), "b": Device("orin", secs=0.5)}, supply=400)
+    assert outcomes(world) == {Outcome.OK: 400}  # no candidate is blamed for it
+    quarantines = [e for e in world.events if e.device_id == "a" and "quarantined for" in e.reason]
+    lengths = [e.state.until_unix_secs - e.unix_secs for e in quarantines]
+    assert len(lengths) >= 2
+    assert lengths == pytest.approx([health.probation_secs(at) for at in range(len(lengths))])
+
+
+def test_a_poison_candidate_is_tried_on_two_devices_and_blamed() -> None:
+    world = played({"a": Device("orin", poison=frozenset({5})), "b": Device("orin", poison=frozenset({5}))})
+    assert outcomes(world) == {Outcome.OK: 59, Outcome.RUN_ERROR: 1}
+    [record] = [each for each in world.trials() if each.measurement.outcome is Outcome.RUN_ERROR]
+    assert record.candidate == candidate_of(ORIN, 5)
+    assert record.device_id == ""
+    assert record.measurement.detail.startswith("poison: its device was lost 2 times (")
+    assert {"a", "b"} <= set(record.measurement.detail.partition("(")[2].partition(")")[0].split(", "))
+    for name in ("a", "b"):
+        assert world.kinds(name).count("lost") == 1
+        assert "acquitted" in world.kinds(name)
+        assert world.state.fleet[name].losses == ()
+
+
+def test_poison_on_the_only_device_is_blamed_too() -> None:
+    world = played({"only": Device("server", poison=frozenset({3, 20, 41}))})
+    assert outcomes(world) == {Outcome.OK: 57, Outcome.RUN_ERROR: 3}
+    # Six losses, none of them its fault.
+    assert world.state.fleet["only"].quarantines == 0
+
+
+def test_a_lost_device_is_not_held_against_the_candidate_that_it_ran() -> None:
+    world = played({"flaky": Device("orin", outages=((1.0, 1e6),)), "steady": Device("orin")})
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert world.state.fleet["flaky"].word == "lost"
+
+
+def test_a_probe_that_fails_keeps_the_work_away() -> None:
+    broken = Device("orin", probe_fails=((0.0, 50.0),))
+    world = played({"broken": broken, "fine": Device("orin", secs=0.5)}, supply=400)
+    assert world.kinds("broken").count("probe_failed") >= 3
+    first_lease = next(e for e in world.events if e.device_id == "broken" and e.kind == "leased")
+    assert first_lease.unix_secs >= 50.0
+
+
+def test_a_process_that_hangs_is_restarted_and_its_batch_measured_again_one_by_one() -> None:
+    world = played({"only": Device("server", hangs_at=(1.0,))})
+    assert world.restarts["only"] == 1
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert world.now < 120.0  # of a lease of a quarter of an hour
+    assert any("came late" in line for line in world.lines) == (world.now > 100.0)
+
+
+def test_a_late_answer_changes_nothing() -> None:
+    world = played({"only": Device("server", hangs_at=(1.0,))}, supply=1500)
+    assert any("came late" in line for line in world.lines)
+    assert outcomes(world) == {Outcome.OK: 1500}
+
+
+def test_what_was_stored_before_the_process_ended_is_not_measured_again() -> None:
+    deaths = tuple(float(at) for at in range(1, 40, 4))
+    world = played({"only": Device("server", dies_at=deaths)}, supply=300)
+    assert outcomes(world) == {Outcome.OK: 300}
+    assert max(world.runs.values()) <= 3
+
+
+def test_a_device_is_drained_while_the_run_goes_on_and_comes_back() -> None:
+    script = {10.0: order("a", Admin.DRAINING), 30.0: order("a", Admin.ACTIVE)}
+    devices = {"a": Device("orin", secs=0.3), "b": Device("orin", secs=0.3)}
+    world = played(devices, supply=400, script=script)
+    leased = [e.unix_secs for e in world.events if e.device_id == "a" and e.kind == "leased"]
+    assert any(at < 10.0 for at in leased)
+    assert not any(10.0 <= at < 30.0 for at in leased)
+    assert any(at >= 30.0 for at in leased)
+    assert "maintenance" in [e.state.word for e in world.events if e.device_id == "a"]
+    assert world.state.fleet["a"].word == "good"
+
+
+def test_a_retired_device_gets_nothing_more() -> None:
+    world = played({"a": Device("orin"), "b": Device("orin")}, script={0.0: order("a", Admin.RETIRED)})
+    assert {record.device_id for record in world.trials()} == {"b"}
+
+
+def test_a_fleet_whose_devices_are_all_out_ends_with_what_is_wrong() -> None:
+    devices = {"a": Device("orin", outages=((0.0, 1e9),)), "b": Device("orin")}
+    world = played(devices, script={0.0: order("b", Admin.RETIRED)}, patience_secs=60.0)
+    assert isinstance(world.error, DevicesLostError)
+    assert "no device of class orin has answered for 6" in str(world.error)
+    assert "a is joining, b is retired" in str(world.error)
+    assert world.state.handle(ev.Tick(), world.now) == []
+
+
+def test_a_time_budget_outlasts_a_fleet_that_is_gone() -> None:
+    devices = {"a": Device("orin", outages=((3.0, 1e9),))}
+    world = played(devices, limits=Limits(time_budget_secs=600.0), supply=5000)
+    assert 600.0 * 0.95 <= world.now <= 640.0
+    assert 0 < len(world.trials()) < 60
+
+
+def test_a_device_joins_later() -> None:
+    late = Device("orin", outages=((0.0, 20.0),))
+    world = played({"late": late, "b": Device("orin", secs=0.3)}, supply=300)
+    assert any(record.device_id == "late" for record in world.trials())
+    assert world.kinds("late")[0] == "joined"  # not lost: it had never been there
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended() -> None:
+    first = played({"a": Device("orin")}, limits=Limits(trials=25))
+    assert len(first.trials()) == 25
+    states = {"a": first.state.fleet["a"]}
+    second = played({"a": Device("orin")}, stored=tuple(first.records), device_states=states, run_id="again")
+    assert Counter(record.run_id for record in second.trials()) == {"run": 25, "again": 35}
+    epoch = first.state.fleet["a"].lease.epoch
+    assert min(e.state.lease.epoch for e in second.events if e.kind == "leased") == epoch + 1
+    assert second.state.progress(second.now).new_trials == 35
+
+
+def test_a_limit_that_is_used_up_ends_the_run_at_once() -> None:
+    first = played({"a": Device("orin")}, limits=Limits(trials=25), rule=StopRule(race_factor=math.inf))
+    second = played(
+        {"a": Device("orin")},
+        stored=tuple(first.records),
+        run_id="again",
+        limits=Limits(trials=25),
+        rule=StopRule(race_factor=math.inf),
+    )
+    assert len(second.trials()) == 25
+    assert second.now < 1.0
+
+
+@pytest.mark.parametrize("trials", [1, 7, 8, 50, 61])
+def test_the_limit_of_trials_is_kept_exactly(trials: int) -> None:
+    world = played({"a": Device("orin"), "b": Device("server")}, limits=Limits(trials=trials))
+    assert len(world.trials()) == trials
+
+
+def test_every_task_gets_its_trials_and_no_more() -> None:
+    tasks = (task_of("orin", "a"), task_of("orin", "b", weight=3), task_of("orin", "c"))
+    world = played({"d": Device("orin")}, tasks=tasks, limits=Limits(task_trials=13))
+    assert Counter(record.task_id for record in world.trials()) == {task.id: 13 for task in tasks}
+    assert world.state.progress(world.now).trial_limit == 39
+
+
+def test_the_time_budget_ends_the_run_with_time_for_its_shoot_outs() -> None:
+    world = played({"a": Device("orin")}, limits=Limits(time_budget_secs=60.0), supply=100_000)
+    assert 57.0 <= world.now < 75.0
+    leased = [e.unix_secs for e in world.events if e.kind == "leased"]
+    assert max(leased) < 60.0
+
+
+def test_stop_stores_what_is_being_measured_and_begins_nothing_new() -> None:
+    world = played({"a": Device("orin")}, supply=100_000, script={10.0: ev.StopRequested()})
+    assert 10.0 <= world.now < 12.0
+    assert world.met == []
+    assert max(e.unix_secs for e in world.events if e.kind == "leased") < 10.0
+    assert {record.uid for record in world.records} == {f"run-{each.candidate.id}-0" for each in world.records}
+
+
+def test_what_does_not_build_is_recorded_as_such() -> None:
+    world = played({"a": Device("orin")}, build_fails=frozenset({0, 7, 59}))
+    assert outcomes(world) == {Outcome.OK: 57, Outcome.BUILD_ERROR: 3}
+
+
+def test_a_task_whose_oracle_does_not_build_is_finished_and_the_others_go_on() -> None:
+    tasks = (task_of("orin", "bad"), task_of("orin", "good"))
+    world = World({"a": Device("orin")}, tasks=tasks, oracle_fails=frozenset({"bad"})).play()
+    assert world.finished
+    assert {record.task_id for record in world.trials()} == {tasks[1].id}
+    [bad, _] = world.state.progress(world.now).tasks
+    assert bad.finish_reason == "the unscheduled program does not build: it does not build"
+
+
+def test_a_builder_that_is_lost_is_no_fault_of_the_candidate_unless_it_happens_again() -> None:
+    world = played({"a": Device("orin")}, builders_lost=0.2, supply=200, seed=3)
+    blamed = outcomes(world)[Outcome.BUILD_ERROR]
+    assert 0 < blamed < 30  # a share of 0.2 * 0.2
+    assert outcomes(world)[Outcome.OK] == 200 - blamed
+
+
+def test_a_searcher_that_does_not_answer_is_asked_again() -> None:
+    world = played({"a": Device("orin")}, proposals_lost=0.3)
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert any("searcher of matmul" in line for line in world.lines)
+
+
+# The final round ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_task_has_its_shoot_out_the_heaviest_first() -> None:
+    tasks = (task_of("orin", "light"), task_of("orin", "heavy", weight=5))
+    world = played({"a": Device("orin")}, tasks=tasks, supply=14)
+    assert [task for _, task in world.met] == [tasks[1].id, tasks[0].id]
+    revisions = [record for record in world.records if record.revision]
+    assert {record.revision for record in revisions} == {1}
+    assert {record.task_id for record in revisions} == {task.id for task in tasks}
+
+
+def test_all_devices_of_a_class_hold_shoot_outs() -> None:
+    tasks = tuple(task_of("orin", f"t{at}") for at in range(8))
+    world = played({"a": Device("orin"), "b": Device("orin")}, tasks=tasks, supply=14)
+    assert len(world.met) == 8
+    assert {device for device, _ in world.met} == {"a", "b"}
+
+
+def test_a_run_that_collects_holds_none() -> None:
+    world = played({"a": Device("orin")}, supply=14, rule=StopRule(race_factor=math.inf))
+    assert world.met == []
+
+
+def test_finalists_of_an_earlier_run_are_built_again_and_decided_only_once() -> None:
+    first = played({"a": Device("orin")}, supply=14, rule=StopRule(race_factor=math.inf))
+    second = played({"a": Device("orin")}, supply=14, stored=tuple(first.records), run_id="second")
+    assert len(second.met) == 1
+    assert second.state.progress(second.now).new_trials == 0
+    third = played({"a": Device("orin")}, supply=14, stored=tuple(second.records), run_id="third")
+    assert third.met == []
+
+
+def tied(**faults: object) -> World:
+    """What an earlier run left is to be decided: two tasks, on one device with faults."""
+    tasks = (task_of("orin", "second"), task_of("orin", "first", weight=2))
+    earlier = played({"a": Device("orin")}, tasks=tasks, supply=14, rule=StopRule(race_factor=math.inf))
+    script = faults.pop("script", {})
+    return played(
+        {"a": Device("orin", **faults)},  # type: ignore[arg-type]
+        tasks=tasks,
+        supply=14,
+        stored=tuple(earlier.records),
+        run_id="second",
+        script=script,
+    )
+
+
+def test_a_device_that_had_no_time_to_join_does_so_for_the_shoot_outs() -> None:
+    assert len(tied().met) == 2
+
+
+def test_a_process_that_hangs_in_a_shoot_out_is_restarted_and_the_next_task_has_its_own() -> None:
+    world = tied(hangs_at=(0.5,))
+    assert world.restarts["a"] == 1
+    assert [task for _, task in world.met] == [task_of("orin", "second").id]
+    assert world.now < 60.0
+
+
+def test_a_device_that_does_not_come_back_ends_the_round_and_not_the_run() -> None:
+    world = tied(outages=((0.0, 1e6),))
+    assert world.met == []
+    assert 30.0 <= world.now < 60.0
+
+
+def test_a_device_that_comes_back_serves_the_next_task() -> None:
+    world = tied(outages=((0.0, 10.0),))
+    assert len(world.met) == 2
+    assert world.now < 30.0
+
+
+def test_a_device_that_people_take_out_meanwhile_is_left_alone() -> None:
+    world = tied(script={0.0: order("a", Admin.MAINTENANCE)})
+    assert world.met == []
+    assert world.state.fleet["a"].word == "maintenance"
+    assert world.measured_under["a"] == []
+
+
+def test_a_finalist_that_does_not_build_any_more_is_left_out() -> None:
+    first = played({"a": Device("orin")}, supply=21, rule=StopRule(race_factor=math.inf))
+    second = World(
+        {"a": Device("orin")}, supply=21, stored=tuple(first.records), run_id="second", build_fails=frozenset({7})
+    ).play()
+    assert len(second.met) == 1
+    met = {record.candidate.decisions[0] for record in second.records if record.revision}
+    assert met == {0, 14}
+
+
+# Size --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_devices_of_three_classes_are_kept_busy() -> None:
+    classes = ("server", "orin", "nano")
+    devices = {f"{each}-{at}": Device(each, secs=1.0) for each in classes for at in range(334)}
+    tasks = tuple(task_of(each, name) for each in classes for name in ("a", "b", "c"))
+    world = World(devices, tasks=tasks, builders=300, supply=4000, build_secs=0.2, limits=Limits(trials=12_000))
+    world.play()
+    world.check_end()
+    assert world.state.phase is Phase.FINISHED
+    assert len(world.trials()) == 12_000
+    assert len({record.device_id for record in world.trials()}) == len(devices)
