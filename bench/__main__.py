@@ -114,7 +114,7 @@ _jobs_option = click.option("--jobs", type=click.IntRange(min=1), help="Processe
 @click.option("--calibration", type=click.IntRange(min=1), default=64, show_default=True, help="Records to learn from.")
 @click.option("--share", type=click.IntRange(min=1), default=8, show_default=True, help="One in so many is kept.")
 @click.option("--limit", type=click.IntRange(min=1), help="Use only the first candidates of each task.")
-@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures here, for bench.plots.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures here, for bench.search.plots.")
 @_jobs_option
 @_json_option
 def draft_command(
@@ -150,7 +150,7 @@ def draft_command(
 )
 @click.option("--effects/--no-effects", default=True, show_default=True, help="Each paper's effect on and off.")
 @click.option("--network-seeds", type=click.IntRange(min=0), default=5, show_default=True, help="Runs of all tasks.")
-@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures here, for bench.plots.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures here, for bench.search.plots.")
 @_jobs_option
 @_json_option
 def replay_command(

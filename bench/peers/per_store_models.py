@@ -20,7 +20,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from bench.common import die_with_parent
-from bench.cost_model_figures import Ranked, parts
+from bench.models.ranking import Ranked, parts
 from bench.measured import Rows, first, read
 from bench.peers.per_store import Features, _Known, all_features, extract, ranking
 from devices.sketches.spaces import parse_module

@@ -1,6 +1,6 @@
 """Seconds that PyTorch's kernels take on the GPU for one network, timed by the device's events.
 
-``python -m bench.peers.torch_gpu --model bench/models.py:conv2d_nhwc`` prints one line of JSON: ``best_secs`` is the
+``python -m bench.peers.torch_gpu --model bench/networks/workloads.py:conv2d_nhwc`` prints one line of JSON: ``best_secs`` is the
 median of single runs, None with a ``reason`` where this PyTorch has no CUDA.
 """
 

@@ -11,10 +11,10 @@ import pytest
 
 from bench import search_time
 from bench.common import BenchError, BenchResult, Conversation, bench_env, interleave, last_json, run_json, spread
-from bench.gpu import skipped
-from bench.network_latency import latency_result
+from bench.devices.gpu import skipped
+from bench.networks.network_latency import latency_result
 from bench.tables import replace_table, write_tables
-from bench.trial_rate import workload_figures
+from bench.networks.trial_rate import workload_figures
 
 
 def _gone(pid: int, deadline_secs: float = 10.0) -> bool:

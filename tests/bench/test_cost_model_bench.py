@@ -11,8 +11,8 @@ import pytest
 
 from bench import cost_model_once
 from bench.common import BenchError
-from bench.cost_model import _figures, run
-from bench.cost_model_figures import Ranked, correlation, parts, top_k
+from bench.models.cost_model import _figures, run
+from bench.models.ranking import Ranked, correlation, parts, top_k
 from bench.measured import DATA, dataset_path, first, held_out_path, read
 from bench.tables import cost_model as table
 from fleet_tune.records.dataset import save

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.common import BenchResult, spread
-from bench.faulty_proxy import FaultyProxy
+from bench.devices.faulty_proxy import FaultyProxy
 from bench.tables import write_tables
 
 

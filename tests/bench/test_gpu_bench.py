@@ -12,7 +12,7 @@ import pytest
 
 from bench import gpu, tables
 from bench.common import ROOT, BenchError
-from bench.gpu import compare, fleet_file, skipped
+from bench.devices.gpu import compare, fleet_file, skipped
 from fleet_tune.config.fleet_file import load_fleet
 
 GPU = {"name": "a GPU", "target": {"kind": "cuda", "arch": "sm_90"}}
@@ -28,7 +28,7 @@ def figures(
 
 def test_it_says_so_and_skips_where_there_is_no_gpu() -> None:
     tvm_says = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_probe"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "bench.devices.gpu_probe"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     if not json.loads(tvm_says.stdout.splitlines()[-1])["reason"]:
         pytest.skip("this machine has a GPU")

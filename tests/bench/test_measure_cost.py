@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.common import BenchError
-from bench.measure_cost import compare, task_figures
-from bench.measure_cost_once import choose_rows, to_judge
+from bench.devices.measure_cost import compare, task_figures
+from bench.devices.measure_cost_process import choose_rows, to_judge
 from bench.tables import measure_cost
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bench.common import BenchError
-from bench.draft import best_1, random_best_1, speed_figures
-from bench.draft_once import SCORERS, points, quality, speed
+from bench.search.draft import best_1, random_best_1, speed_figures
+from bench.search.draft_process import SCORERS, points, quality, speed
 from bench.measured import best_of_share, labels, observations, pick, split
-from bench.replay import all_methods, effect_variants, figures, is_deep, network_variants
-from bench.replay_runs import (
+from bench.search.replay import all_methods, effect_variants, figures, is_deep, network_variants
+from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
     TOLERANCE,
@@ -27,8 +27,8 @@ from bench.replay_runs import (
     run_task,
     with_effect,
 )
-from bench.search_once import propose_once
-from bench.search_time import pair_figures
+from bench.search.search_process import propose_once
+from bench.search.search_time import pair_figures
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Outcome, Task, Workload
 from fleet_tune.records.dataset import OUTCOMES, Dataset, TaskData
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from bench.common import BenchError, BenchResult, bench_env, die_with_parent, run_json
-from bench.cost_model_figures import top_k
-from bench.cost_model_once import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
+from bench.models.ranking import top_k
+from bench.models.contenders import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
 from bench.measured import labels as task_labels
 from bench.measured import read
 

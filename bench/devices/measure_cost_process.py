@@ -1,6 +1,6 @@
-"""Measures the candidates of one task in three ways, in turn on each candidate: see :mod:`bench.measure_cost`.
+"""Measures the candidates of one task in three ways, in turn on each candidate: see :mod:`bench.devices.measure_cost`.
 
-``python -m bench.measure_cost_once DATASET FOLDER TASK --candidates N --build`` compiles them into the folder; without
+``python -m bench.devices.measure_cost_process DATASET FOLDER TASK --candidates N --build`` compiles them into the folder; without
 ``--build`` it measures them behind a device server of its own, as a tuning does, and prints one JSON object.
 """
 

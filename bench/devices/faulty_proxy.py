@@ -1,4 +1,4 @@
-"""A TCP forwarder whose network can be cut, as a process: ``python -m bench.faulty_proxy PORT``.
+"""A TCP forwarder whose network can be cut, as a process: ``python -m bench.devices.faulty_proxy PORT``.
 
 It listens on a free port of loopback, prints it, and forwards every connection to ``PORT``. Each line on its standard
 input is an order, answered by ``ok``:
@@ -93,7 +93,7 @@ class FaultyProxy:
 
     def __init__(self, target_port: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.faulty_proxy", str(target_port)],
+            [sys.executable, "-m", "bench.devices.faulty_proxy", str(target_port)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

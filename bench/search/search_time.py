@@ -35,7 +35,7 @@ def run(dataset: Path, tasks: Sequence[str], records: Sequence[int], rounds: int
     mine: dict[tuple[int, int], list[Sample]] = {(at, count): [] for at in chosen for count in records}
     peers: dict[tuple[int, int], list[Sample]] = {key: [] for key in mine}
     with (
-        Conversation(["-m", "bench.search_once", *common, "--method", method], env=bench_env(1)) as us,
+        Conversation(["-m", "bench.search.search_process", *common, "--method", method], env=bench_env(1)) as us,
         Conversation(["-m", "bench.peers.evolutionary", *common], env=bench_env(1)) as them,
     ):
         for turn in range(-1, rounds):

@@ -1,6 +1,6 @@
 """Our device, reached through a tracker: one measurement for each line on the standard input.
 
-Run in a process of its own: ``python -m bench.rpc_overhead_once TRACKER_PORT KEY``. A line ``check`` has the output
+Run in a process of its own: ``python -m bench.devices.rpc_overhead_process TRACKER_PORT KEY``. A line ``check`` has the output
 compared with the oracle's too, as that of a new incumbent is.
 """
 

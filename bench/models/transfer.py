@@ -21,7 +21,7 @@ import numpy as np
 
 from bench.common import BenchError, BenchResult, bench_env, die_with_parent
 from bench.measured import DATA, labels, read
-from bench.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
+from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
 from policies.cost_models.knowledge import general_prior, own_prior

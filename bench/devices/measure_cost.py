@@ -39,7 +39,7 @@ def run(
     started = time.monotonic()
     figures: dict[str, Any] = {}
     for name in chosen:
-        part = ["-m", "bench.measure_cost_once", str(dataset), str(folder), name, "--candidates", str(candidates)]
+        part = ["-m", "bench.devices.measure_cost_process", str(dataset), str(folder), name, "--candidates", str(candidates)]
         stored = folder / f"{name}-{candidates}.json"
         if not (folder / f"{name}-{candidates}" / "built").is_file():
             run_json([*part, "--build"], env=bench_env(cores()), timeout_secs=1800)
@@ -57,7 +57,7 @@ def run(
 
 
 def compare(figures: Mapping[str, Mapping[str, Any]]) -> BenchResult:
-    """The result from what :mod:`bench.measure_cost_once` measured of each task."""
+    """The result from what :mod:`bench.devices.measure_cost_process` measured of each task."""
     tasks = {name: task_figures(measured) for name, measured in figures.items()}
     count = sum(task["candidates"] for task in tasks.values())
     secs = {side: sum(task["device_secs"][side] for task in tasks.values()) / count for side in SIDES}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bench.common import BenchResult, bench_env, die_with_parent
 from bench.measured import read
-from bench.transfer import OTHER_CLASS
+from bench.models.transfer import OTHER_CLASS
 from fleet_tune.records.dataset import TaskData
 from policies.analysis.quantities import Floats
 from policies.cost_models.knowledge import general_examples

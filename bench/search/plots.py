@@ -1,6 +1,6 @@
 """Draws the plots of docs/search.md from the figures that ``bench replay --out`` and ``bench draft --out`` wrote.
 
-``python -m bench.plots --replay bench/results/replay.json --draft bench/results/draft.json``; needs matplotlib
+``python -m bench.search.plots --replay bench/results/replay.json --draft bench/results/draft.json``; needs matplotlib
 (``pip install .[bench]``). The same figures give the same SVG files, byte for byte.
 """
 
@@ -118,4 +118,4 @@ if __name__ == "__main__":
     try:
         main()
     except BenchError as error:
-        raise SystemExit(f"bench.plots: {error}") from error
+        raise SystemExit(f"bench.search.plots: {error}") from error

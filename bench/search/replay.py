@@ -1,7 +1,7 @@
 """Measured trials that each method needs until it has found a candidate within 5% of a dataset's best.
 
 Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its preset
-(:mod:`bench.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
+(:mod:`bench.search.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
 geometric mean over the tasks; each effect of the papers switched on and off in ``fleet`` and in ``bansor``; and all
 tasks together as one network, with each rule that gives trials to tasks.
 """
@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.common import BenchResult, bench_env, die_with_parent
 from bench.measured import labels, pick, read
-from bench.replay_runs import (
+from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
     TASK_POLICIES,
@@ -78,7 +78,7 @@ def run(
     """The tables of :func:`figures`. ``tasks``: parts of names, none for all; ``deep_seeds``: at most so many seeds of
     a method that trains a neural network, None for all; ``network_seeds``: runs of all tasks together, 0 for none;
     ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures there, for
-    ``bench.plots``."""
+    ``bench.search.plots``."""
     measured = read(dataset)
     names = labels(measured)
     chosen_tasks = pick(names, tasks)

@@ -25,7 +25,7 @@ _PROBE_SECS = 300.0
 
 def run(workloads: Sequence[str], trials: int) -> BenchResult:
     """On each workload: MetaSchedule for ``trials`` trials, ours for as long as it took, PyTorch's kernels."""
-    gpu = run_json(["-m", "bench.gpu_probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
+    gpu = run_json(["-m", "bench.devices.gpu_probe"], env=bench_env(cores()), timeout_secs=_PROBE_SECS)
     if gpu["reason"]:
         return skipped(gpu["reason"])
     figures = {}
@@ -36,7 +36,7 @@ def run(workloads: Sequence[str], trials: int) -> BenchResult:
             "ours": _ours(workload, budget_secs, gpu["target"]),
             "metaschedule": peer,
             "pytorch": run_json(
-                ["-m", "bench.peers.torch_gpu", "--model", f"bench/models.py:{workload}"],
+                ["-m", "bench.peers.torch_gpu", "--model", f"bench/networks/workloads.py:{workload}"],
                 env=bench_env(cores()),
                 timeout_secs=_PROBE_SECS,
             ),
@@ -89,9 +89,9 @@ def _ours(workload: str, budget_secs: float, target: Mapping[str, Any]) -> dict[
     with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
         fleet = Path(folder) / "fleet.toml"
         fleet.write_text(fleet_file(target))
-        what = [f"bench/models.py:{workload}", str(Path(folder) / "out"), "--budget-secs", str(budget_secs)]
+        what = [f"bench/networks/workloads.py:{workload}", str(Path(folder) / "out"), "--budget-secs", str(budget_secs)]
         found = run_json(
-            ["-m", "bench.tune_once", *what, "--fleet", str(fleet)],
+            ["-m", "bench.networks.tune_process", *what, "--fleet", str(fleet)],
             env=bench_env(cores()),
             timeout_secs=budget_secs + 600,
         )

@@ -1,6 +1,6 @@
 """Our cost models on the candidates of a dataset: one task in-domain, or all tasks of another dataset.
 
-Each function is one piece of work for a process of :mod:`bench.cost_model`: it returns plain values.
+Each function is one piece of work for a process of :mod:`bench.models.cost_model`: it returns plain values.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.cost_model_figures import Floats, Ranked, parts
-from bench.draft_once import Scorer, predictor, train
+from bench.models.ranking import Floats, Ranked, parts
+from bench.search.draft_process import Scorer, predictor, train
 from bench.measured import Rows, first, read
 from fleet_tune.records.dataset import Dataset, TaskData
 from policies.cost_models.protocol import CostModel, targets

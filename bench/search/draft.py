@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from bench.common import BenchError, BenchResult, bench_env, run_json, spread
-from bench.draft_once import SCORED, SCORERS
+from bench.search.draft_process import SCORED, SCORERS
 from bench.measured import labels, read, split
 from fleet_tune.records.dataset import Dataset
 
@@ -42,7 +42,7 @@ def run(
     setting = ["--dataset", str(dataset), "--seeds", str(seeds)]
     setting += ["--calibration", str(calibration), "--share", str(share), "--limit", str(most)]
     cpu = str(max(os.sched_getaffinity(0)))
-    mine = run_json(["-m", "bench.draft_once", *setting, "--cpu", cpu], env=bench_env(1), timeout_secs=_TIMEOUT_SECS)
+    mine = run_json(["-m", "bench.search.draft_process", *setting, "--cpu", cpu], env=bench_env(1), timeout_secs=_TIMEOUT_SECS)
     theirs = run_json(
         ["-m", "bench.peers.per_store", *setting, "--jobs", str(jobs)], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
     )

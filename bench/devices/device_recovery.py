@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import ROOT, BenchError, BenchResult, bench_env, cores, end_group, spread
-from bench.faulty_proxy import FaultyProxy
+from bench.devices.faulty_proxy import FaultyProxy
 from devices.host.child import without_torch
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig
@@ -160,7 +160,7 @@ def run(rounds: int, faults: Sequence[str] = ()) -> BenchResult:
     """``ours``: the slowest fault's median. No peer: TVM's server ends for good when a candidate crashes."""
     without_torch()
     os.environ.setdefault("TVM_NUM_THREADS", str(cores()))
-    from bench.fault_kernels import artifact
+    from bench.devices.fault_kernels import artifact
 
     artifacts = {what: artifact(what) for what in ("ok", "slow", *_CANDIDATES)}
     oracle = artifact("ok", oracle=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from bench.common import ROOT, BenchError, BenchResult, Conversation, bench_env, cores, end_group, interleave, spread
-from bench.device_recovery import free_port, tracker
+from bench.devices.device_recovery import free_port, tracker
 
 _OURS, _PEER = "ours", "peer"
 _DEADLINE_SECS = 60.0
@@ -70,7 +70,7 @@ def run(rounds: int) -> BenchResult:
         )
         _wait_for_servers(port)
         environment = bench_env(cores())
-        ours = stack.enter_context(Conversation(["-m", "bench.rpc_overhead_once", str(port), _OURS], env=environment))
+        ours = stack.enter_context(Conversation(["-m", "bench.devices.rpc_overhead_process", str(port), _OURS], env=environment))
         peer = stack.enter_context(Conversation(["-m", "bench.peers.rpc_runner", str(port), _PEER], env=environment))
         sides = {
             "ours": (ours, ""),

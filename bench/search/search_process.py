@@ -1,6 +1,6 @@
 """Our search, in a process of its own on one core, and the time of each batch it proposes.
 
-``python -m bench.search_once --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers each line
+``python -m bench.search.search_process --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers each line
 ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates of the
 whole space, after that many records of the dataset, with a model trained on them.
 """
