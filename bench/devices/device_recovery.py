@@ -12,17 +12,24 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.common import ROOT, BenchError, BenchResult, bench_env, cores, end_group, spread
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
 from bench.devices.faulty_proxy import FaultyProxy
+from bench.devices.tracker import free_port, tracker
+from bench.machine import bench_env, cores
+from bench.processes import ROOT, end_group
+from bench.result import BenchError, BenchResult, spread
+from bench.tables import markdown, median_and_range
 from devices.host.child import without_torch
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig
@@ -81,51 +88,10 @@ class _Serving:
         end_group(self.process)
 
 
-@contextlib.contextmanager
-def tracker(port: int) -> Iterator[Callable[[], None]]:
-    """TVM's tracker on ``port``; the function that is given kills it and starts it again."""
-
-    def start() -> subprocess.Popen[str]:
-        # Ends with the end of its standard input: it is started by threads too, which end before this process does.
-        code = (
-            "import os, sys\n"
-            "from tvm.rpc.tracker import PopenTrackerServerState\n"
-            f"print(PopenTrackerServerState('127.0.0.1', {port}, {port + 1}, silent=True).port, flush=True)\n"
-            "sys.stdin.read()\n"
-            "os._exit(0)"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != str(port):
-            raise BenchError("TVM's tracker did not start")
-        return process
-
-    running = [start()]
-
-    def restart() -> None:
-        running[0].kill()
-        running[0].wait()
-        running[0] = start()
-
-    try:
-        yield restart
-    finally:
-        running[0].kill()
-        running[0].wait()
-
-
 def _children(pid: int) -> list[int]:
     # Linux lists them by the thread that started them.
     texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     return [int(word) for text in texts for word in text.split()]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class _Client:
@@ -244,3 +210,24 @@ def _once(client: _Client, name: str, inject: Callable[[], Any] | None) -> tuple
     outcome = client.measure("slow" if name in _SESSION_KILLED else "hang", StopRule())
     timer.join()
     return str(outcome), client.until_good(times[0])
+
+
+def table(result: Mapping[str, Any]) -> str:
+    rows = [
+        (fault, f"`{figures['outcome']}`", median_and_range(figures["secs"], digits=1), f"{figures['asked_secs']:g}")
+        for fault, figures in result["details"]["faults"].items()
+    ]
+    return markdown(("fault", "the candidate's outcome", "s to the next good measurement", "asked"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="device-recovery",
+    help="Seconds from each fault to the end of the next good measurement.",
+    options=(
+        click.Option(["--fault", "faults"], multiple=True, help="Name of a fault; else all."),
+        options.count("--rounds", 3),
+    ),
+    short=("--rounds", "1"),
+    run=run,
+    table=table,
+)

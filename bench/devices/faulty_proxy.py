@@ -19,7 +19,7 @@ import subprocess
 import sys
 from types import TracebackType
 
-from bench.common import ROOT, die_with_parent
+from bench.processes import ROOT, die_with_parent
 
 _ORDERS = ("hole", "down", "reset", "up")
 # Closing a socket with this option set sends a reset.

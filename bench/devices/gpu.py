@@ -16,10 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.common import BenchError, BenchResult, bench_env, cores, run_json
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.processes import run_json
+from bench.result import BenchError, BenchResult
+from bench.tables import markdown
 
-# Our model and MetaSchedule's workload of the same name compute the same.
-WORKLOADS = ("matmul_relu", "conv2d_nhwc")
 _PROBE_SECS = 300.0
 
 
@@ -103,3 +106,24 @@ def fleet_file(target: Mapping[str, Any]) -> str:
     """This machine's GPU as the only device; ``target``: plain attributes of a CUDA target."""
     attributes = ", ".join(f"{key} = {json.dumps(value)}" for key, value in target.items())
     return f'[[device]]\nname = "gpu"\ntarget = {{ {attributes} }}\n'
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    if result["ours"] is None:
+        return f"Skipped: {details['reason']}."
+    rows = []
+    for name, sides in details["workloads"].items():
+        secs = [sides[side].get("best_secs") for side in ("ours", "metaschedule", "pytorch")]
+        rows.append((f"`{name}`", *("-" if each is None else f"{each * 1e3:.4f}" for each in secs)))
+    return markdown((f"ms on {details['gpu']['name']}", "ours", "MetaSchedule", "PyTorch"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="gpu",
+    help="Run time of the kernels that are found on this machine's GPU, against MetaSchedule and PyTorch.",
+    options=(options.workloads(), options.count("--trials", 256, "MetaSchedule's trials.")),
+    short=("--trials", "64"),
+    run=run,
+    table=table,
+)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from bench.common import die_with_parent
+from bench.processes import die_with_parent
 
 
 def probe() -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Measures the candidates of one task in three ways, in turn on each candidate: see :mod:`bench.devices.measure_cost`.
 
-``python -m bench.devices.measure_cost_process DATASET FOLDER TASK --candidates N --build`` compiles them into the folder; without
-``--build`` it measures them behind a device server of its own, as a tuning does, and prints one JSON object.
+``python -m bench.devices.measure_cost_process DATASET FOLDER TASK --candidates N --build`` compiles them into the
+folder; without ``--build`` it measures them behind a device server of its own, as a tuning does, and prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import click
 import numpy as np
 
 from actors.device import STOP_DECISION
-from bench.common import BenchError, cores, die_with_parent
+from bench.machine import cores
 from bench.measured import labels, pick, read
+from bench.processes import die_with_parent
+from bench.result import BenchError
 from devices.builds.builder import BuildWorker
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench

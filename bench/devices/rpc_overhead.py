@@ -11,11 +11,17 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
-from bench.common import ROOT, BenchError, BenchResult, Conversation, bench_env, cores, end_group, interleave, spread
-from bench.devices.device_recovery import free_port, tracker
+from bench import options
+from bench.benchmark import Benchmark
+from bench.devices.tracker import free_port, tracker
+from bench.machine import bench_env, cores
+from bench.processes import ROOT, Conversation, end_group
+from bench.result import BenchError, BenchResult, interleave, spread
+from bench.tables import markdown, median_and_range
 
 _OURS, _PEER = "ours", "peer"
 _DEADLINE_SECS = 60.0
@@ -70,7 +76,9 @@ def run(rounds: int) -> BenchResult:
         )
         _wait_for_servers(port)
         environment = bench_env(cores())
-        ours = stack.enter_context(Conversation(["-m", "bench.devices.rpc_overhead_process", str(port), _OURS], env=environment))
+        ours = stack.enter_context(
+            Conversation(["-m", "bench.devices.rpc_overhead_process", str(port), _OURS], env=environment)
+        )
         peer = stack.enter_context(Conversation(["-m", "bench.peers.rpc_runner", str(port), _PEER], env=environment))
         sides = {
             "ours": (ours, ""),
@@ -101,3 +109,32 @@ def run(rounds: int) -> BenchResult:
         unit="s",
         details={"sides": figures, "rounds": rounds, "threads": cores()},
     )
+
+
+def table(result: Mapping[str, Any]) -> str:
+    names = {
+        "ours": "fleet-tune",
+        "ours, checked": "fleet-tune, with the check of a new best",
+        "peer": "MetaSchedule's RPCRunner",
+        "peer, linked": "RPCRunner, given a linked library",
+    }
+    rows = [
+        (
+            names[side],
+            median_and_range(figures["overhead_secs"], scale=1e3, digits=1),
+            median_and_range(figures["wall_secs"], scale=1e3, digits=1),
+        )
+        for side, figures in result["details"]["sides"].items()
+    ]
+    table = markdown(("ms a measurement", "beyond the evaluator", "in all"), rows)
+    return f"{table}\n\nRatio: {result['ratio']:.0f}."
+
+
+BENCHMARK = Benchmark(
+    name="rpc-overhead",
+    help="Seconds per measurement beyond the kernel's own run time, ours and RPCRunner's.",
+    options=(options.count("--rounds", 40),),
+    short=("--rounds", "10"),
+    run=run,
+    table=table,
+)

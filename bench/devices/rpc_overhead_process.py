@@ -1,7 +1,7 @@
 """Our device, reached through a tracker: one measurement for each line on the standard input.
 
-Run in a process of its own: ``python -m bench.devices.rpc_overhead_process TRACKER_PORT KEY``. A line ``check`` has the output
-compared with the oracle's too, as that of a new incumbent is.
+Run in a process of its own: ``python -m bench.devices.rpc_overhead_process TRACKER_PORT KEY``. A line ``check``
+has the output compared with the oracle's too, as that of a new incumbent is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 
 import tvm
 
-from bench.common import BenchError, cores, die_with_parent
+from bench.machine import cores
 from bench.peers.metaschedule import matmul_relu
 from bench.peers.rpc_runner import SIZE
+from bench.processes import die_with_parent
+from bench.result import BenchError
 from devices.builds.linking import link
 from devices.client.rpc_device import RpcDevice
 from devices.protocol import Artifact, MeasureRequest, TensorSpec

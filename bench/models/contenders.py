@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.measured import Rows, first, read
 from bench.models.ranking import Floats, Ranked, parts
 from bench.search.draft_process import Scorer, predictor, train
-from bench.measured import Rows, first, read
 from fleet_tune.records.dataset import Dataset, TaskData
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.registry import MODEL_NAMES, ModelName, make_model, transfers

@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
-from bench.common import BenchError, BenchResult, bench_env, die_with_parent, run_json
-from bench.models.ranking import top_k
-from bench.models.contenders import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
+from bench.measured import held_out_path, read
 from bench.measured import labels as task_labels
-from bench.measured import read
+from bench.models.contenders import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
+from bench.models.ranking import top_k
+from bench.processes import die_with_parent, run_json
+from bench.result import BenchError, BenchResult
+from bench.tables import markdown
 
 COUNTS = (16, 64, 256, 0)
 """Records of each task to learn from; 0: all."""
@@ -185,3 +191,51 @@ def _figures(ranked: list[list[list[float]]], weights: Sequence[float], train_se
         "correlation": float(table[:, :, 3].mean()),
         "train_secs": float(np.median(train_secs)),
     }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    parts = []
+    for key, title in (("in_domain", "in-domain"), ("across", "across tasks")):
+        counts = list(next(iter(details[key].values())))
+        shown = [f"{count} records" if count != "0" else "all records" for count in counts]
+        header = (f"{title}: Top-1 / Top-5 / correlation", *shown, "training, ms", "512 predicted, ms")
+        rows = [
+            (
+                f"`{model}`",
+                *(_ranking(figures[count]) for count in counts),
+                " / ".join(f"{figures[count]['train_secs'] * 1e3:.0f}" for count in counts),
+                f"{details['prediction_secs'][model] * 1e3:.0f}",
+            )
+            for model, figures in details[key].items()
+        ]
+        parts.append(markdown(header, rows))
+    return "\n\n".join(parts)
+
+
+def _ranking(figures: Mapping[str, float]) -> str:
+    return f"{figures['top_1']:.3f} / {figures['top_5']:.3f} / {figures['correlation']:.2f}"
+
+
+BENCHMARK = Benchmark(
+    name="cost-model",
+    help="Top-1 and Top-5 of every cost model, in-domain and across tasks, beside MetaSchedule's.",
+    options=(
+        options.dataset(),
+        click.Option(
+            ["--held-out"],
+            type=click.Path(path_type=Path),
+            callback=lambda _context, _option, path: held_out_path(path),
+            help="Dataset of other tasks; else the one in bench/data/held-out.",
+        ),
+        click.Option(["--model", "models"], multiple=True, help="A model of the comparison; else all."),
+        options.count("--seeds", 3),
+        options.limit(40),
+        click.Option(["--peer/--no-peer"], default=True, show_default=True, help="MetaSchedule's model too."),
+        options.figures("Also write the figures here."),
+        options.jobs(),
+    ),
+    short=("--seeds", "1", "--limit", "160"),
+    run=run,
+    table=table,
+)

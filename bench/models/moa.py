@@ -10,17 +10,22 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.common import BenchResult, bench_env, die_with_parent
-from bench.measured import read
-from bench.models.transfer import OTHER_CLASS
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
+from bench.measured import OTHER_CLASS, read
+from bench.processes import die_with_parent
+from bench.result import BenchResult
+from bench.tables import markdown, median_and_range
 from fleet_tune.records.dataset import TaskData
 from policies.analysis.quantities import Floats
 from policies.cost_models.knowledge import general_examples
@@ -109,11 +114,11 @@ def _one(arm: str, base: bytes, seed: int, share: int) -> dict[str, dict[str, fl
     return adapt(arm, base, _target, seed, share)
 
 
-def run(source: Path, target: Path, seeds: int, share: int, jobs: int) -> BenchResult:
+def run(dataset: Path, target: Path, seeds: int, share: int, jobs: int) -> BenchResult:
     """Medians over the seeds of every arm after each number of updates of :data:`SHOWN`, and of the model as it was."""
     os.environ.update(bench_env(1))
     began = time.perf_counter()
-    base = pretrained(source, 0)
+    base = pretrained(dataset, 0)
     trained_secs = time.perf_counter() - began
     tasks = [Target(data, base.views) for data in read(target) if data.ok.any()]
     before = quality(base, tasks, [np.arange(len(task.cost_secs)) for task in tasks])
@@ -133,7 +138,7 @@ def run(source: Path, target: Path, seeds: int, share: int, jobs: int) -> BenchR
         for arm in ARMS
     }
     details = {
-        "source": source.name,
+        "source": dataset.name,
         "target": target.name,
         "seeds": seeds,
         "records_an_update": share * len(tasks),
@@ -153,4 +158,38 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(values)), "min": min(values), "max": max(values)}
 
 
-DEFAULT_TARGET = OTHER_CLASS
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {"moa": "momentum adaptation", "fine-tune": "fine-tuning", "scratch": "from scratch"}
+    numbers = list(details["arms"]["moa"])
+    before = details["before"]
+    parts = []
+    for figure, shown in (("top_1", "Top-1"), ("top_5", "Top-5"), ("rank", "rank correlation")):
+        rows = [
+            (name, *(median_and_range(details["arms"][arm][number][figure], digits=3) for number in numbers))
+            for arm, name in names.items()
+        ]
+        records = [f"{int(number) * details['records_an_update']} records" for number in numbers]
+        parts.append(markdown((f"{shown}; pre-trained and never updated: {before[figure]:.3f}", *records), rows))
+    return "\n\n".join(parts)
+
+
+BENCHMARK = Benchmark(
+    name="moa",
+    help="Momentum adaptation to another device class, against fine-tuning and training from scratch.",
+    options=(
+        options.dataset(),
+        click.Option(
+            ["--target"],
+            type=click.Path(path_type=Path),
+            default=OTHER_CLASS,
+            help="Dataset of the other class; else bench/data's.",
+        ),
+        options.count("--seeds", 10),
+        options.count("--share", 4, "Records of a task an update."),
+        options.jobs(),
+    ),
+    short=("--seeds", "1"),
+    run=run,
+    table=table,
+)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.common import BenchError
 from bench.measured import Rows
+from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
 from policies.cost_models.protocol import targets
 

@@ -12,16 +12,22 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
-from bench.common import BenchError, BenchResult, bench_env, die_with_parent
-from bench.measured import DATA, labels, read
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
+from bench.measured import OTHER_CLASS, held_out_path, labels, read
+from bench.processes import die_with_parent
+from bench.result import BenchError, BenchResult
 from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
+from bench.tables import markdown
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
 from policies.cost_models.knowledge import general_prior, own_prior
@@ -30,8 +36,6 @@ from policies.cost_models.registry import load_model
 from policies.search.methods import Preset, preset
 from policies.search.search import TaskSearch
 
-OTHER_CLASS = DATA / "other-class" / "avx2-1.ftd"
-HELD_OUT = DATA / "held-out" / "znver5-2.ftd"
 METHODS = ("autotvm", "fleet")
 ASKED = 3.0
 
@@ -93,7 +97,7 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
         "workloads": (dataset, "from the other tasks"),
         "class": (dataset, "from the same tasks on avx2-1"),
         "class, back": (OTHER_CLASS, "avx2-1, from the same tasks on znver5-2"),
-        "pretrained": (HELD_OUT, "held-out tasks, from the model that comes with fleet-tune"),
+        "pretrained": (held_out_path(None), "held-out tasks, from the model that comes with fleet-tune"),
     }
     spawn = multiprocessing.get_context("spawn")
     details: dict[str, Any] = {"methods": list(methods), "seeds": seeds, "limit": limit, "asked": ASKED, "cases": {}}
@@ -133,3 +137,45 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
     details["elapsed_secs"] = time.perf_counter() - began
     first = details["cases"]["workloads"]["methods"][methods[0]]
     return BenchResult("transfer", first["with"], first["without"], first["ratio"], "trials", details)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    parts = []
+    for case in details["cases"].values():
+        methods = list(case["methods"])
+        tasks = list(case["methods"][methods[0]]["tasks"])
+        rows: list[tuple[str, ...]] = [
+            (
+                f"`{task}`",
+                *(
+                    f"{case['methods'][method]['tasks'][task][side]['median']:.0f}"
+                    for method in methods
+                    for side in ("without", "with")
+                ),
+            )
+            for task in tasks
+        ]
+        both = (f"{case['methods'][method][side]:.1f}" for method in methods for side in ("without", "with"))
+        rows.append(("overall, geometric mean", *both))
+        ratios = (cell for method in methods for cell in ("", f"{case['methods'][method]['ratio']:.1f} times fewer"))
+        rows.append(("", *ratios))
+        header = (case["what"], *(f"`{method}` {side}" for method in methods for side in ("without", "with")))
+        parts.append(markdown(header, rows))
+    return "\n\n".join(parts)
+
+
+BENCHMARK = Benchmark(
+    name="transfer",
+    help="Trials until within 5% of the best, with and without transfer from other workloads and another device class.",
+    options=(
+        options.dataset(),
+        click.Option(["--method", "methods"], multiple=True, default=list(METHODS), show_default=True),
+        options.count("--seeds", 5),
+        options.count("--limit", 256, "Trials of a run at most.", least=16),
+        options.jobs(),
+    ),
+    short=("--seeds", "1", "--limit", "64"),
+    run=run,
+    table=table,
+)

@@ -8,11 +8,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from bench.common import ROOT, BenchError, BenchResult, bench_env, cores, end_group, spread
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.processes import ROOT, end_group
+from bench.result import BenchError, BenchResult, spread
+from bench.tables import markdown, median_and_range
 
 _POLL_SECS = 0.02
 _LIMIT_SECS = 120.0
@@ -92,3 +99,28 @@ def run(models: Sequence[str], rounds: int) -> BenchResult:
         unit="s",
         details={"models": figures, "asked_secs": 30, "threads": cores()},
     )
+
+
+def table(result: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            f"`{model}`",
+            median_and_range(figures["first_record_secs"], digits=1),
+            median_and_range(figures["stop_secs"], digits=1),
+        )
+        for model, figures in result["details"]["models"].items()
+    ]
+    return markdown(("model", "s to the first record", "s from SIGTERM to the end"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="first-record",
+    help="Seconds from starting `fleet-tune tune` to its first record.",
+    options=(
+        click.Option(["--model", "models"], multiple=True, default=[options.RESNET18], show_default=True),
+        options.count("--rounds", 5),
+    ),
+    short=("--rounds", "3"),
+    run=run,
+    table=table,
+)

@@ -14,7 +14,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.common import BenchResult, Conversation, bench_env, cores, interleave, run_json, spread
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.processes import Conversation, run_json
+from bench.result import BenchResult, interleave, spread
+from bench.tables import markdown, median_and_range
 
 PEERS = ("eager", "compile", "ort")
 
@@ -58,8 +65,18 @@ def run(model: str, budget_secs: float, rounds: int, block_secs: float, out: Pat
     with ExitStack() as stack:
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-bench-")))
+        out = out.absolute()  # children start in the repository
         tuning = run_json(
-            ["-m", "bench.networks.tune_process", model, str(out), "--budget-secs", str(budget_secs), "--seed", str(seed)],
+            [
+                "-m",
+                "bench.networks.tune_process",
+                model,
+                str(out),
+                "--budget-secs",
+                str(budget_secs),
+                "--seed",
+                str(seed),
+            ],
             env=bench_env(cores()),
             timeout_secs=budget_secs + 900,
         )
@@ -86,3 +103,45 @@ def latency_result(
             "sides": dict(sides),
         },
     )
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {
+        "ours": f"fleet-tune, {details['budget_secs'] / 60:g} min",
+        "eager": "PyTorch eager",
+        "compile": "torch.compile, freezing",
+        "ort": "ONNX Runtime",
+    }
+    rows = [
+        (
+            names[side],
+            median_and_range(figures["secs"], scale=1e3),
+            "1" if side == "ours" else f"{details['ratios'][side]:.2f}",
+            f"{figures['relative_error']:.1e}",
+        )
+        for side, figures in details["sides"].items()
+    ]
+    header = (f"`{details['model']}`", "ms a run", "ours is faster by", "relative error against PyTorch")
+    return markdown(header, rows)
+
+
+BENCHMARK = Benchmark(
+    name="network-latency",
+    help="Latency of the tuned network against PyTorch eager, torch.compile with freezing, and ONNX Runtime.",
+    options=(
+        click.Option(["--model"], default=options.RESNET18, show_default=True, help="file.py:function"),
+        options.seconds("--budget", "budget_secs", 600.0, "Seconds of tuning."),
+        options.count("--rounds", 15, "Blocks of runs of each side."),
+        options.seconds("--block-secs", "block_secs", 1.0, "Length of a block."),
+        click.Option(
+            ["--out"],
+            type=click.Path(path_type=Path),
+            help="Keep the tuning here, or go on with the one that is here.",
+        ),
+        click.Option(["--seed"], type=int, default=0, show_default=True),
+    ),
+    short=("--model", options.RESNET18, "--budget", "300", "--rounds", "10"),
+    run=run,
+    table=table,
+)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.common import BenchError, BenchResult, bench_env, cores, run_json, spread
+import click
 
-# Our model and MetaSchedule's workload of the same name compute the same.
-WORKLOADS = ("matmul_relu", "conv2d_nhwc")
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.processes import run_json
+from bench.result import BenchError, BenchResult, spread
+from bench.tables import markdown, median_and_range
 
 
 def metaschedule(workload: str, trials: int, limit_secs: float) -> dict[str, Any]:
@@ -79,3 +83,37 @@ def workload_figures(mine: Sequence[dict[str, Any]], peers: Sequence[dict[str, A
         "our_runs": [{k: v for k, v in run.items() if k not in ("folder", "task_results")} for run in mine],
         "peer_runs": [{k: v for k, v in run.items() if k != "batches"} for run in peers],
     }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    rows = []
+    for name, figures in result["details"]["workloads"].items():
+        after = [run["valid_per_minute_after_first"] for run in figures["our_runs"]]
+        rows.append(
+            (
+                f"`{name}`",
+                median_and_range(figures["ours"], digits=0),
+                "-" if None in after else f"{sum(after) / len(after):.0f}",
+                median_and_range(figures["peer"], digits=0),
+                f"{figures['ratio']:.1f}",
+            )
+        )
+    header = ("valid trials a minute", "ours", "ours after the first record", "MetaSchedule", "ratio")
+    return markdown(header, rows)
+
+
+BENCHMARK = Benchmark(
+    name="trial-rate",
+    help="Valid measured trials a minute, ours and MetaSchedule's.",
+    options=(
+        options.workloads(),
+        options.count("--trials", 128, "MetaSchedule's trials."),
+        options.count("--rounds", 3),
+        click.Option(
+            ["--limit-secs"], type=float, default=math.inf, help="End MetaSchedule after the batch in progress."
+        ),
+    ),
+    short=("--trials", "64", "--rounds", "1"),
+    run=run,
+    table=table,
+)

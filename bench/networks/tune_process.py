@@ -1,7 +1,8 @@
 """Tunes one model through the public API and prints what the benchmarks need, as one line of JSON.
 
-``python -m bench.networks.tune_process MODEL OUT --budget-secs 60``. The clock starts before ``fleet_tune.tune`` is called: it
-includes the import of TVM, torch and Ray, the start of all actors and builders, and the import of the network.
+``python -m bench.networks.tune_process MODEL OUT --budget-secs 60``. The clock starts before ``fleet_tune.tune``
+is called: it includes the import of TVM, torch and Ray, the start of all actors and builders, and the import of the
+network.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 import click
 
-from bench.common import BenchError, die_with_parent
+from bench.processes import die_with_parent
+from bench.result import BenchError
 
 
 def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:

@@ -19,10 +19,10 @@ import numpy as np
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from bench.common import die_with_parent
-from bench.models.ranking import Ranked, parts
 from bench.measured import Rows, first, read
+from bench.models.ranking import Ranked, parts
 from bench.peers.per_store import Features, _Known, all_features, extract, ranking
+from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
 from fleet_tune.records.dataset import TaskData

@@ -17,13 +17,18 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from bench.common import BenchError, BenchResult, bench_env, run_json, spread
-from bench.search.draft_process import SCORED, SCORERS
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
 from bench.measured import labels, read, split
+from bench.processes import run_json
+from bench.result import BenchError, BenchResult, spread
+from bench.search.draft_process import SCORED, SCORERS
+from bench.tables import markdown
 from fleet_tune.records.dataset import Dataset
 
 OURS = "calibrated"
@@ -42,7 +47,9 @@ def run(
     setting = ["--dataset", str(dataset), "--seeds", str(seeds)]
     setting += ["--calibration", str(calibration), "--share", str(share), "--limit", str(most)]
     cpu = str(max(os.sched_getaffinity(0)))
-    mine = run_json(["-m", "bench.search.draft_process", *setting, "--cpu", cpu], env=bench_env(1), timeout_secs=_TIMEOUT_SECS)
+    mine = run_json(
+        ["-m", "bench.search.draft_process", *setting, "--cpu", cpu], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
+    )
     theirs = run_json(
         ["-m", "bench.peers.per_store", *setting, "--jobs", str(jobs)], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
     )
@@ -124,3 +131,53 @@ def speed_figures(by_task: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if not known:
         raise BenchError("no task of the dataset is described")
     return {name: len(known) / sum(1 / task[name] for task in known) for name in known[0]}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {
+        "analyzer": "analyzer alone",
+        "calibrated": "calibrated",
+        "with-model": "with boosted trees",
+        "metaschedule": "MetaSchedule's model",
+        "random": "random",
+    }
+    rows = [
+        (f"`{task}`", *(f"{figures[scorer]:.3f}" for scorer in names))
+        for task, figures in details["best_1_by_task"].items()
+    ]
+    rows.append(("all, by equation 3", *(f"{details['best_1'][scorer]:.3f}" for scorer in names)))
+    rows.append(("its worst seed", *(f"{details['best_1_spread'][scorer]['min']:.3f}" for scorer in names)))
+    header = (f"Best-1 at 1/{details['share']}, {details['calibration']} records", *names.values())
+    a_call = f"{details['candidates_a_call']:,} a call"
+    speeds = {
+        "analyzer": f"the analyzer, {a_call}",
+        "calibrated": f"calibrated, {a_call}",
+        "analyzer_population": "the analyzer, a generation a call",
+        "calibrated_population": "calibrated, a generation a call",
+    }
+    by_task = [(f"`{task}`", figures) for task, figures in details["speed_by_task"].items() if figures]
+    fast = [
+        (name, *(f"{figures[kind]:,.0f}" for kind in speeds))
+        for name, figures in [*by_task, ("as many of each", details["speed"])]
+    ]
+    head = ("candidates scored a second on one core", *speeds.values())
+    return markdown(header, rows) + "\n\n" + markdown(head, fast)
+
+
+BENCHMARK = Benchmark(
+    name="draft",
+    help="Candidates scored a second, and Best-1 of the drafted share against MetaSchedule's cost model and chance.",
+    options=(
+        options.dataset(),
+        options.count("--seeds", 100),
+        options.count("--calibration", 64, "Records to learn from."),
+        options.count("--share", 8, "One in so many is kept."),
+        options.limit(1),
+        options.figures("Also write the figures here, for bench.search.plots."),
+        options.jobs(),
+    ),
+    short=("--seeds", "10", "--limit", "300"),
+    run=run,
+    table=table,
+)

@@ -1,8 +1,8 @@
 """Our draft on the candidates of a dataset, in a process of its own on one core.
 
-``python -m bench.search.draft_process --dataset FILE --seeds 20 --cpu 0`` prints one JSON line: candidates that the draft scores
-a second, with the analyzer alone and with its calibration, and for every seed and task the run time of the best
-candidate in the eighth that each scorer ranks first.
+``python -m bench.search.draft_process --dataset FILE --seeds 20 --cpu 0`` prints one JSON line: candidates that
+the draft scores a second, with the analyzer alone and with its calibration, and for every seed and task the run time of
+the best candidate in the eighth that each scorer ranks first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.common import die_with_parent
 from bench.measured import Rows, best_of_share, read, split
+from bench.processes import die_with_parent
 from fleet_tune.records.dataset import TaskData
 from policies.cost_models.protocol import targets
 from policies.search.draft import scores

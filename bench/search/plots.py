@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from bench.common import ROOT, BenchError
+from bench.processes import ROOT
+from bench.result import BenchError
 
 IMAGES = ROOT / "docs" / "images"
 RESULTS = ROOT / "bench" / "results"

@@ -19,10 +19,15 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
-from bench.common import BenchResult, bench_env, die_with_parent
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
 from bench.measured import labels, pick, read
+from bench.processes import die_with_parent
+from bench.result import BenchResult
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -38,6 +43,7 @@ from bench.search.replay_runs import (
     run_task,
     with_effect,
 )
+from bench.tables import markdown
 from policies.cost_models.registry import is_network
 from policies.search.methods import PRESET_NAMES, Preset, preset
 
@@ -79,6 +85,7 @@ def run(
     a method that trains a neural network, None for all; ``network_seeds``: runs of all tasks together, 0 for none;
     ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures there, for
     ``bench.search.plots``."""
+    methods = all_methods(methods)
     measured = read(dataset)
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
@@ -213,3 +220,79 @@ def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
 def is_deep(chosen: Preset) -> bool:
     """Whether the method trains a neural network, so that a run of hundreds of trials takes minutes."""
     return chosen.model is not None and is_network(chosen.model)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    ranked = sorted(details["methods"], key=lambda method: details["overall"][method])
+    rows = [
+        (f"`{task}` ({near})", *(_quartiles(details["trials"][method][task]) for method in ranked))
+        for task, near in details["dataset"]["near_best"].items()
+    ]
+    rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
+    most = max(details["seeds"].values())
+    columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
+    parts = [markdown(("trials to within 5% of the best (candidates there)", *columns), rows)]
+    variants = [name for name in details["trials"] if " " in name]
+    if variants:
+        bases = list(dict.fromkeys(name.split()[0] for name in variants))
+        effects = list(dict.fromkeys(name.split()[-1] for name in variants))
+        switches: list[tuple[str, ...]] = []
+        for effect in effects:
+            cells: list[str] = []
+            for base in bases:
+                switched = next(name for name in variants if name.split()[0] == base and name.split()[-1] == effect)
+                with_it, without = (base, switched) if " - " in switched else (switched, base)
+                cells += [_trials(details["overall"][with_it]), _trials(details["overall"][without])]
+            switches.append((effect, *cells))
+        columns = [f"`{base}` {state}" for base in bases for state in ("with", "without")]
+        parts.append(markdown(("overall trials, effect on and off", *columns), switches))
+    if details["network"]:
+        together = [(name, _quartiles(figures)) for name, figures in details["network"].items()]
+        parts.append(markdown(("all tasks together", "trials to within 5% of the best sum"), together))
+    return "\n\n".join(parts)
+
+
+def _of_seeds(seeds: int, most: int) -> str:
+    """Said of a column that has fewer seeds than the others."""
+    return "" if seeds == most else f", {seeds} seeds"
+
+
+def _trials(count: float) -> str:
+    """A mean number of trials; below ten its first decimal tells methods apart."""
+    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
+
+
+def _quartiles(figures: Mapping[str, float]) -> str:
+    """``median (lower quartile to upper)``."""
+    return f"{figures['median']:.0f} ({figures['q1']:.0f} to {figures['q3']:.0f})"
+
+
+BENCHMARK = Benchmark(
+    name="replay",
+    help="Measured trials until a candidate within 5% of the dataset's best is found.",
+    options=(
+        options.dataset(),
+        click.Option(
+            ["--method", "methods"],
+            multiple=True,
+            default=["all"],
+            show_default=True,
+            help="A method of fleet-tune, or all.",
+        ),
+        options.tasks("all tasks"),
+        options.count("--seeds", 20),
+        options.count(
+            "--deep-seeds", 3, "Seeds at most of methods with a neural network: a run of theirs takes minutes."
+        ),
+        click.Option(
+            ["--effects/--no-effects"], default=True, show_default=True, help="Each paper's effect on and off."
+        ),
+        options.count("--network-seeds", 5, "Runs of all tasks.", least=0),
+        options.figures("Also write the figures here, for bench.search.plots."),
+        options.jobs(),
+    ),
+    short=("--method", "all", "--seeds", "3", "--no-effects", "--network-seeds", "0"),
+    run=run,
+    table=table,
+)

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from bench.common import BenchError
 from bench.measured import observations
+from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
 from policies.search.bandits import TaskPolicy, TaskState
 from policies.search.methods import Preset

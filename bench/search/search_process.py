@@ -1,8 +1,8 @@
 """Our search, in a process of its own on one core, and the time of each batch it proposes.
 
-``python -m bench.search.search_process --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers each line
-``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates of the
-whole space, after that many records of the dataset, with a model trained on them.
+``python -m bench.search.search_process --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers
+each line ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates
+of the whole space, after that many records of the dataset, with a model trained on them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.common import BenchError, die_with_parent
 from bench.measured import observations, read
+from bench.processes import die_with_parent
+from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
 from policies.search.methods import preset
 from policies.search.search import TaskSearch

@@ -11,12 +11,19 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.common import BenchError, BenchResult, Conversation, bench_env, spread
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
 from bench.measured import labels, pick, read
+from bench.processes import Conversation
+from bench.result import BenchError, BenchResult, spread
+from bench.tables import markdown, median_and_range
 
 TASKS = ("matmul_add_relu", "matmul 12x", "conv2d_add_relu 56x56x64")
 """A dense layer, a batched matmul and a 3x3 convolution of the dataset in ``bench/data``."""
@@ -76,3 +83,37 @@ def pair_figures(mine: Sequence[Sample], peers: Sequence[Sample]) -> dict[str, A
         "peer_train_secs": statistics.median(s["train_secs"] for s in peers),
         "peer_scored_by_model": all(s["scored_by_model"] for s in peers),
     }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            f"`{pair['task']}`, {pair['records']} records",
+            median_and_range(pair["ours"], scale=1e3, digits=0),
+            median_and_range(pair["peer"], scale=1e3, digits=0),
+            f"{pair['ratio']:.0f}",
+            f"{pair['our_train_secs'] * 1e3:.0f}",
+            f"{pair['peer_train_secs'] * 1e3:.0f}",
+        )
+        for pair in result["details"]["pairs"]
+    ]
+    header = ("ms a batch of 64", "ours", "MetaSchedule", "ratio", "our training", "MetaSchedule's training")
+    return markdown(header, rows)
+
+
+BENCHMARK = Benchmark(
+    name="search-time",
+    help="Seconds of search for each batch of 64, ours and MetaSchedule's, on one core.",
+    options=(
+        options.dataset(),
+        options.tasks("a matmul, a 3x3 and a batched matmul", TASKS),
+        click.Option(
+            ["--records"], multiple=True, type=click.IntRange(min=64), default=list(RECORDS), show_default=True
+        ),
+        options.count("--rounds", 5),
+        click.Option(["--method"], default="fleet", show_default=True),
+    ),
+    short=("--rounds", "2", "--records", "64"),
+    run=run,
+    table=table,
+)

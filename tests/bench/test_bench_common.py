@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench import search_time
-from bench.common import BenchError, BenchResult, Conversation, bench_env, interleave, last_json, run_json, spread
+from bench.machine import bench_env
+from bench.processes import Conversation, last_json, run_json
+from bench.result import BenchError, BenchResult, interleave, spread
 from bench.devices.gpu import skipped
 from bench.networks.network_latency import latency_result
 from bench.tables import replace_table, write_tables

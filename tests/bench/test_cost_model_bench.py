@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench import cost_model_once
-from bench.common import BenchError
+from bench.result import BenchError
 from bench.models.cost_model import _figures, run
 from bench.models.ranking import Ranked, correlation, parts, top_k
 from bench.measured import DATA, dataset_path, first, held_out_path, read

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.common import BenchResult, spread
+from bench.result import BenchResult, spread
 from bench.devices.faulty_proxy import FaultyProxy
 from bench.tables import write_tables
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench import gpu, tables
-from bench.common import ROOT, BenchError
+from bench.processes import ROOT
+from bench.result import BenchError
 from bench.devices.gpu import compare, fleet_file, skipped
 from fleet_tune.config.fleet_file import load_fleet
 

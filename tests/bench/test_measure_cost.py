@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.common import BenchError
+from bench.result import BenchError
 from bench.devices.measure_cost import compare, task_figures
 from bench.devices.measure_cost_process import choose_rows, to_judge
 from bench.tables import measure_cost

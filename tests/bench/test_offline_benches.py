@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.common import BenchError
+from bench.result import BenchError
 from bench.search.draft import best_1, random_best_1, speed_figures
 from bench.search.draft_process import SCORERS, points, quality, speed
 from bench.measured import best_of_share, labels, observations, pick, split

@@ -1,125 +1,25 @@
-"""What all benchmarks share: the result object, medians with their spread, the machine, child processes."""
+"""Child processes of the benchmarks: each side lives in one, and none outlives its benchmark."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import os
-import platform
 import signal
-import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from bench.result import BenchError
+
 ROOT = Path(__file__).resolve().parent.parent
+"""The repository, in which every child is started."""
 
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "xgboost-cpu", "numpy")
 _PR_SET_PDEATHSIG = 1
-
-
-class BenchError(Exception):
-    """A side of a benchmark did not deliver its figure: there is no result to report."""
-
-
-@dataclass(frozen=True)
-class BenchResult:
-    """One benchmark's outcome.
-
-    ``ours`` and ``peer`` are the same figure in ``unit``; ``ratio`` compares them so that above 1 is better for us.
-    ``peer`` and ``ratio`` are None where there is nothing to compare with, ``ours`` too where the machine lacks what
-    the benchmark is about; ``details`` then has the ``reason``. ``details`` is JSON-compatible.
-    """
-
-    bench: str
-    ours: float | None
-    peer: float | None
-    ratio: float | None
-    unit: str
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """One line of JSON with the keys in the documented order; figures rounded to 5 digits."""
-        body = {
-            "bench": self.bench,
-            "ours": _round(self.ours),
-            "peer": _round(self.peer),
-            "ratio": _round(self.ratio),
-            "unit": self.unit,
-            "details": _round({**self.details, "machine": machine()}),
-        }
-        return json.dumps(body)
-
-
-def _round(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, Mapping):
-        return {str(key): _round(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_round(item) for item in value]
-    return value
-
-
-def spread(samples: Sequence[float]) -> dict[str, Any]:
-    """Median, extremes and number of ``samples`` (at least one); in the samples' unit."""
-    if not samples:
-        raise BenchError("no samples were taken")
-    return {"median": statistics.median(samples), "min": min(samples), "max": max(samples), "count": len(samples)}
-
-
-def interleave(rounds: int, sides: Mapping[str, Callable[[], Sequence[float]]]) -> dict[str, list[float]]:
-    """Calls every side once a round, in turn, and collects the samples: drift of a shared machine hits all alike."""
-    samples: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, take in sides.items():
-            samples[name].extend(take())
-    return samples
-
-
-def cores() -> int:
-    """CPUs that this process may use: the number of threads of every side."""
-    return len(os.sched_getaffinity(0))
-
-
-def machine() -> dict[str, Any]:
-    """CPU, memory, system and package versions that the figures belong to."""
-    cpu = next(
-        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor(),
-    )
-    memory_kib = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    versions = {}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return {
-        "cpu": cpu,
-        "cores": cores(),
-        "memory_gib": round(memory_kib / 2**20, 1),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
-def _lines(path: str) -> list[str]:
-    with suppress(OSError):
-        return Path(path).read_text().splitlines()
-    return []
-
-
-def bench_env(threads: int, **extra: str) -> dict[str, str]:
-    """Environment of a child: every library that has a thread count of its own gets the same one."""
-    count = str(threads)
-    names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(names, count), "PYTHONUNBUFFERED": "1", **extra}
 
 
 def die_with_parent() -> None:
