@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.runs.collection import refresh
 
-PATH = Path(__file__).parents[2] / "bench" / "data" / "znver5-2.ftd"
+PATH = Path(__file__).parents[3] / "bench" / "data" / "znver5-2.ftd"
 
 
 @pytest.fixture(scope="module")

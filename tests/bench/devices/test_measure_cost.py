@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.result import BenchError
-from bench.devices.measure_cost import compare, task_figures
+from bench.devices.measure_cost import BENCHMARK, compare, task_figures
 from bench.devices.measure_cost_process import choose_rows, to_judge
-from bench.tables import measure_cost
+from bench.result import BenchError
 
 
 def row(number: int, ours: float, peer: float, fixed: float, stopped: str = "converged") -> dict[str, Any]:
@@ -47,7 +46,7 @@ def test_all_tasks_together() -> None:
     assert (result.ours, result.peer, result.ratio) == pytest.approx((2.0, 10.0, 5.0))
     assert result.details["mean_regret"] == pytest.approx({"ours": 0.01, "metaschedule": 0.01, "fixed": 0.01})
     assert result.details["worst_regret"]["ours"] == pytest.approx(0.02)
-    table = measure_cost({"ratio": result.ratio, "details": result.details})
+    table = BENCHMARK.table({"ratio": result.ratio, "details": result.details})
     assert "| all (6) | 2000.0 | 10000.0 | 50000.0 | 1.00% | 1.00% | 1.00% | ratio 5.0 |" in table
 
 

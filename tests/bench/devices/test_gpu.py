@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import gpu, tables
+from bench import options
+from bench.devices.gpu import BENCHMARK, compare, fleet_file, skipped
 from bench.processes import ROOT
 from bench.result import BenchError
-from bench.devices.gpu import compare, fleet_file, skipped
 from fleet_tune.config.fleet_file import load_fleet
 
 GPU = {"name": "a GPU", "target": {"kind": "cuda", "arch": "sm_90"}}
@@ -29,7 +29,12 @@ def figures(
 
 def test_it_says_so_and_skips_where_there_is_no_gpu() -> None:
     tvm_says = subprocess.run(
-        [sys.executable, "-m", "bench.devices.gpu_probe"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "bench.devices.gpu_probe"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     if not json.loads(tvm_says.stdout.splitlines()[-1])["reason"]:
         pytest.skip("this machine has a GPU")
@@ -40,20 +45,20 @@ def test_it_says_so_and_skips_where_there_is_no_gpu() -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert (result["bench"], result["ours"], result["peer"], result["ratio"]) == ("gpu", None, None, None)
     assert "no NVIDIA GPU" in result["details"]["reason"]
-    assert tables.gpu(result).startswith("Skipped: ")
+    assert BENCHMARK.table(result).startswith("Skipped: ")
 
 
 def test_the_ratio_is_metaschedules_time_over_ours() -> None:
     result = compare(figures(), GPU)
     assert (result.ours, result.peer, result.ratio) == pytest.approx((0.02, 0.04, 2.0))
     assert result.details["ratio_to_pytorch"] == pytest.approx(0.5)
-    assert "| `conv2d_nhwc` | 0.0200 | 0.0400 | 0.0100 |" in tables.gpu(json.loads(result.to_json()))
+    assert "| `conv2d_nhwc` | 0.0200 | 0.0400 | 0.0100 |" in BENCHMARK.table(json.loads(result.to_json()))
 
 
 def test_a_peer_without_a_figure_gives_no_ratio() -> None:
     result = compare(figures(peer_secs=None), GPU)
     assert (result.peer, result.ratio) == (None, None)
-    assert "| 0.0200 | - | 0.0100 |" in tables.gpu(json.loads(result.to_json()))
+    assert "| 0.0200 | - | 0.0100 |" in BENCHMARK.table(json.loads(result.to_json()))
 
 
 def test_no_valid_trial_is_an_error() -> None:
@@ -71,4 +76,4 @@ def test_the_fleet_file_is_one_that_we_read(tmp_path: Path) -> None:
 
 def test_skipping_has_a_reason() -> None:
     assert json.loads(skipped("no GPU").to_json())["details"]["reason"] == "no GPU"
-    assert set(gpu.WORKLOADS) == {"matmul_relu", "conv2d_nhwc"}
+    assert set(options.WORKLOADS) == {"matmul_relu", "conv2d_nhwc"}

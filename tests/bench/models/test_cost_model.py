@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import cost_model_once
-from bench.result import BenchError
-from bench.models.cost_model import _figures, run
-from bench.models.ranking import Ranked, correlation, parts, top_k
 from bench.measured import DATA, dataset_path, first, held_out_path, read
-from bench.tables import cost_model as table
+from bench.models.contenders import Known
+from bench.models.cost_model import BENCHMARK, _figures, run
+from bench.models.ranking import Ranked, correlation, parts, top_k
+from bench.result import BenchError
 from fleet_tune.records.dataset import save
+from policies.features.views import describe
 
 
 def test_top_k_is_pruners_equation() -> None:
@@ -66,10 +66,10 @@ def test_parts_are_disjoint_and_complete() -> None:
 def test_rows_of_a_task_keep_the_datasets_order() -> None:
     data = first(read(dataset_path(None))[0], 80)
     assert len(data) == 80
-    known = cost_model_once.Known(data)
+    known = Known(data)
     assert len(known.features) == len(data)
     at = int(data.rows(1)[3])
-    alone = cost_model_once.describe(data.sketches[1], data.decisions[1][3:4], data.abstraction, ["dataflow"])
+    alone = describe(data.sketches[1], data.decisions[1][3:4], data.abstraction, ["dataflow"])
     assert known.features.view("dataflow")[at] == pytest.approx(alone["dataflow"][0], abs=1e-5)
 
 
@@ -96,6 +96,6 @@ def test_a_small_run_of_light_models(tmp_path: Path) -> None:
                 assert 0 < figures["top_1"] <= figures["top_5"] <= 1
                 assert -1 <= figures["correlation"] <= 1
     assert out.exists()
-    assert "| `boosted-invariant` |" in table({"details": result.details})
+    assert "| `boosted-invariant` |" in BENCHMARK.table({"details": result.details})
     with pytest.raises(BenchError, match="no model of the comparison"):
         run(ours, others, ("oracle",), 1, None, 1, peer=False)

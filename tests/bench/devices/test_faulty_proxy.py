@@ -1,36 +1,15 @@
-"""The benchmarks of devices: their tables, and the proxy that cuts networks."""
+"""The proxy that cuts networks."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import select
 import socket
 import threading
-from pathlib import Path
 
 import pytest
 
-from bench.result import BenchResult, spread
 from bench.devices.faulty_proxy import FaultyProxy
-from bench.tables import write_tables
-
-
-def test_tables_of_overhead_and_recovery(tmp_path: Path) -> None:
-    secs = spread([0.001, 0.002, 0.004])
-    side = {"overhead_secs": secs, "wall_secs": spread([0.25])}
-    sides = dict.fromkeys(("ours", "ours, checked", "peer", "peer, linked"), side)
-    overhead = BenchResult("rpc-overhead", 0.002, 0.1, 50.0, "s", {"sides": sides})
-    faults = {"crash": {"secs": spread([0.21]), "outcome": "run_error", "asked_secs": 3.0}}
-    recovery = BenchResult("device-recovery", 0.2, None, None, "s", {"faults": faults})
-    results = {each.bench: json.loads(each.to_json()) for each in (overhead, recovery)}
-    path = tmp_path / "benchmarks.md"
-    path.write_text("".join(f"<!-- bench:{name} -->\n<!-- /bench:{name} -->\n" for name in results))
-    write_tables(path, results, dict.fromkeys(results, "python -m bench"))
-    text = path.read_text()
-    assert "| fleet-tune | 2.0 (1.0 to 4.0) | 250.0 (250.0 to 250.0) |" in text
-    assert "Ratio: 50." in text
-    assert "| crash | `run_error` | 0.2 (0.2 to 0.2) | 3 |" in text
 
 
 def _echo(listening: socket.socket) -> None:
