@@ -66,15 +66,8 @@ def run_in(
     started = time.monotonic()
     figures: dict[str, Any] = {}
     for name in chosen:
-        part = [
-            "-m",
-            "bench.devices.measure_cost_process",
-            str(dataset),
-            str(folder),
-            name,
-            "--candidates",
-            str(candidates),
-        ]
+        what = [str(dataset), str(folder), name, "--candidates", str(candidates)]
+        part = ["-m", "bench.devices.measure_cost_process", *what]
         stored = folder / f"{name}-{candidates}.json"
         if not (folder / f"{name}-{candidates}" / "built").is_file():
             run_json([*part, "--build"], env=bench_env(cores()), timeout_secs=1800)

@@ -66,17 +66,9 @@ def run(model: str, budget_secs: float, rounds: int, block_secs: float, out: Pat
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-tune-bench-")))
         out = out.absolute()  # children start in the repository
+        limits = ["--budget-secs", str(budget_secs), "--seed", str(seed)]
         tuning = run_json(
-            [
-                "-m",
-                "bench.networks.tune_process",
-                model,
-                str(out),
-                "--budget-secs",
-                str(budget_secs),
-                "--seed",
-                str(seed),
-            ],
+            ["-m", "bench.networks.tune_process", model, str(out), *limits],
             env=bench_env(cores()),
             timeout_secs=budget_secs + 900,
         )
