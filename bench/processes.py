@@ -35,16 +35,7 @@ def run_json(args: Sequence[str], *, env: Mapping[str, str], timeout_secs: float
     The child leads a process group of its own, which is ended as a whole on a timeout or an interrupt, so no worker of
     a peer survives its benchmark. Raises :class:`BenchError` with the end of the child's error output.
     """
-    child = subprocess.Popen(
-        [sys.executable, *args],
-        cwd=ROOT,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    child = _start(args, env, subprocess.DEVNULL)
     label = " ".join(args)
     try:
         out, err = child.communicate(timeout=timeout_secs)
@@ -55,6 +46,20 @@ def run_json(args: Sequence[str], *, env: Mapping[str, str], timeout_secs: float
     if child.returncode != 0:
         raise BenchError(f"{label}: exit code {child.returncode}: {err[-2000:].strip()}")
     return last_json(out, label)
+
+
+def _start(args: Sequence[str], env: Mapping[str, str], stdin: int) -> subprocess.Popen[str]:
+    """``python args...`` at the head of a process group of its own; ``stdin``: a constant of subprocess."""
+    return subprocess.Popen(
+        [sys.executable, *args],
+        cwd=ROOT,
+        env=dict(env),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def last_json(text: str, label: str) -> dict[str, Any]:
@@ -84,16 +89,7 @@ class Conversation:
 
     def __init__(self, args: Sequence[str], *, env: Mapping[str, str], start_timeout_secs: float = 600.0) -> None:
         self._label = " ".join(args)
-        self._child = subprocess.Popen(
-            [sys.executable, *args],
-            cwd=ROOT,
-            env=dict(env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._child = _start(args, env, subprocess.PIPE)
         self._errors: list[str] = []
         self._drain = threading.Thread(target=self._read_errors, daemon=True)
         self._drain.start()
