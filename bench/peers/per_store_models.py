@@ -99,7 +99,7 @@ def prediction_secs(path: Path, features: list[Features]) -> float:
     """CPU seconds for 512 candidates: those of its feature extraction and of its prediction, median over the tasks."""
     taken = []
     for at, data in enumerate(read(path)):
-        rows = np.arange(min(len(data), 64))
+        rows = np.arange(min(len(features[at]), 64))
         began = time.process_time()
         extract(path, at, tuple(range(EXTRACTED)))
         first = time.process_time() - began
