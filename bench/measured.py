@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.common import ROOT, BenchError
+from bench.result import BenchError
 from fleet_tune.errors import UserError
 from fleet_tune.records.dataset import Dataset, TaskData, load
 from policies.search.search import Observation
 
-DATA = ROOT / "bench" / "data"
+DATA = Path(__file__).parent / "data"
+OTHER_CLASS = DATA / "other-class" / "avx2-1.ftd"
+"""The tasks of the one file of ``bench/data``, measured on another device class."""
 
 Rows = NDArray[np.int64]
 

@@ -19,9 +19,10 @@ import click
 import numpy as np
 from tvm.s_tir import meta_schedule as ms
 
-from bench.common import BenchError, die_with_parent
 from bench.measured import read
 from bench.peers.candidates import Scheduler
+from bench.processes import die_with_parent
+from bench.result import BenchError
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.rules import REGISTER_BLOCKED
 from devices.sketches.spaces import parse_module

@@ -22,7 +22,8 @@ import click
 import numpy as np
 import torch
 
-from bench.common import ROOT, BenchError, die_with_parent
+from bench.processes import ROOT, die_with_parent
+from bench.result import BenchError
 
 Outputs = list[np.ndarray]
 _WARM_SECS = 2.0

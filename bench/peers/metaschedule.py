@@ -23,7 +23,9 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.target.codegen import llvm_get_system_cpu
 
-from bench.common import BenchError, cores, die_with_parent
+from bench.machine import cores
+from bench.processes import die_with_parent
+from bench.result import BenchError
 
 # MetaSchedule reports a failed run as this many seconds.
 _FAILED_SECS = 1e9

@@ -28,9 +28,9 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from bench.common import die_with_parent
 from bench.measured import Rows, best_of_share, read, split
 from bench.peers.candidates import Scheduler
+from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
 from fleet_tune.records.dataset import Dataset, TaskData

@@ -19,10 +19,10 @@ import numpy as np
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from bench.common import die_with_parent
-from bench.cost_model_figures import Ranked, parts
 from bench.measured import Rows, first, read
+from bench.models.ranking import Ranked, parts
 from bench.peers.per_store import Features, _Known, all_features, extract, ranking
+from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
 from fleet_tune.records.dataset import TaskData
@@ -99,7 +99,7 @@ def prediction_secs(path: Path, features: list[Features]) -> float:
     """CPU seconds for 512 candidates: those of its feature extraction and of its prediction, median over the tasks."""
     taken = []
     for at, data in enumerate(read(path)):
-        rows = np.arange(min(len(data), 64))
+        rows = np.arange(min(len(features[at]), 64))
         began = time.process_time()
         extract(path, at, tuple(range(EXTRACTED)))
         first = time.process_time() - began

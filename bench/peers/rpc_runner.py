@@ -20,8 +20,10 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig, RPCRunner, RunnerInput
 from tvm.s_tir.meta_schedule.runner.rpc_runner import default_run_evaluator
 
-from bench.common import BenchError, cores, die_with_parent
+from bench.machine import cores
 from bench.peers.metaschedule import matmul_relu
+from bench.processes import die_with_parent
+from bench.result import BenchError
 
 SIZE = 128
 

@@ -1,7 +1,7 @@
 """Seconds that PyTorch's kernels take on the GPU for one network, timed by the device's events.
 
-``python -m bench.peers.torch_gpu --model bench/models.py:conv2d_nhwc`` prints one line of JSON: ``best_secs`` is the
-median of single runs, None with a ``reason`` where this PyTorch has no CUDA.
+``python -m bench.peers.torch_gpu --model bench/networks/workloads.py:conv2d_nhwc`` prints one line of JSON:
+``best_secs`` is the median of single runs, None with a ``reason`` where this PyTorch has no CUDA.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import click
 import torch
 
-from bench.common import die_with_parent
 from bench.peers.frameworks import load_example
+from bench.processes import die_with_parent
 
 _WARM_RUNS, _RUNS = 20, 100
 

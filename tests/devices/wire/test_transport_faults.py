@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.faulty_proxy import FaultyProxy
+from bench.devices.faulty_proxy import FaultyProxy
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession, SessionLostError
 from devices.host.limits import Limits

@@ -1,0 +1,88 @@
+"""What a benchmark is, and how those of all rooms are found."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+import bench
+from bench.result import BenchError, BenchResult
+
+_DECLARED = re.compile(r"^BENCHMARK = ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark, with all that the command line, ``make bench`` and docs/benchmarks.md ask of it.
+
+    The module of a benchmark has it at its top level as ``BENCHMARK``, which is all that there is to do to add one.
+    Such a module must import quickly, that is none of TVM, torch and Ray: what needs these at its top lies in a module
+    beside it, most often one that runs in a process of its own.
+    """
+
+    name: str
+    """As on the command line, and in the markers of docs/benchmarks.md."""
+    help: str
+    """One line."""
+    options: Sequence[click.Option]
+    """Named like the parameters of ``run``."""
+    short: Sequence[str]
+    """Arguments of the short form: what ``make bench`` runs."""
+    run: Callable[..., BenchResult | None]
+    """Takes the options; None where they ask for something that has no result."""
+    table: Callable[[Mapping[str, Any]], str]
+    """Tables in Markdown from a result's JSON object."""
+
+    def __post_init__(self) -> None:
+        """Raises :class:`BenchError` where ``run`` does not take what the options give."""
+        parameters = inspect.signature(self.run).parameters
+        needed = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
+        given = {str(option.name) for option in self.options}
+        if not needed <= given <= set(parameters):
+            raise BenchError(f"{self.name}: its options are {sorted(given)}, and it takes {sorted(parameters)}")
+
+    def command(self) -> click.Command:
+        """``NAME [options] --json``: its last line of output is the result as a JSON object; else it is for people."""
+
+        def call(as_json: bool, **options: Any) -> None:
+            result = self.run(**options)
+            if result is not None:
+                click.echo(result.to_json() if as_json else result.to_text())
+
+        return click.Command(self.name, params=[*self.options, json_option()], callback=call, help=self.help)
+
+
+def json_option() -> click.Option:
+    return click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object as the last line.")
+
+
+def discover(package: ModuleType = bench) -> dict[str, Benchmark]:
+    """The ``BENCHMARK`` of every module of ``package`` and its rooms, by name, room after room.
+
+    Modules without one are not imported. Raises :class:`BenchError` where two have the same name.
+    """
+    benchmarks: dict[str, Benchmark] = {}
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if module.ispkg or not _declares_benchmark(module.name):
+            continue
+        benchmark = import_module(module.name).BENCHMARK
+        if benchmark.name in benchmarks:
+            raise BenchError(f"two benchmarks are called {benchmark.name!r}, one of them in {module.name}")
+        benchmarks[benchmark.name] = benchmark
+    return benchmarks
+
+
+def _declares_benchmark(module: str) -> bool:
+    """Read off its text: the other modules, peers among them, may import TVM, torch or Ray, which takes seconds."""
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None and bool(_DECLARED.search(Path(spec.origin).read_text()))

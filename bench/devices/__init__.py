@@ -1,0 +1,1 @@
+"""Benchmarks of devices: what a measurement costs and takes, recovery from faults, kernels on a GPU."""

@@ -1,0 +1,51 @@
+"""Which GPU this machine has, as one line of JSON: ``python -m bench.devices.gpu_probe``.
+
+``reason`` is empty where kernels can be tuned on it, ``target`` then has the attributes of its CUDA target.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from bench.processes import die_with_parent
+
+
+def probe() -> dict[str, Any]:
+    """The first GPU, or the reason why it cannot be tuned for."""
+    import tvm
+
+    from devices.cuda.compiler import describe
+    from devices.cuda.runtime import prepare_cuda
+
+    prepare_cuda()
+    device = tvm.cuda(0)
+    if not device.exist:
+        return {"reason": "this machine has no NVIDIA GPU, or no driver or CUDA runtime for it"}
+    if not describe():
+        return {"reason": "no CUDA compiler: install the extra fleet-tune[cuda], or a CUDA toolkit"}
+    return {
+        "reason": "",
+        "name": str(device.device_name),
+        "compiler": describe(),
+        "target": {
+            "kind": "cuda",
+            "arch": f"sm_{device.compute_version.replace('.', '')}",
+            "max_threads_per_block": int(device.max_threads_per_block),
+            "max_shared_memory_per_block": int(device.max_shared_memory_per_block),
+            "thread_warp_size": int(device.warp_size),
+        },
+    }
+
+
+@click.command()
+def main() -> None:
+    """Prints what was found as one line of JSON, the last line of output."""
+    die_with_parent()
+    click.echo(json.dumps(probe()))
+
+
+if __name__ == "__main__":
+    main()

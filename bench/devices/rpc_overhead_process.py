@@ -1,0 +1,71 @@
+"""Our device, reached through a tracker: one measurement for each line on the standard input.
+
+Run in a process of its own: ``python -m bench.devices.rpc_overhead_process TRACKER_PORT KEY``. A line ``check``
+has the output compared with the oracle's too, as that of a new incumbent is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from bench.machine import cores
+from bench.peers.metaschedule import matmul_relu
+from bench.peers.rpc_runner import SIZE
+from bench.processes import die_with_parent
+from bench.result import BenchError
+from devices.builds.linking import link
+from devices.client.rpc_device import RpcDevice
+from devices.protocol import Artifact, MeasureRequest, TensorSpec
+from devices.targets import parse_target, resolve_target
+from devices.timing.evaluator import Evaluation
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.domain import Candidate, Outcome
+
+_TASK = "matmul"
+
+
+class _Timed(RpcDevice):
+    """Notes what the evaluator took on the device."""
+
+    kernel_secs = math.nan
+
+    def _evaluate(self, *arguments: Any) -> Evaluation:
+        evaluation = super()._evaluate(*arguments)
+        self.kernel_secs = evaluation.device_secs
+        return evaluation
+
+
+def main(arguments: Sequence[str]) -> None:
+    die_with_parent()
+    tracker_port, key = int(arguments[0]), arguments[1]
+    target = resolve_target("native", cores())
+    library = link(tvm.tirx.build(matmul_relu(SIZE), target=parse_target(target)), target)
+    specs = (TensorSpec((SIZE, SIZE), "float32"),) * 3
+
+    def artifact(candidate: Candidate | None) -> Artifact:
+        return Artifact(_TASK, candidate, library, specs, specs, (2,), (), "", 0.1)
+
+    config = DeviceConfig(name="bench", target="native", threads=cores())
+    device = _Timed(config, "127.0.0.1", tracker_port, decide="policies.measuring.stopping:decide", tracker_key=key)
+    device.add_oracle(artifact(None))
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        # Nothing to compare with: every candidate is measured to its end, and checked only where it is asked for.
+        incumbent_secs = math.inf if line.strip() == "check" else 0.0
+        started = time.perf_counter()
+        measured = device.measure(MeasureRequest(artifact(Candidate(_TASK, 0, "plain", (SIZE,))), incumbent_secs))
+        wall_secs = time.perf_counter() - started
+        if measured.outcome is not Outcome.OK:
+            raise BenchError(f"the measurement failed: {measured}")
+        print(json.dumps({"wall_secs": wall_secs, "kernel_secs": device.kernel_secs}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,51 @@
+"""The machine that the figures belong to, and as many threads for every side of a benchmark."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "xgboost-cpu", "numpy")
+
+
+def cores() -> int:
+    """CPUs that this process may use: the number of threads of every side."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> dict[str, Any]:
+    """CPU, memory, system and package versions that the figures belong to."""
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    memory_kib = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    versions = {}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "cpu": cpu,
+        "cores": cores(),
+        "memory_gib": round(memory_kib / 2**20, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _lines(path: str) -> list[str]:
+    with suppress(OSError):
+        return Path(path).read_text().splitlines()
+    return []
+
+
+def bench_env(threads: int, **extra: str) -> dict[str, str]:
+    """Environment of a child: every library that has a thread count of its own gets the same one."""
+    count = str(threads)
+    names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**os.environ, **dict.fromkeys(names, count), "PYTHONUNBUFFERED": "1", **extra}

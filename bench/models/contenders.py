@@ -1,0 +1,238 @@
+"""Our cost models on the candidates of a dataset: one task in-domain, or all tasks of another dataset.
+
+Each function is one piece of work for a process of :mod:`bench.models.cost_model`: it returns plain values.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from bench.measured import Rows, first, read
+from bench.models.ranking import Floats, Ranked, parts
+from bench.search.draft_process import Scorer, predictor, train
+from fleet_tune.records.dataset import Dataset, TaskData
+from policies.cost_models.protocol import CostModel, targets
+from policies.cost_models.registry import MODEL_NAMES, ModelName, make_model, transfers
+from policies.features.table import FeatureTable, joint_layout
+from policies.features.views import VIEW_SHAPES, describe, table
+from policies.search.methods import SEARCH_MODELS
+from policies.space.sampling import sample
+
+PREDICTED = 512
+"""Candidates whose prediction is timed."""
+VIEWS = tuple(name for name in VIEW_SHAPES if name != "per_store")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model of the comparison. ``model``: None for what needs none; ``from_analyzer``: it starts from the analyzer's
+    prediction; ``pretrained``: it goes on from a training on the other dataset."""
+
+    label: str
+    model: ModelName | None = None
+    from_analyzer: bool = False
+    pretrained: bool = False
+
+    @property
+    def across(self) -> bool:
+        """Whether it says something of tasks that it has no record of."""
+        return not self.pretrained and (self.label == ANALYZER or (self.model is not None and transfers(self.model)))
+
+
+DEFAULT = "default"
+ANALYZER = "analyzer"
+CONTENDERS: tuple[Contender, ...] = (
+    Contender(DEFAULT),
+    Contender("calibrated"),
+    Contender(ANALYZER),
+    Contender("boosted", "boosted", from_analyzer=True),
+    Contender("boosted-rank", "boosted-rank"),
+    Contender("boosted-invariant", "boosted-invariant", from_analyzer=True),
+    Contender("forest", "forest"),
+    Contender("tree-gru", "tree-gru"),
+    Contender("mlp", "mlp"),
+    Contender("pacm", "pacm"),
+    Contender("pacm from the analyzer", "pacm", from_analyzer=True),
+    Contender("pacm pre-trained", "pacm", from_analyzer=True, pretrained=True),
+)
+"""``default``: what a search with ``fleet`` uses: the calibrated analyzer and boosted trees, averaged."""
+
+assert {each.model for each in CONTENDERS if each.model} <= set(SEARCH_MODELS) <= set(MODEL_NAMES)
+
+
+def contenders(labels: tuple[str, ...]) -> tuple[Contender, ...]:
+    """Those of these labels, in the order of the comparison."""
+    return tuple(each for each in CONTENDERS if each.label in labels)
+
+
+class Known:
+    """The candidates of a task as cost models read them, in the order of the dataset."""
+
+    def __init__(self, data: TaskData) -> None:
+        self.data = data
+        self.layout = joint_layout(data.sketches, data.abstraction)
+        pieces = []
+        for at, drafted in enumerate(Scorer(data).known):
+            symbolic = self.layout.place(at, drafted.features)
+            pieces.append(table(symbolic, data.sketches[at], data.decisions[at], data.abstraction, VIEWS))
+        together = FeatureTable.concatenate(pieces)
+        order = np.concatenate([data.rows(at) for at in range(len(data.sketches))])
+        self.features = together.take(np.argsort(order))
+
+    def only(self, names: tuple[str, ...]) -> FeatureTable:
+        """The views of these names."""
+        return FeatureTable({name: self.features.view(name) for name in names})
+
+
+@lru_cache(maxsize=16)
+def _known(path: Path, at: int, limit: int | None) -> Known:
+    return Known(first(_dataset(path)[at], limit))
+
+
+@lru_cache(maxsize=2)
+def _dataset(path: Path) -> Dataset:
+    return read(path)
+
+
+def _all_known(path: Path, limit: int | None) -> list[Known]:
+    return [_known(path, at, limit) for at in range(len(_dataset(path)))]
+
+
+def _records(known: Known, rows: Rows, model: CostModel) -> tuple[FeatureTable, Floats]:
+    return known.only(model.views).take(rows), targets(known.data.cost_secs[rows]).astype(np.float64)
+
+
+def in_domain(
+    path: Path,
+    at: int,
+    labels: tuple[str, ...],
+    counts: tuple[int, ...],
+    seed: int,
+    limit: int | None,
+    base: bytes | None,
+) -> dict[str, dict[str, list[float]]]:
+    """One task and one seed: for every model, by the number of records it learned from (0: all), what its ranking of
+    the test's candidates found (:meth:`Ranked.listed`), and the seconds of its training.
+
+    ``base``: the model that the pre-trained contender goes on from.
+    """
+    known = _known(path, at, limit)
+    data = known.data
+    learn, test = parts(data, seed)
+    scorer = Scorer(data)
+    found: dict[str, dict[str, list[float]]] = {}
+    for contender in contenders(labels):
+        by_count = found.setdefault(contender.label, {})
+        for count in counts:
+            rows = np.sort(learn[: count or None])
+            began = time.perf_counter()
+            if contender.model is None:
+                made = None if contender.label == ANALYZER else predictor(data, rows)
+                if contender.label == DEFAULT and made is not None:
+                    train(data, rows, made, seed)
+                secs = time.perf_counter() - began
+                scores = scorer.scores(test, made)
+            else:
+                model = _untrained(contender, seed, known, base)
+                features, logs = _records(known, rows, model)
+                model.update(features, logs, np.zeros(len(rows), dtype=np.int64))
+                secs = time.perf_counter() - began
+                scores = _scores(model, known.only(model.views).take(test))
+            by_count[str(count)] = [*Ranked.of(scores, data.cost_secs[test]).listed(), secs]
+    return found
+
+
+def _scores(model: CostModel, features: FeatureTable) -> Floats:
+    return model.predict(features)[0].astype(np.float64)
+
+
+def _untrained(contender: Contender, seed: int, known: Known, base: bytes | None) -> CostModel:
+    from policies.cost_models.registry import load_model
+
+    if contender.pretrained:
+        if base is None:
+            raise ValueError("a pre-trained contender needs the model that it goes on from")
+        return load_model(base)
+    assert contender.model is not None
+    return make_model(contender.model, seed, known.layout.offset_column if contender.from_analyzer else None)
+
+
+def pretrain(path: Path, contender: Contender, count: int, seed: int, limit: int | None) -> bytes:
+    """The contender's model trained on ``count`` random records of every task of a dataset (0: all)."""
+    return _trained(path, contender, count, seed, limit).save()
+
+
+def _trained(path: Path, contender: Contender, count: int, seed: int, limit: int | None) -> CostModel:
+    assert contender.model is not None
+    model = make_model(contender.model, seed, 0 if contender.from_analyzer else None)
+    tables, logs, groups = [], [], []
+    for number, known in enumerate(_all_known(path, limit)):
+        rows = np.random.default_rng([seed, 6]).permutation(len(known.data))[: count or None]
+        features, secs = _records(known, rows, model)
+        tables.append(features)
+        logs.append(secs)
+        groups.append(np.full(len(rows), number, dtype=np.int64))
+    model.fit(FeatureTable.concatenate(tables), np.concatenate(logs), np.concatenate(groups))
+    return model
+
+
+def across(
+    path: Path, held_out: Path, contender: Contender, count: int, seed: int, limit: int | None
+) -> tuple[list[list[float]], float]:
+    """Trained on one dataset, ranking the candidates of every task of another: what it found of each
+    (:meth:`Ranked.listed`), and the seconds of its training."""
+    tasks = _all_known(held_out, limit)
+    began = time.perf_counter()
+    model = None if contender.model is None else _trained(path, contender, count, seed, limit)
+    secs = time.perf_counter() - began
+    found = []
+    for known in tasks:
+        rows = np.arange(len(known.data))
+        scores = Scorer(known.data).scores(rows, None) if model is None else _scores(model, known.only(model.views))
+        found.append(Ranked.of(scores, known.data.cost_secs).listed())
+    return found, secs
+
+
+def prediction_secs(path: Path, contender: Contender, repeats: int, limit: int | None) -> float:
+    """CPU seconds to predict :data:`PREDICTED` new candidates of a sketch, from their decisions on, features included:
+    the median over the first described sketch of each task, of the fastest of ``repeats`` calls."""
+    taken = []
+    for known in _all_known(path, limit):
+        data = known.data
+        rows = np.sort(parts(data, 0)[0][:64])
+        made = predictor(data, rows)
+        if contender.label == DEFAULT:
+            train(data, rows, made, 0)
+        model = None
+        if contender.model is not None:
+            model = _untrained(Contender(contender.label, contender.model, contender.from_analyzer), 0, known, None)
+            features, logs = _records(known, rows, model)
+            model.fit(features, logs, np.zeros(len(rows), dtype=np.int64))
+        sketch = next((sketch for sketch in data.sketches if sketch.statements), None)
+        if sketch is not None:
+            matrix = sample(sketch, PREDICTED, np.random.default_rng(1))
+            taken.append(min(_once(data, known, sketch.index, matrix, made, model, contender) for _ in range(repeats)))
+    return float(np.median(taken))
+
+
+def _once(
+    data: TaskData, known: Known, at: int, matrix: Rows, made: object, model: CostModel | None, contender: Contender
+) -> float:
+    from policies.search.draft import evaluate
+    from policies.search.prediction import Predictor
+
+    assert isinstance(made, Predictor)
+    began = time.process_time()
+    drafted = evaluate(data.sketches[at], matrix, data.abstraction)
+    if model is not None:
+        names = [name for name in model.views if name != "symbolic"]
+        views = describe(data.sketches[at], matrix, data.abstraction, names)
+        model.predict(FeatureTable({"symbolic": known.layout.place(at, drafted.features), **views}))
+    elif contender.label != ANALYZER:
+        made.drafted(at, drafted)
+    return time.process_time() - began

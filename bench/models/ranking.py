@@ -1,0 +1,77 @@
+"""How well a ranking of measured candidates does: Pruner's Top-k and the rank correlation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.measured import Rows
+from bench.result import BenchError
+from fleet_tune.records.dataset import TaskData
+from policies.cost_models.protocol import targets
+
+Floats = NDArray[np.float64]
+
+TOP = 5
+TEST_SHARE = 5
+"""One candidate in so many is kept for the test of an in-domain model."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What a ranking of one task's candidates found: seconds of the best of all, of its first, of the best of its first
+    five; and Spearman's correlation with the measured order."""
+
+    best_secs: float
+    first_secs: float
+    top_secs: float
+    correlation: float
+
+    @staticmethod
+    def of(scores: Floats, cost_secs: Floats) -> Ranked:
+        """``scores`` (n,): lower is better, infinite for the worst; ``cost_secs`` (n,): measured, infinite for a
+        failure, which counts as twice as slow as the slowest success (a ranking is not to be void for one)."""
+        secs = np.exp(targets(cost_secs))
+        order = np.argsort(scores, kind="stable")
+        return Ranked(
+            float(secs.min()), float(secs[order[0]]), float(secs[order[:TOP]].min()), correlation(scores, secs)
+        )
+
+    def listed(self) -> list[float]:
+        return [self.best_secs, self.first_secs, self.top_secs, self.correlation]
+
+
+def top_k(best: Sequence[float], found: Sequence[float], weights: Sequence[float]) -> float:
+    """Pruner's equation 2: ``sum_i L_i* w_i / sum_i min_(j <= k) L_i,j w_i`` over the tasks ``i``."""
+    weighted = np.asarray(weights, dtype=np.float64)
+    return float(np.dot(best, weighted) / np.dot(found, weighted))
+
+
+def correlation(one: Floats, other: Floats) -> float:
+    """Spearman's rank correlation; equal values share their mean rank, 0 where all of one side are equal."""
+    first, second = _ranks(one), _ranks(other)
+    if first.std() == 0 or second.std() == 0:
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    mean: Floats = (ends - (counts - 1) / 2.0)[index]
+    return mean
+
+
+def parts(data: TaskData, seed: int) -> tuple[Rows, Rows]:
+    """Rows to learn from, in random order, and rows of the test: a fifth of the candidates.
+
+    Raises :class:`BenchError` where there are too few.
+    """
+    if len(data) < 2 * TEST_SHARE:
+        raise BenchError(f"{data.task.workload.name}: {len(data)} candidates are too few to split")
+    order = np.random.default_rng([seed, 5]).permutation(len(data))
+    size = len(data) // TEST_SHARE
+    return order[size:], np.sort(order[:size])

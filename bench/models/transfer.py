@@ -1,0 +1,181 @@
+"""Measured trials until a candidate within 5% of the best is found, with and without transfer, by replay.
+
+What is transferred, always to tasks that the source has not seen on this device class:
+
+- ``workloads``: the other tasks of the same dataset, each task left out in turn (AutoTVM's global and local model);
+- ``class``: the same workloads, measured on another device class;
+- ``pretrained``: the model that comes with fleet-tune, on workloads that it was not trained on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
+from bench.measured import OTHER_CLASS, held_out_path, labels, read
+from bench.processes import die_with_parent
+from bench.result import BenchError, BenchResult
+from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
+from bench.tables import markdown
+from fleet_tune.records.dataset import TaskData
+from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from policies.cost_models.knowledge import general_prior, own_prior
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import load_model
+from policies.search.methods import Preset, preset
+from policies.search.search import TaskSearch
+
+METHODS = ("autotvm", "fleet")
+ASKED = 3.0
+
+_tasks: dict[tuple[str, int], RecordedTask] = {}
+
+
+def _start() -> None:
+    die_with_parent()
+
+
+def run_with(task: RecordedTask, chosen: Preset, seed: int, prior: CostModel | None, limit: int) -> int:
+    """Trials until arrival, at most ``limit``; ``prior``: what the search starts from."""
+    data = task.data
+    rng = np.random.default_rng([seed, *data.task.id.encode()])
+    search = TaskSearch(data.sketches, data.task.workload.flop, data.abstraction, chosen, rng, task.pools, prior)
+    trials = 0
+    while not search.exhausted:
+        for outcome in task.round(search, chosen, seed):
+            trials += 1
+            if outcome.cost_secs <= data.best_secs * (1 + TOLERANCE):
+                return trials
+            if trials >= limit:
+                return limit
+    raise BenchError(f"{chosen.name} measured all {trials} candidates and did not find the best")
+
+
+def _one(path: Path, at: int, method: str, seeds: Sequence[int], prior: bytes, limit: int) -> list[int]:
+    key = (str(path), at)
+    if key not in _tasks:
+        _tasks[key] = RecordedTask(read(path)[at])
+    model = load_model(prior) if prior else None
+    return [run_with(_tasks[key], preset(method), seed, model, limit) for seed in seeds]
+
+
+def priors(source: str, target: Sequence[TaskData], other: Sequence[TaskData]) -> list[bytes]:
+    """A saved prior for each target task from this source, empty where nothing could be aligned.
+
+    ``other``: the tasks of the other device class.
+    """
+    found: list[bytes] = []
+    for data in target:
+        model: CostModel | None
+        if source == "pretrained":
+            model = read_model(BUILTIN_PATH)[0]
+        elif source == "class":
+            same = [each for each in other if each.task.workload.hash == data.task.workload.hash]
+            model = own_prior(same, data.sketches, data.abstraction, 0)[0]
+        else:
+            model = general_prior([each for each in target if each is not data], 0)
+        found.append(b"" if model is None else model.save())
+    return found
+
+
+def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int) -> BenchResult:
+    """Median trials of every method, source and task; a run that has not arrived after ``limit`` trials counts so."""
+    os.environ.update(bench_env(1))
+    began = time.perf_counter()
+    cases = {
+        "workloads": (dataset, "from the other tasks"),
+        "class": (dataset, "from the same tasks on avx2-1"),
+        "class, back": (OTHER_CLASS, "avx2-1, from the same tasks on znver5-2"),
+        "pretrained": (held_out_path(None), "held-out tasks, from the model that comes with fleet-tune"),
+    }
+    spawn = multiprocessing.get_context("spawn")
+    details: dict[str, Any] = {"methods": list(methods), "seeds": seeds, "limit": limit, "asked": ASKED, "cases": {}}
+    runs: dict[tuple[str, str, int, bool], Any] = {}
+    plain: dict[tuple[Path, str, int], Any] = {}
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start) as pool:
+        for case, (path, _) in cases.items():
+            target = list(read(path))
+            other = list(read(dataset if path == OTHER_CLASS else OTHER_CLASS))
+            known = priors(case.partition(",")[0], target, other)
+            for method in methods:
+                for at in range(len(target)):
+                    if (path, method, at) not in plain:
+                        plain[path, method, at] = pool.submit(_one, path, at, method, range(seeds), b"", limit)
+                    runs[case, method, at, False] = plain[path, method, at]
+                    warm = pool.submit(_one, path, at, method, range(seeds), known[at], limit) if known[at] else None
+                    runs[case, method, at, True] = warm or plain[path, method, at]
+        for case, (path, what) in cases.items():
+            names = labels(read(path))
+            details["cases"][case] = {"what": what, "dataset": path.name, "methods": {}}
+            for method in methods:
+                tasks = {
+                    name: {
+                        side: quartiles([float(each) for each in runs[case, method, at, warm].result()])
+                        for side, warm in (("without", False), ("with", True))
+                    }
+                    for at, name in enumerate(names)
+                }
+                without = overall({name: each["without"]["median"] for name, each in tasks.items()})
+                with_it = overall({name: each["with"]["median"] for name, each in tasks.items()})
+                details["cases"][case]["methods"][method] = {
+                    "tasks": tasks,
+                    "without": without,
+                    "with": with_it,
+                    "ratio": without / with_it,
+                }
+    details["elapsed_secs"] = time.perf_counter() - began
+    first = details["cases"]["workloads"]["methods"][methods[0]]
+    return BenchResult("transfer", first["with"], first["without"], first["ratio"], "trials", details)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    parts = []
+    for case in details["cases"].values():
+        methods = list(case["methods"])
+        tasks = list(case["methods"][methods[0]]["tasks"])
+        rows: list[tuple[str, ...]] = [
+            (
+                f"`{task}`",
+                *(
+                    f"{case['methods'][method]['tasks'][task][side]['median']:.0f}"
+                    for method in methods
+                    for side in ("without", "with")
+                ),
+            )
+            for task in tasks
+        ]
+        both = (f"{case['methods'][method][side]:.1f}" for method in methods for side in ("without", "with"))
+        rows.append(("overall, geometric mean", *both))
+        ratios = (cell for method in methods for cell in ("", f"{case['methods'][method]['ratio']:.1f} times fewer"))
+        rows.append(("", *ratios))
+        header = (case["what"], *(f"`{method}` {side}" for method in methods for side in ("without", "with")))
+        parts.append(markdown(header, rows))
+    return "\n\n".join(parts)
+
+
+BENCHMARK = Benchmark(
+    name="transfer",
+    help="Trials until within 5% of the best, with and without transfer from other workloads and another device class.",
+    options=(
+        options.dataset(),
+        click.Option(["--method", "methods"], multiple=True, default=list(METHODS), show_default=True),
+        options.count("--seeds", 5),
+        options.count("--limit", 256, "Trials of a run at most.", least=16),
+        options.jobs(),
+    ),
+    short=("--seeds", "1", "--limit", "64"),
+    run=run,
+    table=table,
+)

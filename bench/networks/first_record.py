@@ -1,0 +1,126 @@
+"""Seconds from starting ``fleet-tune tune`` to its first durable valid record, and from SIGTERM to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.processes import ROOT, end_group
+from bench.result import BenchError, BenchResult, spread
+from bench.tables import markdown, median_and_range
+
+_POLL_SECS = 0.02
+_LIMIT_SECS = 120.0
+# What the command line ends with after SIGTERM, once it has told what was found.
+_STOPPED = 128 + signal.SIGTERM
+
+
+def once(model: str, out: Path) -> tuple[float, float]:
+    """Starts the command line on ``model``; seconds to the first valid record, and from SIGTERM to its end.
+
+    Raises :class:`BenchError` where there is no such record in time, or the process ends otherwise than stopped.
+    """
+    start = time.perf_counter()
+    with (out.parent / "log.txt").open("w+") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "fleet_tune", "tune", model, "--out", str(out), "--time-budget", "10m"],
+            cwd=ROOT,
+            env=bench_env(cores()),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            while not _has_valid_record(out / "records.db"):
+                if child.poll() is not None or time.perf_counter() - start > _LIMIT_SECS:
+                    raise BenchError(f"no valid record after {time.perf_counter() - start:.0f} s: {_end_of(log)}")
+                time.sleep(_POLL_SECS)
+            first_secs = time.perf_counter() - start
+            os.kill(child.pid, signal.SIGTERM)
+            stopping = time.perf_counter()
+            try:
+                code = child.wait(timeout=60)
+            except subprocess.TimeoutExpired as error:
+                raise BenchError("still running 60 s after SIGTERM") from error
+            stop_secs = time.perf_counter() - stopping
+            if code != _STOPPED:
+                raise BenchError(f"exit code {code} after SIGTERM, not {_STOPPED}: {_end_of(log)}")
+            return first_secs, stop_secs
+        finally:
+            end_group(child)
+
+
+def _end_of(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()[-2000:]
+
+
+def _has_valid_record(path: Path) -> bool:
+    from fleet_tune.domain import Outcome
+    from fleet_tune.errors import RecordStoreError
+    from fleet_tune.records.store import RecordReader
+
+    try:
+        with RecordReader(path) as reader:
+            return Outcome.OK in reader.counts()
+    except RecordStoreError:
+        return False  # not created yet
+
+
+def run(models: Sequence[str], rounds: int) -> BenchResult:
+    """``ours``: median seconds to the first valid record over ``rounds`` runs of the slowest of ``models``. No peer."""
+    figures = {}
+    for model in models:
+        first, stop = [], []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
+                first_secs, stop_secs = once(model, Path(folder) / "out")
+            first.append(first_secs)
+            stop.append(stop_secs)
+        figures[model] = {"first_record_secs": spread(first), "stop_secs": spread(stop)}
+    return BenchResult(
+        bench="first-record",
+        ours=max(item["first_record_secs"]["median"] for item in figures.values()),
+        peer=None,
+        ratio=None,
+        unit="s",
+        details={"models": figures, "asked_secs": 30, "threads": cores()},
+    )
+
+
+def table(result: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            f"`{model}`",
+            median_and_range(figures["first_record_secs"], digits=1),
+            median_and_range(figures["stop_secs"], digits=1),
+        )
+        for model, figures in result["details"]["models"].items()
+    ]
+    return markdown(("model", "s to the first record", "s from SIGTERM to the end"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="first-record",
+    help="Seconds from starting `fleet-tune tune` to its first record.",
+    options=(
+        click.Option(["--model", "models"], multiple=True, default=[options.RESNET18], show_default=True),
+        options.count("--rounds", 5),
+    ),
+    short=("--rounds", "3"),
+    run=run,
+    table=table,
+)

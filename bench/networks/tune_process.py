@@ -1,0 +1,89 @@
+"""Tunes one model through the public API and prints what the benchmarks need, as one line of JSON.
+
+``python -m bench.networks.tune_process MODEL OUT --budget-secs 60``. The clock starts before ``fleet_tune.tune``
+is called: it includes the import of TVM, torch and Ray, the start of all actors and builders, and the import of the
+network.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.processes import die_with_parent
+from bench.result import BenchError
+
+
+def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
+    """Figures of the trials in a record database, times in seconds since ``start_unix_secs``.
+
+    Only valid trials count: outcome ok. ``valid_per_minute`` is taken from the start to the last record (as for
+    MetaSchedule, whose clock ends with its last batch), ``..._after_first`` leaves out everything before the first.
+    """
+    from fleet_tune.domain import Outcome
+    from fleet_tune.records.store import RecordReader
+
+    with RecordReader(records) as reader:
+        stored = [record for record in reader if record.revision == 0]
+    if not stored:
+        raise BenchError(f"{records} has no record")
+    valid = [record for record in stored if record.measurement.outcome is Outcome.OK]
+    first, last = (pick(record.unix_secs for record in stored) for pick in (min, max))
+    best: dict[str, float] = {}
+    for record in valid:
+        best[record.task_id] = min(best.get(record.task_id, float("inf")), record.measurement.cost_secs)
+    return {
+        "trials": len(stored),
+        "valid": len(valid),
+        "valid_per_minute": 60 * len(valid) / (last - start_unix_secs),
+        "valid_per_minute_after_first": 60 * len(valid) / (last - first) if last > first else None,
+        "first_record_secs": first - start_unix_secs,
+        "last_record_secs": last - start_unix_secs,
+        "build_secs": sum(record.measurement.build_secs for record in stored),
+        "measure_secs": sum(record.measurement.measure_secs for record in stored),
+        "tasks": len({record.task_id for record in stored}),
+        "best_secs": best,
+    }
+
+
+@click.command()
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--budget-secs", type=float, required=True)
+@click.option("--seed", type=int, default=0)
+@click.option("--method", default="fleet", show_default=True)
+@click.option("--fleet", type=click.Path(path_type=Path), help="Fleet file; else this machine's CPU.")
+def main(model: str, out: Path, budget_secs: float, seed: int, method: str, fleet: Path | None) -> None:
+    """Prints the figures as one line of JSON, the last line of output."""
+    die_with_parent()
+    start_unix_secs = time.time()
+    import fleet_tune
+
+    result = fleet_tune.tune(model, out=out, time_budget_secs=budget_secs, seed=seed, method=method, fleet=fleet)
+    if not result.networks:
+        raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")
+    network = result.networks[0]
+    figures = timeline(out / "records.db", start_unix_secs)
+    figures |= {
+        "method": method,
+        "elapsed_secs": time.time() - start_unix_secs,
+        "outcomes": {str(outcome): count for outcome, count in result.outcomes.items()},
+        "folder": str(network.folder),
+        "tuned_secs": network.tuned_secs,
+        "untuned_secs": network.untuned_secs,
+        "torch_secs": network.torch_secs,
+        "max_rel_error": network.max_rel_error,
+        "task_results": [
+            {"name": task.name, "weight": task.weight, "trials": task.trials, "gflops": task.gflops}
+            for task in result.tasks
+        ],
+    }
+    click.echo(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

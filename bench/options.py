@@ -1,0 +1,57 @@
+"""Options that several benchmarks have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from bench.machine import cores
+from bench.measured import dataset_path
+
+RESNET18 = "examples/networks.py:resnet18"
+WORKLOADS = ("matmul_relu", "conv2d_nhwc")
+"""Our network in bench/networks/workloads.py and MetaSchedule's workload of the same name compute the same."""
+
+
+def dataset() -> click.Option:
+    return click.Option(
+        ["--dataset"],
+        type=click.Path(path_type=Path),
+        callback=lambda _context, _option, path: dataset_path(path),
+        help="File of 'fleet-tune dataset'; else the one in bench/data.",
+    )
+
+
+def tasks(otherwise: str, default: Sequence[str] = ()) -> click.Option:
+    """Parts of the names of a dataset's tasks; ``otherwise``: the ``default`` in words."""
+    text = f"Part of a task's name; else {otherwise}."
+    return click.Option(["--task", "tasks"], multiple=True, default=list(default), help=text)
+
+
+def workloads() -> click.Option:
+    return click.Option(["--workload", "workloads"], multiple=True, default=WORKLOADS, type=click.Choice(WORKLOADS))
+
+
+def jobs() -> click.Option:
+    return click.Option(["--jobs"], type=click.IntRange(min=1), default=cores, help="Processes; else one for each CPU.")
+
+
+def limit(least: int) -> click.Option:
+    text = "Use only the first candidates of each task."
+    return click.Option(["--limit"], type=click.IntRange(min=least), help=text)
+
+
+def figures(text: str) -> click.Option:
+    return click.Option(["--out"], type=click.Path(path_type=Path), help=text)
+
+
+def count(name: str, default: int, text: str | None = None, *, least: int = 1) -> click.Option:
+    """A whole number of at least ``least``, with its default in the help."""
+    return click.Option([name], type=click.IntRange(min=least), default=default, show_default=True, help=text)
+
+
+def seconds(name: str, parameter: str, default: float, text: str) -> click.Option:
+    """A time, with its default in the help."""
+    return click.Option([name, parameter], type=float, default=default, show_default=True, help=text)

@@ -1,0 +1,183 @@
+"""The draft: candidates scored a second on one core, and the quality of the share that it keeps.
+
+Quality is Best-1 (Pruner equation 3 with k = 1): with ``w_i`` the weight of task ``i``, ``L_i*`` the best run time of
+its explored set and ``L_i`` the best in the kept share of it,
+
+    Best-1 = sum_i(L_i* w_i) / sum_i(L_i w_i)
+
+averaged over seeds. A seed draws the records to learn from (64 of each task); the explored set is all others. One
+eighth is kept: by our draft (the analyzer as it is, corrected by the records, and together with boosted trees trained
+on them), by MetaSchedule's cost model trained on the same records (:mod:`bench.peers.per_store`), and at random.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
+from bench.measured import labels, read, split
+from bench.processes import run_json
+from bench.result import BenchError, BenchResult, spread
+from bench.search.draft_process import SCORED, SCORERS
+from bench.tables import markdown
+from fleet_tune.records.dataset import Dataset
+
+OURS = "calibrated"
+_TIMEOUT_SECS = 7200.0
+_RANDOM_DRAWS = 50
+"""Random choices for each seed."""
+
+
+def run(
+    dataset: Path, seeds: int, calibration: int, share: int, limit: int | None, jobs: int, out: Path | None = None
+) -> BenchResult:
+    """Both figures over the dataset; ``jobs``: processes of the peer's feature extraction and training."""
+    measured = read(dataset)
+    names = labels(measured)
+    most = limit or max(map(len, measured))
+    setting = ["--dataset", str(dataset), "--seeds", str(seeds)]
+    setting += ["--calibration", str(calibration), "--share", str(share), "--limit", str(most)]
+    cpu = str(max(os.sched_getaffinity(0)))
+    mine = run_json(
+        ["-m", "bench.search.draft_process", *setting, "--cpu", cpu], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
+    )
+    theirs = run_json(
+        ["-m", "bench.peers.per_store", *setting, "--jobs", str(jobs)], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
+    )
+    weights = [data.task.weight for data in measured]
+    ideal = [by_scorer["ideal"] for by_scorer in mine["best_secs"]]
+    found = {name: [by_scorer[name] for by_scorer in mine["best_secs"]] for name in SCORERS}
+    found["metaschedule"] = [[row[at] for row in theirs["best_secs"]] for at in range(len(measured))]
+    best = {name: spread(best_1(ideal, by_task, weights)) for name, by_task in found.items()}
+    means = {name: float(np.mean(best_1(ideal, by_task, weights))) for name, by_task in found.items()}
+    chance = random_best_1(measured, seeds, calibration, share, most)
+    means["random"], best["random"] = float(np.mean(chance["all"])), spread(chance["all"])
+    by_task = {
+        task: {
+            **{name: float(np.mean(best_1([ideal[at]], [secs[at]], [1]))) for name, secs in found.items()},
+            "random": float(np.mean(chance[at])),
+        }
+        for at, task in enumerate(names)
+    }
+    details = {
+        "best_1": means,
+        "best_1_spread": best,
+        "best_1_by_task": by_task,
+        "speed": speed_figures(mine["speed"]),
+        "speed_by_task": dict(zip(names, mine["speed"], strict=True)),
+        "candidates_a_call": SCORED,
+        "seeds": seeds,
+        "calibration": calibration,
+        "share": share,
+        "candidates": {name: min(len(data), most) for name, data in zip(names, measured, strict=True)},
+        "peer_extract_secs": theirs["extract_secs"],
+        "peer_train_secs": theirs["train_secs"],
+        "points": dict(zip(names, mine["points"], strict=True)),
+        "dataset": dataset.name,
+    }
+    ours, peer = means[OURS], means["metaschedule"]
+    result = BenchResult("draft", ours, peer, ours / peer if peer > 0 else None, "Best-1", details)
+    if out is not None:
+        out.write_text(json.dumps(json.loads(result.to_json()), separators=(",", ":")) + "\n")
+    return result
+
+
+def best_1(ideal: Sequence[Sequence[float]], kept: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float]:
+    """Equation 3 for every seed: ``ideal[i][s]`` and ``kept[i][s]`` are seconds of task ``i`` and seed ``s``.
+
+    A share without any success (infinite) makes it 0.
+    """
+    totals = []
+    for best, found in zip(zip(*ideal, strict=True), zip(*kept, strict=True), strict=True):
+        below = sum(secs * weight for secs, weight in zip(found, weights, strict=True))
+        above = sum(secs * weight for secs, weight in zip(best, weights, strict=True))
+        totals.append(above / below if math.isfinite(below) else 0.0)
+    return totals
+
+
+def random_best_1(
+    measured: Dataset, seeds: int, calibration: int, share: int, limit: int
+) -> dict[int | Literal["all"], list[float]]:
+    """Best-1 of a random share of the same explored sets for every seed, each the mean of several draws: of all tasks
+    together, and by the task's position."""
+    scores: dict[int | Literal["all"], list[float]] = {"all": [], **{at: [] for at in range(len(measured))}}
+    for seed in range(seeds):
+        rng = np.random.default_rng([seed, share])
+        ideal, kept = [], []
+        for data in measured:
+            costs = data.cost_secs[split(data, seed, calibration, limit)[1]]
+            size = max(len(costs) // share, 1)
+            ideal.append([float(costs.min())] * _RANDOM_DRAWS)
+            kept.append([float(rng.permutation(costs)[:size].min()) for _ in range(_RANDOM_DRAWS)])
+        weights = [data.task.weight for data in measured]
+        scores["all"].append(float(np.mean(best_1(ideal, kept, weights))))
+        for at in range(len(measured)):
+            scores[at].append(float(np.mean(best_1([ideal[at]], [kept[at]], [1]))))
+    return scores
+
+
+def speed_figures(by_task: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Candidates a second over all described tasks: as many of each, so the harmonic mean."""
+    known = [task for task in by_task if task]
+    if not known:
+        raise BenchError("no task of the dataset is described")
+    return {name: len(known) / sum(1 / task[name] for task in known) for name in known[0]}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    names = {
+        "analyzer": "analyzer alone",
+        "calibrated": "calibrated",
+        "with-model": "with boosted trees",
+        "metaschedule": "MetaSchedule's model",
+        "random": "random",
+    }
+    rows = [
+        (f"`{task}`", *(f"{figures[scorer]:.3f}" for scorer in names))
+        for task, figures in details["best_1_by_task"].items()
+    ]
+    rows.append(("all, by equation 3", *(f"{details['best_1'][scorer]:.3f}" for scorer in names)))
+    rows.append(("its worst seed", *(f"{details['best_1_spread'][scorer]['min']:.3f}" for scorer in names)))
+    header = (f"Best-1 at 1/{details['share']}, {details['calibration']} records", *names.values())
+    a_call = f"{details['candidates_a_call']:,} a call"
+    speeds = {
+        "analyzer": f"the analyzer, {a_call}",
+        "calibrated": f"calibrated, {a_call}",
+        "analyzer_population": "the analyzer, a generation a call",
+        "calibrated_population": "calibrated, a generation a call",
+    }
+    by_task = [(f"`{task}`", figures) for task, figures in details["speed_by_task"].items() if figures]
+    fast = [
+        (name, *(f"{figures[kind]:,.0f}" for kind in speeds))
+        for name, figures in [*by_task, ("as many of each", details["speed"])]
+    ]
+    head = ("candidates scored a second on one core", *speeds.values())
+    return markdown(header, rows) + "\n\n" + markdown(head, fast)
+
+
+BENCHMARK = Benchmark(
+    name="draft",
+    help="Candidates scored a second, and Best-1 of the drafted share against MetaSchedule's cost model and chance.",
+    options=(
+        options.dataset(),
+        options.count("--seeds", 100),
+        options.count("--calibration", 64, "Records to learn from."),
+        options.count("--share", 8, "One in so many is kept."),
+        options.limit(1),
+        options.figures("Also write the figures here, for bench.search.plots."),
+        options.jobs(),
+    ),
+    short=("--seeds", "10", "--limit", "300"),
+    run=run,
+    table=table,
+)

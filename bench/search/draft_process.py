@@ -1,0 +1,168 @@
+"""Our draft on the candidates of a dataset, in a process of its own on one core.
+
+``python -m bench.search.draft_process --dataset FILE --seeds 20 --cpu 0`` prints one JSON line: candidates that
+the draft scores a second, with the analyzer alone and with its calibration, and for every seed and task the run time of
+the best candidate in the eighth that each scorer ranks first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.measured import Rows, best_of_share, read, split
+from bench.processes import die_with_parent
+from fleet_tune.records.dataset import TaskData
+from policies.cost_models.protocol import targets
+from policies.search.draft import scores
+from policies.search.methods import FLEET
+from policies.search.pools import Pool
+from policies.search.prediction import Predictor
+from policies.space.sampling import sample
+
+Floats = NDArray[np.float64]
+
+SCORERS = ("analyzer", "calibrated", "with-model")
+"""The analyzer as it is; corrected by the records; and averaged with boosted trees that were trained on them."""
+SCORED = 16384
+"""Candidates in one call of the speed's measurement."""
+POINTS = 60
+"""Candidates of each task whose prediction is kept for a plot."""
+_REPEATS = 7
+
+
+def predictor(data: TaskData, known: Rows) -> Predictor:
+    """The draft's predictor after the records at ``known``."""
+    made = Predictor(data.sketches, data.task.workload.flop, data.abstraction, analyzer=True)
+    rows = [known[data.sketch_of[known] == at] for at in range(len(data.sketches))]
+    made.add([data.decisions[at][data.row_of[mine]] for at, mine in enumerate(rows)])
+    order = np.concatenate(rows)
+    made.set_costs(data.cost_secs[order], data.build_secs[order])
+    return made
+
+
+def train(data: TaskData, known: Rows, made: Predictor, seed: int) -> None:
+    """Let the predictor use the model of ``fleet``, trained on the same records."""
+    order = np.concatenate([known[data.sketch_of[known] == at] for at in range(len(data.sketches))])
+    model = FLEET.make_model(seed, made.layout.offset_column)
+    model.fit(made.features, targets(data.cost_secs[order]), np.zeros(len(order), dtype=np.int64))
+    made.use_model(model)
+
+
+class Scorer:
+    """Predicts the candidates of one task; what the analyzer says of them is worked out once."""
+
+    def __init__(self, data: TaskData) -> None:
+        self._data = data
+        self.known = [
+            Pool(sketch, matrix).evaluated(data.abstraction)
+            for sketch, matrix in zip(data.sketches, data.decisions, strict=True)
+        ]
+
+    def scores(self, rows: Rows, made: Predictor | None) -> Floats:
+        """Predicted log seconds of candidates, infinite where the analyzer rules them out, ``(len(rows),)``.
+
+        Without a predictor they are the analyzer's own; a sketch that is not described counts as slowest then.
+        """
+        found = np.full(len(rows), np.inf)
+        for at, drafted in enumerate(self.known):
+            mine = np.flatnonzero(self._data.sketch_of[rows] == at)
+            taken = drafted.take(self._data.row_of[rows[mine]])
+            predicted = taken.analytic_log_secs if made is None else made.drafted(at, taken)[0]
+            found[mine] = np.where(np.isfinite(taken.log_secs), predicted, np.inf)
+        return np.where(np.isnan(found), np.inf, found)
+
+
+def quality(data: TaskData, seeds: int, calibration: int, share: int, limit: int | None) -> dict[str, list[float]]:
+    """For every scorer the best run time in its share of the explored set, and that set's own best, by seed."""
+    best: dict[str, list[float]] = {name: [] for name in (*SCORERS, "ideal")}
+    scorer = Scorer(data)
+    for seed in range(seeds):
+        known, explored = split(data, seed, calibration, limit)
+        costs = data.cost_secs[explored]
+        best["ideal"].append(float(costs.min()))
+        best["analyzer"].append(best_of_share(scorer.scores(explored, None), costs, share))
+        made = predictor(data, known)
+        best["calibrated"].append(best_of_share(scorer.scores(explored, made), costs, share))
+        train(data, known, made, seed)
+        best["with-model"].append(best_of_share(scorer.scores(explored, made), costs, share))
+    return best
+
+
+def points(data: TaskData, calibration: int, limit: int | None) -> list[list[float]]:
+    """``[predicted, measured]`` log seconds of some candidates after the first seed's calibration."""
+    known, explored = split(data, 0, calibration, limit)
+    explored = explored[data.ok[explored]]
+    explored = np.random.default_rng(0).permutation(explored)[:POINTS]
+    predicted = Scorer(data).scores(explored, predictor(data, known))
+    pairs = zip(predicted.tolist(), np.log(data.cost_secs[explored]).tolist(), strict=True)
+    return [[round(guess, 3), round(truth, 3)] for guess, truth in pairs if math.isfinite(guess)]
+
+
+def speed(data: TaskData, calibration: int) -> dict[str, float]:
+    """Candidates a second: what the draft calls for a generation, with the analyzer and with the calibrated fitness.
+
+    The median of several calls on as many random candidates of every described sketch of the task, in seconds of the
+    CPU, which other processes do not lengthen; ``population``: with as many in a call as the draft evaluates in a
+    generation. Empty where no sketch is described.
+    """
+    made = predictor(data, split(data, 0, calibration)[0])
+    rng = np.random.default_rng(0)
+    secs: dict[str, float] = {}
+    described = [sketch for sketch in data.sketches if sketch.statements]
+    for label, count in (("", SCORED), ("_population", FLEET.draft.population)):
+        for sketch in described:
+            matrix = sample(sketch, count, rng)
+            device, fitness = data.abstraction, made.fitness(sketch.index)
+            calls: dict[str, Callable[[], Any]] = {
+                "analyzer": lambda s=sketch, m=matrix, d=device: scores(s, m, d),  # type: ignore[misc]
+                "calibrated": lambda s=sketch, m=matrix, d=device, f=fitness: scores(s, m, d, f),  # type: ignore[misc]
+            }
+            for name, call in calls.items():
+                secs[name + label] = secs.get(name + label, 0.0) + _median_cpu_secs(call)
+    counts = {"": SCORED * len(described), "_population": FLEET.draft.population * len(described)}
+    return {name: counts["_population" if "_" in name else ""] / taken for name, taken in secs.items()}
+
+
+def _median_cpu_secs(call: Callable[[], Any]) -> float:
+    call()
+    taken = []
+    for _ in range(_REPEATS):
+        began = time.process_time()
+        call()
+        taken.append(time.process_time() - began)
+    return statistics.median(taken)
+
+
+@click.command()
+@click.option("--dataset", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--seeds", type=click.IntRange(min=1), required=True)
+@click.option("--calibration", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--share", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), help="Candidates of each task.")
+@click.option("--cpu", type=int, required=True, help="The only CPU that this process may use.")
+def main(dataset: Path, seeds: int, calibration: int, share: int, limit: int | None, cpu: int) -> None:
+    """Prints the figures as one line of JSON, the last line of output."""
+    die_with_parent()
+    os.sched_setaffinity(0, {cpu})
+    measured = read(dataset)
+    figures = {
+        "speed": [speed(data, calibration) for data in measured],
+        "best_secs": [quality(data, seeds, calibration, share, limit) for data in measured],
+        "points": [points(data, calibration, limit) for data in measured],
+    }
+    click.echo(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

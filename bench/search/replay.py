@@ -1,0 +1,298 @@
+"""Measured trials that each method needs until it has found a candidate within 5% of a dataset's best.
+
+Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its preset
+(:mod:`bench.search.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
+geometric mean over the tasks; each effect of the papers switched on and off in ``fleet`` and in ``bansor``; and all
+tasks together as one network, with each rule that gives trials to tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
+from bench.measured import labels, pick, read
+from bench.processes import die_with_parent
+from bench.result import BenchResult
+from bench.search.replay_runs import (
+    CURVE,
+    EFFECTS,
+    TASK_POLICIES,
+    TOLERANCE,
+    RecordedTask,
+    Replayed,
+    has_effect,
+    near_best,
+    overall,
+    quartiles,
+    run_network,
+    run_task,
+    with_effect,
+)
+from bench.tables import markdown
+from policies.cost_models.registry import is_network
+from policies.search.methods import PRESET_NAMES, Preset, preset
+
+OURS, PEER = "fleet", "ansor"
+BASES = ("fleet", "bansor")
+"""Methods in which each effect is switched."""
+
+_PROGRESS_SECS = 30.0
+_tasks: list[RecordedTask] = []
+
+
+def _start(dataset: Path) -> None:
+    die_with_parent()
+    _tasks.extend(RecordedTask(data) for data in read(dataset))
+
+
+def _one_task(chosen: Preset, at: int, seed: int, curve_trials: int) -> Replayed:
+    return run_task(_tasks[at], chosen, seed, curve_trials)
+
+
+def _one_network(chosen: Preset, chosen_tasks: tuple[int, ...], seed: int) -> int:
+    return run_network([_tasks[at] for at in chosen_tasks], chosen, seed)
+
+
+def run(
+    dataset: Path,
+    methods: Sequence[str],
+    tasks: Sequence[str],
+    seeds: int,
+    jobs: int,
+    *,
+    deep_seeds: int | None = None,
+    effects: bool = True,
+    network_seeds: int = 0,
+    curve_trials: int = CURVE[-1],
+    out: Path | None = None,
+) -> BenchResult:
+    """The tables of :func:`figures`. ``tasks``: parts of names, none for all; ``deep_seeds``: at most so many seeds of
+    a method that trains a neural network, None for all; ``network_seeds``: runs of all tasks together, 0 for none;
+    ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures there, for
+    ``bench.search.plots``."""
+    methods = all_methods(methods)
+    measured = read(dataset)
+    names = labels(measured)
+    chosen_tasks = pick(names, tasks)
+    variants = {name: preset(name) for name in methods}
+    if effects:
+        variants.update(effect_variants())
+    networks = network_variants() if network_seeds else {}
+    most = seeds if deep_seeds is None else min(seeds, deep_seeds)
+    seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
+    os.environ.update(bench_env(1))  # before the workers start
+    began = time.perf_counter()
+    runs: dict[tuple[str, int], list[Replayed]] = {}
+    totals: dict[str, list[int]] = {}
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
+        waiting: dict[Future[Any], Callable[[Any], None]] = {}
+        for name, chosen in networks.items():  # the longest ones first
+            for seed in range(network_seeds):
+                total: Future[Any] = pool.submit(_one_network, chosen, chosen_tasks, seed)
+                waiting[total] = totals.setdefault(name, []).append
+        # The slow ones first, so that no process is alone with one at the end.
+        for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
+            for seed in range(seeds_of[name]):
+                for at in chosen_tasks:
+                    drawn = name in methods and not is_deep(chosen)  # the others end where they arrive
+                    future = pool.submit(_one_task, chosen, at, seed, curve_trials if drawn else 0)
+                    waiting[future] = runs.setdefault((name, at), []).append
+        _collect(waiting)
+    details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
+    details |= {
+        "methods": list(methods),
+        "seeds": {name: seeds_of[name] for name in methods},
+        "network_seeds": network_seeds,
+        "tolerance": TOLERANCE,
+        "elapsed_secs": time.perf_counter() - began,
+        "jobs": jobs,
+        "dataset": {
+            "file": dataset.name,
+            "candidates": {names[at]: len(measured[at]) for at in chosen_tasks},
+            "near_best": {names[at]: near_best(measured[at]) for at in chosen_tasks},
+        },
+    }
+    trials = details["overall"]
+    ours = trials[OURS if OURS in methods else methods[0]]
+    peer = trials[PEER] if PEER in methods and len(methods) > 1 else None
+    result = BenchResult("replay", ours, peer, peer / ours if peer is not None else None, "trials", details)
+    if out is not None:
+        out.write_text(json.dumps(json.loads(result.to_json()), indent=1) + "\n")
+    return result
+
+
+def _collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
+    """Hand on every result; now and then say how far it is."""
+    told = time.perf_counter()
+    try:
+        for done, future in enumerate(as_completed(waiting), 1):
+            waiting[future](future.result())
+            if time.perf_counter() - told > _PROGRESS_SECS:
+                told = time.perf_counter()
+                print(f"{done} of {len(waiting)} runs", file=sys.stderr, flush=True)
+    except BaseException:
+        for future in waiting:
+            future.cancel()
+        raise
+
+
+def effect_variants() -> dict[str, Preset]:
+    """Each base with each effect switched: off where it has it, on where not (``fleet - ei``, ``bansor + ei``)."""
+    variants = {}
+    for base in map(preset, BASES):
+        variants[base.name] = base
+        for effect in EFFECTS:
+            on = has_effect(base, effect)
+            variants[f"{base.name} {'-' if on else '+'} {effect}"] = with_effect(base, effect, not on)
+    return variants
+
+
+def network_variants() -> dict[str, Preset]:
+    """Each base with each rule that gives trials to tasks."""
+    return {
+        f"{base.name}, {policy}": dataclasses.replace(base, task_policy=policy)
+        for base in map(preset, BASES)
+        for policy in TASK_POLICIES
+    }
+
+
+def figures(
+    runs: Mapping[tuple[str, int], Sequence[Replayed]],
+    totals: Mapping[str, Sequence[int]],
+    names: Sequence[str],
+    tasks: Sequence[int],
+) -> dict[str, Any]:
+    """Quartiles of trials by method and task, geometric means of the medians, curves, and the network's trials.
+
+    ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
+    :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed;
+    not of methods with a neural network, whose runs end where they arrive.
+    """
+    methods = list(dict.fromkeys(name for name, _ in runs))
+    trials = {
+        method: {
+            name: quartiles([each.trials for each in runs[method, at]]) for name, at in zip(names, tasks, strict=True)
+        }
+        for method in methods
+    }
+    return {
+        "trials": trials,
+        "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
+        "overall_trial_secs": {
+            method: overall({str(at): float(np.median([r.trial_secs for r in runs[method, at]])) for at in tasks})
+            for method in methods
+        },
+        "curve_trials": list(CURVE),
+        "curves": {
+            method: [
+                # A share of 0 (nothing ran yet) has no logarithm: it stands as a thousandth.
+                overall({str(at): max(float(np.median([r.curve[i] for r in runs[method, at]])), 1e-3) for at in tasks})
+                for i in range(len(CURVE))
+            ]
+            for method in methods
+            if " " not in method and not is_deep(preset(method))
+        },
+        "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
+    }
+
+
+def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods that ``--method`` names: some of them, or ``all``."""
+    return PRESET_NAMES if "all" in methods else tuple(methods)
+
+
+def is_deep(chosen: Preset) -> bool:
+    """Whether the method trains a neural network, so that a run of hundreds of trials takes minutes."""
+    return chosen.model is not None and is_network(chosen.model)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    ranked = sorted(details["methods"], key=lambda method: details["overall"][method])
+    rows = [
+        (f"`{task}` ({near})", *(_quartiles(details["trials"][method][task]) for method in ranked))
+        for task, near in details["dataset"]["near_best"].items()
+    ]
+    rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
+    most = max(details["seeds"].values())
+    columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
+    parts = [markdown(("trials to within 5% of the best (candidates there)", *columns), rows)]
+    variants = [name for name in details["trials"] if " " in name]
+    if variants:
+        bases = list(dict.fromkeys(name.split()[0] for name in variants))
+        effects = list(dict.fromkeys(name.split()[-1] for name in variants))
+        switches: list[tuple[str, ...]] = []
+        for effect in effects:
+            cells: list[str] = []
+            for base in bases:
+                switched = next(name for name in variants if name.split()[0] == base and name.split()[-1] == effect)
+                with_it, without = (base, switched) if " - " in switched else (switched, base)
+                cells += [_trials(details["overall"][with_it]), _trials(details["overall"][without])]
+            switches.append((effect, *cells))
+        columns = [f"`{base}` {state}" for base in bases for state in ("with", "without")]
+        parts.append(markdown(("overall trials, effect on and off", *columns), switches))
+    if details["network"]:
+        together = [(name, _quartiles(figures)) for name, figures in details["network"].items()]
+        parts.append(markdown(("all tasks together", "trials to within 5% of the best sum"), together))
+    return "\n\n".join(parts)
+
+
+def _of_seeds(seeds: int, most: int) -> str:
+    """Said of a column that has fewer seeds than the others."""
+    return "" if seeds == most else f", {seeds} seeds"
+
+
+def _trials(count: float) -> str:
+    """A mean number of trials; below ten its first decimal tells methods apart."""
+    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
+
+
+def _quartiles(figures: Mapping[str, float]) -> str:
+    """``median (lower quartile to upper)``."""
+    return f"{figures['median']:.0f} ({figures['q1']:.0f} to {figures['q3']:.0f})"
+
+
+BENCHMARK = Benchmark(
+    name="replay",
+    help="Measured trials until a candidate within 5% of the dataset's best is found.",
+    options=(
+        options.dataset(),
+        click.Option(
+            ["--method", "methods"],
+            multiple=True,
+            default=["all"],
+            show_default=True,
+            help="A method of fleet-tune, or all.",
+        ),
+        options.tasks("all tasks"),
+        options.count("--seeds", 20),
+        options.count(
+            "--deep-seeds", 3, "Seeds at most of methods with a neural network: a run of theirs takes minutes."
+        ),
+        click.Option(
+            ["--effects/--no-effects"], default=True, show_default=True, help="Each paper's effect on and off."
+        ),
+        options.count("--network-seeds", 5, "Runs of all tasks.", least=0),
+        options.figures("Also write the figures here, for bench.search.plots."),
+        options.jobs(),
+    ),
+    short=("--method", "all", "--seeds", "3", "--no-effects", "--network-seeds", "0"),
+    run=run,
+    table=table,
+)

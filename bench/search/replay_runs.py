@@ -1,0 +1,183 @@
+"""Searches on a recorded dataset: one run of one method, with nothing measured anew. No process, clock or file here.
+
+A run proposes rounds of the preset's batch from the candidates that the dataset has, gets their recorded outcomes, and
+trains the preset's model after each round, as :class:`policies.search.methods.Preset` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from bench.measured import observations
+from bench.result import BenchError
+from fleet_tune.records.dataset import TaskData
+from policies.search.bandits import TaskPolicy, TaskState
+from policies.search.methods import Preset
+from policies.search.pools import Pool
+from policies.search.search import Observation, Proposal, TaskSearch
+from policies.space.sampling import row_keys
+
+TOLERANCE = 0.05
+"""A run has arrived when its best is within this share of the dataset's best."""
+CURVE = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Numbers of trials at which the best so far is noted."""
+
+Effect = Literal["draft", "sketch-ucb", "contextual-epsilon", "ei"]
+EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei")
+TASK_POLICIES: tuple[TaskPolicy, ...] = ("ucb", "gradient", "round-robin")
+_PLANS = 20
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One run. ``trials``: until arrival; ``trial_secs``: what these took to build and measure when they were recorded.
+
+    ``curve``: best possible cost divided by the best so far, in (0, 1], at each number of trials of :data:`CURVE`; 0
+    while nothing succeeded; the last known where the run ended before.
+    """
+
+    trials: int
+    trial_secs: float
+    curve: tuple[float, ...]
+
+
+class RecordedTask:
+    """A task of a dataset with its pools, shared by all runs of a process."""
+
+    def __init__(self, data: TaskData) -> None:
+        self.data = data
+        self.pools = tuple(Pool(sketch, matrix) for sketch, matrix in zip(data.sketches, data.decisions, strict=True))
+        self._row = [
+            dict(zip(row_keys(matrix), data.rows(at).tolist(), strict=True)) for at, matrix in enumerate(data.decisions)
+        ]
+        self.floor_secs = data.task.workload.flop / data.abstraction.peak_flops
+
+    def search(self, preset: Preset, seed: int) -> TaskSearch:
+        """A fresh search on what was recorded."""
+        rng = np.random.default_rng([seed, *self.data.task.id.encode()])
+        task = self.data
+        return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, preset, rng, self.pools)
+
+    def outcome(self, proposal: Proposal) -> Observation:
+        """What was recorded of a proposed candidate."""
+        (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
+        row = self._row[proposal.sketch][key]
+        (outcome,) = observations(self.data, [row])
+        return outcome
+
+    def round(self, search: TaskSearch, preset: Preset, seed: int) -> list[Observation]:
+        """One round of ``search``: proposed, answered, learned. :class:`BenchError` where nothing is proposed."""
+        outcomes = [self.outcome(proposal) for proposal in search.propose(preset.batch)]
+        if not outcomes:
+            raise BenchError(f"{preset.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
+        search.observe(outcomes)
+        search.use_model(search.train(seed))
+        return outcomes
+
+
+def run_task(task: RecordedTask, preset: Preset, seed: int, curve_trials: int = CURVE[-1]) -> Replayed:
+    """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are)."""
+    search = task.search(preset, seed)
+    best_secs, costs, secs = task.data.best_secs, list[float](), list[float]()
+    arrived = 0
+    while not search.exhausted and (not arrived or len(costs) < curve_trials):
+        for outcome in task.round(search, preset, seed):
+            costs.append(outcome.cost_secs)
+            secs.append(outcome.trial_secs)
+            if not arrived and outcome.cost_secs <= best_secs * (1 + TOLERANCE):
+                arrived = len(costs)
+    if not arrived:
+        raise BenchError(f"{preset.name} measured all {len(costs)} candidates and did not find the best")
+    best = np.minimum.accumulate(costs)
+    curve = tuple(float(best_secs / best[min(count, len(best)) - 1]) for count in CURVE)
+    return Replayed(arrived, float(np.sum(secs[:arrived])), curve)
+
+
+def run_network(tasks: Sequence[RecordedTask], preset: Preset, seed: int) -> int:
+    """Trials until the weighted sum of the tasks' best costs is within :data:`TOLERANCE` of what it can be.
+
+    The preset's bandit gives each round to one task.
+    """
+    searches = [task.search(preset, seed) for task in tasks]
+    bandit = preset.make_task_bandit(seed)
+    weights = np.array([task.data.task.weight for task in tasks], dtype=np.float64)
+    goal_secs = float(weights @ [task.data.best_secs for task in tasks]) * (1 + TOLERANCE)
+    histories: list[list[float]] = [[] for _ in tasks]
+    trials = 0
+    while True:
+        states = [
+            TaskState(
+                weight=task.data.task.weight,
+                flop=task.data.task.workload.flop,
+                best_history=tuple(history),
+                finished=search.exhausted,
+                floor_secs=task.floor_secs,
+            )
+            for task, search, history in zip(tasks, searches, histories, strict=True)
+        ]
+        choice = bandit.choose(states)
+        if choice is None:
+            raise BenchError(f"{preset.name} measured all {trials} candidates and did not find the best")
+        at = choice.index
+        for outcome in tasks[at].round(searches[at], preset, seed):
+            trials += 1
+            histories[at].append(min(outcome.cost_secs, *histories[at][-1:]) if histories[at] else outcome.cost_secs)
+            bests = np.array([history[-1] if history else math.inf for history in histories])
+            if float(weights @ bests) <= goal_secs:
+                return trials
+
+
+def near_best(data: TaskData) -> int:
+    """Candidates of a task at which a run has arrived."""
+    return int((data.cost_secs <= data.best_secs * (1 + TOLERANCE)).sum())
+
+
+# -- effects on and off ---------------------------------------------------------------------------------------------
+
+
+def with_effect(preset: Preset, effect: Effect, on: bool) -> Preset:
+    """``preset`` with one effect of the papers switched on or off, and all else as it is.
+
+    ``draft``: candidates from the draft on the calibrated analyzer (Pruner), off: from a genetic search on the learned
+    model, which then does not start from the analyzer. ``sketch-ucb`` (Bansor equations 3 and 4), off: uniform.
+    ``contextual-epsilon`` (AdaTune equation 3) within the preset's bounds, off: 0.05. ``ei`` (AdaTune equations 1 and
+    2), off: the prediction. A preset that has the effect already (or has it not) comes back as it is.
+    """
+    if has_effect(preset, effect) == on:
+        return preset
+    if effect == "draft":
+        if on:
+            return dataclasses.replace(preset, generator="draft")
+        return dataclasses.replace(preset, generator="genetic", from_analyzer=False, explore="space")
+    if effect == "sketch-ucb":
+        return dataclasses.replace(preset, sketch_policy="ucb" if on else "uniform")
+    if effect == "contextual-epsilon":
+        return dataclasses.replace(preset, epsilon=None if on else 0.05, epsilon_plans=_PLANS if on else 0)
+    return dataclasses.replace(preset, acquisition="ei" if on else "mean")
+
+
+def has_effect(preset: Preset, effect: Effect) -> bool:
+    """Whether the preset works so by itself."""
+    return {
+        "draft": preset.generator == "draft",
+        "sketch-ucb": preset.sketch_policy == "ucb",
+        "contextual-epsilon": preset.epsilon is None,
+        "ei": preset.acquisition == "ei",
+    }[effect]
+
+
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, median, high = np.percentile(np.asarray(values, dtype=np.float64), [25, 50, 75])
+    return {"q1": float(low), "median": float(median), "q3": float(high)}
+
+
+def overall(by_task: Mapping[str, float]) -> float:
+    """Geometric mean over the tasks."""
+    return float(np.exp(np.mean(np.log(list(by_task.values())))))

@@ -1,0 +1,79 @@
+"""Our search, in a process of its own on one core, and the time of each batch it proposes.
+
+``python -m bench.search.search_process --dataset FILE --cpu 0`` prints one JSON line when it is ready and answers
+each line ``{"task": 0, "records": 64, "round": 0}`` with the seconds that it took to propose one batch of 64 candidates
+of the whole space, after that many records of the dataset, with a model trained on them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.measured import observations, read
+from bench.processes import die_with_parent
+from bench.result import BenchError
+from fleet_tune.records.dataset import TaskData
+from policies.search.methods import preset
+from policies.search.search import TaskSearch
+
+BATCH = 64
+
+
+def propose_once(data: TaskData, records: int, seed: int, method: str) -> dict[str, Any]:
+    """Seconds of one batch, as in tuning: the search has proposed before, then got the outcomes of the last batch.
+
+    ``observe_secs``: what it took to take these in; ``train_secs``: to train the model (in tuning by another process).
+    """
+    if len(data) < records:
+        raise BenchError(f"{data.task.workload.name}: {len(data)} candidates, not {records}")
+    rng = np.random.default_rng(seed)
+    search = TaskSearch(data.sketches, data.task.workload.flop, data.abstraction, preset(method), rng)
+    rows = rng.permutation(len(data))[:records]
+    search.observe(observations(data, rows[:-BATCH]))
+    search.release(search.propose(BATCH))
+    last = observations(data, rows[-BATCH:])
+    began = time.perf_counter()
+    search.observe(last)
+    observe_secs = time.perf_counter() - began
+    began = time.perf_counter()
+    search.use_model(search.train(seed))
+    train_secs = time.perf_counter() - began
+    began, cpu_began = time.perf_counter(), time.process_time()
+    proposals = search.propose(BATCH)
+    secs, cpu_secs = time.perf_counter() - began, time.process_time() - cpu_began
+    if not proposals:
+        raise BenchError("our search proposed nothing")
+    return {
+        "secs": secs,
+        "cpu_secs": cpu_secs,
+        "candidates": len(proposals),
+        "observe_secs": observe_secs,
+        "train_secs": train_secs,
+    }
+
+
+@click.command()
+@click.option("--dataset", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--cpu", type=int, required=True, help="The only CPU that this process may use.")
+@click.option("--method", default="fleet", show_default=True)
+def main(dataset: Path, cpu: int, method: str) -> None:
+    """Answers each line of standard input with the time of one proposed batch."""
+    die_with_parent()
+    os.sched_setaffinity(0, {cpu})
+    measured = read(dataset)
+    print(json.dumps({"tasks": len(measured)}), flush=True)
+    for line in sys.stdin:
+        ask = json.loads(line)
+        print(json.dumps(propose_once(measured[ask["task"]], ask["records"], ask["round"], method)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

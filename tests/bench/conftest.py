@@ -1,0 +1,13 @@
+"""What several benchmarks' tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet_tune.records.dataset import TaskData
+from tests.bench.made_up import made_up
+
+
+@pytest.fixture(scope="module")
+def data() -> TaskData:
+    return made_up("matmul", 140)

@@ -1,0 +1,44 @@
+"""The dataset that the offline benchmarks run on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleet_tune.records.dataset import Dataset, load
+from fleet_tune.runs.collection import refresh
+
+PATH = Path(__file__).parents[3] / "bench" / "data" / "znver5-2.ftd"
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    return load(PATH)
+
+
+def test_it_holds_a_thousand_measured_candidates_of_every_workload(dataset: Dataset) -> None:
+    names = [data.task.workload.name.split()[0] for data in dataset]
+    assert len(dataset) >= 6
+    assert {"matmul", "matmul_add_relu", "conv2d_add_relu", "softmax"} <= set(names)
+    for data in dataset:
+        assert len(data) >= 1000
+        assert data.ok.mean() > 0.9
+        assert len({data.candidate(at).id for at in range(len(data))}) == len(data)
+    assert PATH.stat().st_size < 20e6
+
+
+def test_it_was_measured_quietly_and_to_the_end(dataset: Dataset) -> None:
+    for data in dataset:
+        batches = np.isfinite(data.run_secs[data.ok]).sum(axis=1)
+        assert batches.min() >= 3, data.task.workload.name
+        assert np.median(data.spread[data.ok]) < 0.04, data.task.workload.name
+
+
+def test_its_sketches_are_described_as_this_version_does(dataset: Dataset) -> None:
+    """Else: ``fleet-tune dataset refresh bench/data/znver5-2.ftd``."""
+    renewed, left_out = refresh(dataset)
+    assert left_out == 0
+    for old, new in zip(dataset, renewed, strict=True):
+        assert old.sketches == new.sketches, old.task.workload.name

@@ -1,0 +1,116 @@
+"""Searches on recorded candidates: their figures by hand, and runs on a small made-up dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bench.measured import observations
+from bench.result import BenchError
+from bench.search.replay import BENCHMARK, all_methods, effect_variants, figures, is_deep, network_variants
+from bench.search.replay_runs import (
+    CURVE,
+    EFFECTS,
+    TOLERANCE,
+    Effect,
+    RecordedTask,
+    Replayed,
+    has_effect,
+    overall,
+    quartiles,
+    run_network,
+    run_task,
+    with_effect,
+)
+from fleet_tune.records.dataset import TaskData
+from policies.search.methods import PRESET_NAMES, preset
+from tests.bench.made_up import made_up
+
+
+@pytest.mark.parametrize("name", PRESET_NAMES)
+def test_every_method_arrives(data: TaskData, name: str) -> None:
+    task = RecordedTask(data)
+    run = run_task(task, preset(name), 1, curve_trials=0)
+    good = int((data.cost_secs <= data.best_secs * (1 + TOLERANCE)).sum())
+    assert 1 <= run.trials <= len(data) - good + 1
+    assert run.trial_secs == pytest.approx(0.75 * run.trials)
+    assert list(run.curve) == sorted(run.curve)
+    assert run.curve[-1] >= 1 / (1 + TOLERANCE)
+    assert run_task(task, preset(name), 1, curve_trials=0) == run
+
+
+def test_a_run_goes_on_for_its_curve(data: TaskData) -> None:
+    run = run_task(RecordedTask(data), preset("random"), 2, curve_trials=len(data))
+    assert run.curve[-1] == 1.0  # everything was measured
+
+
+def test_a_network_of_two_tasks_arrives(data: TaskData) -> None:
+    tasks = [RecordedTask(data), RecordedTask(made_up("other", seed=5))]
+    for chosen in (preset("bansor"), dataclasses.replace(preset("random"), batch=16)):
+        assert 2 <= run_network(tasks, chosen, 0) <= sum(len(task.data) for task in tasks)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("name", ["fleet", "bansor", "autotvm"])
+def test_an_effect_is_switched_and_nothing_else(effect: Effect, name: str) -> None:
+    before = preset(name)
+    on = has_effect(before, effect)
+    assert with_effect(before, effect, on) is before
+    switched = with_effect(before, effect, not on)
+    assert has_effect(switched, effect) is not on
+    assert all(has_effect(switched, other) == has_effect(before, other) for other in EFFECTS if other != effect)
+    assert (switched.batch, switched.model, switched.task_policy) == (before.batch, before.model, before.task_policy)
+
+
+def test_variants_are_named_by_what_is_switched() -> None:
+    names = list(effect_variants())
+    assert names[:2] == ["fleet", "fleet - draft"]
+    assert "bansor + ei" in names
+    assert "bansor - sketch-ucb" in names
+    assert {chosen.task_policy for chosen in network_variants().values()} == {"ucb", "gradient", "round-robin"}
+    assert all_methods(["all"]) == PRESET_NAMES
+    assert all_methods(["ansor", "fleet"]) == ("ansor", "fleet")
+    assert [name for name in PRESET_NAMES if is_deep(preset(name))] == ["pruner", "moa-pruner"]
+
+
+def test_figures_are_medians_and_geometric_means() -> None:
+    def run(trials: int, share: float) -> Replayed:
+        return Replayed(trials, 2.0 * trials, (share,) * len(CURVE))
+
+    runs = {
+        ("fleet", 0): [run(1, 0.25), run(2, 0.25), run(9, 0.5)],
+        ("fleet", 3): [run(8, 1.0), run(8, 1.0), run(8, 1.0)],
+    }
+    found = figures(runs, {"fleet, ucb": [4, 6]}, ["a", "b"], [0, 3])
+    assert found["trials"]["fleet"]["a"] == {"q1": 1.5, "median": 2.0, "q3": 5.5}
+    assert found["overall"] == {"fleet": pytest.approx(4.0)}  # sqrt(2 * 8)
+    assert found["overall_trial_secs"] == {"fleet": pytest.approx(8.0)}
+    assert found["curves"]["fleet"][0] == pytest.approx(0.5)  # sqrt(0.25 * 1)
+    assert found["network"]["fleet, ucb"]["median"] == 5.0
+    assert overall({"a": 2.0, "b": 8.0}) == pytest.approx(4.0)
+    assert quartiles([1.0, 2.0, 3.0]) == {"q1": 1.5, "median": 2.0, "q3": 2.5}
+
+
+def test_a_method_that_proposes_nothing_is_told(data: TaskData) -> None:
+    task = RecordedTask(data)
+    search = task.search(preset("random"), 0)
+    search.observe(observations(data, range(len(data))))
+    with pytest.raises(BenchError, match="proposes nothing"):
+        task.round(search, dataclasses.replace(preset("random"), batch=4), 0)
+
+
+def test_its_tables() -> None:
+    few, many = ({"q1": 10.0, "median": 12.0, "q3": 14.0}, {"q1": 110.0, "median": 120.0, "q3": 140.0})
+    details = {
+        "methods": ["random", "fleet"],
+        "trials": {"random": {"conv": many}, "fleet": {"conv": few}, "fleet - ei": {"conv": few}},
+        "overall": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
+        "network": {"fleet, ucb": many},
+        "seeds": {"random": 3, "fleet": 20},
+        "dataset": {"near_best": {"conv": 3}},
+    }
+    text = BENCHMARK.table({"details": details})
+    assert "| trials to within 5% of the best (candidates there) | `fleet` | `random`, 3 seeds |" in text
+    assert "| `conv` (3) | 12 (10 to 14) | 120 (110 to 140) |" in text
+    assert "| ei | 12 | 30 |" in text
