@@ -11,7 +11,6 @@ from typing import Any
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, fetch, remote_actor
 from actors.clients import BatchReport, RecorderClient
-from actors.drift_watch import DriftWatch
 from actors.finalists import measured_in_turn
 from actors.recorder import make_record
 from devices.host.child import without_torch
@@ -36,6 +35,7 @@ from fleet_tune.errors import (
     UserError,
 )
 from fleet_tune.records.dataset import load
+from policies.measuring.drift import DriftWatch
 from policies.measuring.speed import MAX_DRIFT, Baseline
 from policies.measuring.stopping import confirmation, following
 

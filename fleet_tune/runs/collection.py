@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from fleet_tune.records import dataset
 from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.records.dataset import Dataset, TaskData
-from fleet_tune.records.dataset_codec import decode_value
+from fleet_tune.config.options import Options
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.errors import DatasetError
-from fleet_tune.config.options import Options
+from fleet_tune.records import dataset
+from fleet_tune.records.dataset import Dataset, TaskData
+from fleet_tune.records.dataset_codec import decode_value
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Collected, Progress
 from fleet_tune.runs.run import Run, in_thread, preparation

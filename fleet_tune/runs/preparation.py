@@ -20,22 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.device import opened_device, told_with_its_place
-from fleet_tune.search_task import SearchTask
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, check_network, import_network
 from devices.sketches.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
-from fleet_tune.runs.compilation import build_networks, device_classes_of, task_results
 from fleet_tune.config.fleet_file import FleetConfig
+from fleet_tune.config.options import Options, prepare_folder
+from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.records.dataset_codec import encode_value
-from fleet_tune.domain import Fingerprint, Task
-from fleet_tune.config.options import Options, prepare_folder
+from fleet_tune.records.sources import check_source
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
-from fleet_tune.sketch import Sketch
-from fleet_tune.records.sources import check_source
+from fleet_tune.runs.compilation import build_networks, device_classes_of, task_results
 from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
+from fleet_tune.search_task import SearchTask
+from fleet_tune.sketch import Sketch
 from policies.search.methods import preset
 
 FINGERPRINTS = "fingerprints"

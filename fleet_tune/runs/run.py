@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from actors.cluster import connected
 from actors.session import Session, SessionPlan
 from devices.networks.frontend import locate
-from fleet_tune.records.dataset import MEASURED_BY
+from fleet_tune.config.options import Options, prepare_folder
 from fleet_tune.domain import Record, StopRule
 from fleet_tune.errors import FleetTuneError
-from fleet_tune.runs.metrics import Metrics
-from fleet_tune.config.options import Options, prepare_folder
+from fleet_tune.records.dataset import MEASURED_BY
+from fleet_tune.records.sources import check_source
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import NetworkResult, Progress, TuneResult
-from fleet_tune.records.sources import check_source
+from fleet_tune.runs.metrics import Metrics
 from policies.search.methods import preset
 
 if TYPE_CHECKING:

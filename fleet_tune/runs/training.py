@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
+from fleet_tune.errors import ModelFileError, TransferError, UserError
 from fleet_tune.records import model_file
 from fleet_tune.records.dataset import TaskData
-from fleet_tune.errors import ModelFileError, TransferError, UserError
 from fleet_tune.records.model_file import DataSource, Manifest
-from fleet_tune.runs.pretrained import BUILTIN_PATH, data_sources, read_model, to_file
 from fleet_tune.records.sources import BUILTIN, MODEL_SUFFIX
+from fleet_tune.runs.pretrained import BUILTIN_PATH, data_sources, read_model, to_file
 from fleet_tune.runs.transfer import Knowledge, read_source
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
-from policies.cost_models.protocol import CostModel, targets
+from policies.cost_models.global_local import GlobalLocalModel, transferable
 from policies.cost_models.knowledge import Examples, general_examples
 from policies.cost_models.moa import MomentumModel, Weighted, copied
-from policies.cost_models.registry import MODEL_NAMES, ModelName, load_model, make_model, transfers, views_of
+from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.rank_quality import rank_correlation, top_k
-from policies.cost_models.global_local import GlobalLocalModel, transferable
+from policies.cost_models.registry import MODEL_NAMES, ModelName, load_model, make_model, transfers, views_of
 from policies.features.views import FEATURE_VERSION, PER_STORE
 
 PRETRAINABLE: tuple[ModelName, ...] = tuple(

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fleet_tune.search_task import SearchTask
+from fleet_tune.errors import TransferError, UserError
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.dataset_codec import decode_value
-from fleet_tune.errors import TransferError, UserError
-from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.records.sources import BUILTIN, RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Transferred
-from fleet_tune.records.sources import BUILTIN, RECORDS_FILE, check_source
-from policies.cost_models.protocol import CostModel
+from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.search_task import SearchTask
+from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
+from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import transfers
 from policies.search.methods import Preset
-from policies.cost_models.global_local import transferable
 
 FINGERPRINTS = "fingerprints"
 

@@ -318,6 +318,7 @@ class MeasureStage:
             if health.is_poison(len(suspect.losses)):
                 batch = [trial for trial in batch if trial is not suspect]
                 commands.append(self._blame(suspect, detail, now))
+        self._put_back(lane.device_class, batch)
         return commands
 
     def _blame(self, poison: Trial, detail: str, now: float) -> Command:

@@ -134,7 +134,7 @@ class World:
 
     # Play -------------------------------------------------------------------------------------------------------------
 
-    def play(self, most_events: int = 2_000_000) -> World:
+    def play(self, most_events: int = 200_000) -> World:
         """Until the run is over. AssertionError where nothing could ever happen again, or it does not end."""
         for at, event in self.script.items():
             self._later(at, event)

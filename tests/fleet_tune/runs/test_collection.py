@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet_tune.records.dataset import load
 from fleet_tune.domain import Outcome
 from fleet_tune.errors import RecordStoreError
+from fleet_tune.records.dataset import load
 from fleet_tune.records.store import RecordReader
 
 ROOT = Path(__file__).parents[3]

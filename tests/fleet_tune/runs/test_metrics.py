@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import fleet_tune
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import UserError
-from fleet_tune.runs.metrics import Metrics
 from fleet_tune.results import Progress, TaskProgress
+from fleet_tune.runs.metrics import Metrics
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 

@@ -8,14 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet_tune.search_task import SearchTask
-from fleet_tune.runs import training
 from fleet_tune.cli.main import main
-from fleet_tune.records.dataset import Dataset, TaskData, load, save
 from fleet_tune.errors import TransferError, UserError
-from fleet_tune.results import Transferred
+from fleet_tune.records.dataset import Dataset, TaskData, load, save
 from fleet_tune.records.sources import check_source
-from fleet_tune.runs.transfer import Knowledge, builtin_applies, lessons, read_source, summary, what_applies, with_priors
+from fleet_tune.results import Transferred
+from fleet_tune.runs import training
+from fleet_tune.runs.transfer import (
+    Knowledge,
+    builtin_applies,
+    lessons,
+    read_source,
+    summary,
+    what_applies,
+    with_priors,
+)
+from fleet_tune.search_task import SearchTask
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel
 from policies.cost_models.registry import load_model
 from policies.search.methods import preset

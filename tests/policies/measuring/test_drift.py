@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.drift_watch import DriftWatch
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from policies.measuring.drift import DriftWatch
 from policies.measuring.speed import Baseline
 
 GOOD = Measurement(Outcome.OK, (1.0,), verified=True)
