@@ -14,7 +14,8 @@ _CALM = ("unknown", "good")
 
 
 class Fleet:
-    """States by device id. ``device_classes``: the class of each device. Every ``now`` is in seconds since the run began.
+    """States by device id. ``device_classes``: the class of each device. Every ``now`` is in seconds of
+    the run.
 
     Changes are collected, and :meth:`drain` gives them out as commands.
     """

@@ -1,5 +1,5 @@
-"""Whatever happens to a run, in whatever order: nothing is lost, nothing counts twice, every trial ends, no device is idle
-while there is work for it, and the flow is bounded. The world checks the last two after every event."""
+"""Whatever happens to a run, in whatever order: nothing is lost, nothing counts twice, every trial ends, no device is
+idle while there is work for it, and the flow is bounded. The world checks the last two after every event."""
 
 from __future__ import annotations
 

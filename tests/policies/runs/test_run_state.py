@@ -238,7 +238,7 @@ def test_a_searcher_that_does_not_answer_is_asked_again() -> None:
     assert any("searcher of matmul" in line for line in world.lines)
 
 
-# The final round ---------------------------------------------------------------------------------------------------------
+# The final round -----------------------------------------------------------------------------------------------------
 
 
 def test_every_task_has_its_shoot_out_the_heaviest_first() -> None:
@@ -326,7 +326,7 @@ def test_a_finalist_that_does_not_build_any_more_is_left_out() -> None:
     assert met == {0, 14}
 
 
-# Size --------------------------------------------------------------------------------------------------------------------
+# Size ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_thousand_devices_of_three_classes_are_kept_busy() -> None:
