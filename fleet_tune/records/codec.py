@@ -1,4 +1,4 @@
-"""Records as bytes: msgpack maps of named fields with a schema version.
+"""Records as bytes: msgpack maps of named fields with a schema version, written and read by msgspec.
 
 Rules that keep old and new versions readable by each other: fields are found by name, a reader ignores names it does
 not know, and a field added later has a default. ``BODY_VERSION`` grows only when the meaning of a field changes; a body
@@ -7,32 +7,68 @@ of a newer version is refused. Nothing here reads pickle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
-
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.domain import Candidate, Measurement, Record
 from fleet_tune.errors import RecordStoreError
 
 BODY_VERSION = 1
 
 
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+class _RecordBody(msgspec.Struct):
+    """A record without its ``seq``, which belongs to the store and not to the record."""
+
+    version: int
+    uid: str
+    run_id: str
+    candidate: Candidate
+    trace: str
+    measurement: Measurement
+    device_id: str
+    unix_secs: float
+    revision: int = 0
+
+
+class _StateBody(msgspec.Struct):
+    """A device's state. ``lease``: owner, deadline in unix seconds, epoch."""
+
+    version: int
+    connectivity: Connectivity
+    health: Health
+    admin: Admin
+    lease: tuple[str, float, int]
+    losses: tuple[str, ...] = ()
+    quarantines: int = 0
+    until_unix_secs: float = 0.0
+    good_runs: int = 0
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_RECORD = msgspec.msgpack.Decoder(_RecordBody)
+_STATE = msgspec.msgpack.Decoder(_StateBody)
+_VERSION = msgspec.msgpack.Decoder(_Versioned)
+
+
 def encode_record(record: Record) -> bytes:
-    """Bytes of a record without its ``seq``, which belongs to the store and not to the record."""
-    body = {
-        "version": BODY_VERSION,
-        "uid": record.uid,
-        "run_id": record.run_id,
-        "candidate": _candidate_fields(record.candidate),
-        "trace": record.trace,
-        "measurement": _measurement_fields(record.measurement),
-        "device_id": record.device_id,
-        "unix_secs": record.unix_secs,
-        "revision": record.revision,
-    }
-    return cast(bytes, msgpack.packb(body))
+    """Bytes of a record without its ``seq``."""
+    return _ENCODER.encode(
+        _RecordBody(
+            BODY_VERSION,
+            record.uid,
+            record.run_id,
+            record.candidate,
+            record.trace,
+            record.measurement,
+            record.device_id,
+            record.unix_secs,
+            record.revision,
+        )
+    )
 
 
 def decode_record(body: bytes, seq: int = 0) -> Record:
@@ -40,112 +76,74 @@ def decode_record(body: bytes, seq: int = 0) -> Record:
 
     Raises :class:`RecordStoreError` for a body of a newer version or one that is no record.
     """
+    _refuse_newer(body, f"record {seq}")
     try:
-        fields = msgpack.unpackb(body)
-        version = fields["version"]
-        if version > BODY_VERSION:
-            raise RecordStoreError(
-                f"record {seq} has version {version} and this fleet-tune reads up to version {BODY_VERSION}",
-                "use a newer fleet-tune, or another output folder",
-            )
-        return Record(
-            uid=fields["uid"],
-            run_id=fields["run_id"],
-            candidate=_candidate(fields["candidate"]),
-            trace=fields["trace"],
-            measurement=_measurement(fields["measurement"]),
-            device_id=fields["device_id"],
-            unix_secs=fields["unix_secs"],
-            seq=seq,
-            revision=fields.get("revision", 0),
-        )
-    except (msgpack.UnpackException, KeyError, TypeError, ValueError) as error:
-        raise RecordStoreError(
-            f"record {seq} cannot be read: {error!r}", "restore the database from a copy, or use another output folder"
-        ) from error
+        fields = _RECORD.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _unreadable(f"record {seq}", error) from error
+    return Record(
+        fields.uid,
+        fields.run_id,
+        fields.candidate,
+        fields.trace,
+        fields.measurement,
+        fields.device_id,
+        fields.unix_secs,
+        seq,
+        fields.revision,
+    )
 
 
 def encode_state(state: DeviceState) -> bytes:
     """Bytes of a device's state."""
-    body = {
-        "version": BODY_VERSION,
-        "connectivity": state.connectivity.value,
-        "health": state.health.value,
-        "admin": state.admin.value,
-        "lease": [state.lease.owner, state.lease.deadline_unix_secs, state.lease.epoch],
-        "losses": list(state.losses),
-        "quarantines": state.quarantines,
-        "until_unix_secs": state.until_unix_secs,
-        "good_runs": state.good_runs,
-    }
-    return cast(bytes, msgpack.packb(body))
+    return _ENCODER.encode(
+        _StateBody(
+            BODY_VERSION,
+            state.connectivity,
+            state.health,
+            state.admin,
+            (state.lease.owner, state.lease.deadline_unix_secs, state.lease.epoch),
+            state.losses,
+            state.quarantines,
+            state.until_unix_secs,
+            state.good_runs,
+        )
+    )
 
 
 def decode_state(body: bytes) -> DeviceState:
     """The state that :func:`encode_state` wrote. Raises :class:`RecordStoreError` for anything else."""
+    _refuse_newer(body, "a device's state")
     try:
-        fields = msgpack.unpackb(body)
-        if fields["version"] > BODY_VERSION:
-            raise RecordStoreError(
-                f"a device's state has version {fields['version']} and this fleet-tune reads up to {BODY_VERSION}",
-                "use a newer fleet-tune, or another output folder",
-            )
-        return DeviceState(
-            connectivity=Connectivity(fields["connectivity"]),
-            health=Health(fields["health"]),
-            admin=Admin(fields["admin"]),
-            lease=Lease(*fields["lease"]),
-            losses=tuple(fields.get("losses", ())),
-            quarantines=fields.get("quarantines", 0),
-            until_unix_secs=fields.get("until_unix_secs", 0.0),
-            good_runs=fields.get("good_runs", 0),
-        )
-    except (msgpack.UnpackException, KeyError, TypeError, ValueError) as error:
-        raise RecordStoreError(
-            f"a device's state cannot be read: {error!r}",
-            "restore the database from a copy, or use another output folder",
-        ) from error
-
-
-def _candidate_fields(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "task_id": candidate.task_id,
-        "sketch": candidate.sketch,
-        "sketch_id": candidate.sketch_id,
-        "decisions": list(candidate.decisions),
-    }
-
-
-def _candidate(fields: Mapping[str, Any]) -> Candidate:
-    return Candidate(
-        task_id=fields["task_id"],
-        sketch=fields["sketch"],
-        sketch_id=fields["sketch_id"],
-        decisions=tuple(fields["decisions"]),
+        fields = _STATE.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _unreadable("a device's state", error) from error
+    return DeviceState(
+        fields.connectivity,
+        fields.health,
+        fields.admin,
+        Lease(*fields.lease),
+        fields.losses,
+        fields.quarantines,
+        fields.until_unix_secs,
+        fields.good_runs,
     )
 
 
-def _measurement_fields(measurement: Measurement) -> dict[str, Any]:
-    return {
-        "outcome": measurement.outcome.value,
-        "run_secs": list(measurement.run_secs),
-        "build_secs": measurement.build_secs,
-        "measure_secs": measurement.measure_secs,
-        "stopped": measurement.stopped,
-        "verified": measurement.verified,
-        "detail": measurement.detail,
-        "drift": measurement.drift,
-    }
+def _refuse_newer(body: bytes, what: str) -> None:
+    """What a newer version wrote need not have the fields of this one: it is told apart first."""
+    try:
+        version = _VERSION.decode(body).version
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _unreadable(what, error) from error
+    if version > BODY_VERSION:
+        raise RecordStoreError(
+            f"{what} has version {version} and this fleet-tune reads up to version {BODY_VERSION}",
+            "use a newer fleet-tune, or another output folder",
+        )
 
 
-def _measurement(fields: Mapping[str, Any]) -> Measurement:
-    return Measurement(
-        outcome=Outcome(fields["outcome"]),
-        run_secs=tuple(fields.get("run_secs", ())),
-        build_secs=fields.get("build_secs", 0.0),
-        measure_secs=fields.get("measure_secs", 0.0),
-        stopped=fields.get("stopped", ""),
-        verified=fields.get("verified", False),
-        detail=fields.get("detail", ""),
-        drift=fields.get("drift", 1.0),
+def _unreadable(what: str, error: Exception) -> RecordStoreError:
+    return RecordStoreError(
+        f"{what} cannot be read: {error}", "restore the database from a copy, or use another output folder"
     )
