@@ -56,16 +56,14 @@ _STOP_SECS = 2.0
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a session tunes, and within which limits (None: no limit): ``trial_limit`` of all tasks together,
-    ``task_limit`` of each. ``rule``: when a measurement ends; the fleet file may add a warm-up and a flush."""
+    """What a session tunes, and when it ends. ``rule``: when a measurement ends; the fleet file may add a warm-up and a
+    flush."""
 
     run_id: str
     method: str
     seed: int
     tasks: tuple[SearchTask, ...]
-    trial_limit: int | None
-    time_budget_secs: float | None
-    task_limit: int | None = None
+    limits: Limits
     rule: StopRule = field(default_factory=StopRule)
 
 
@@ -211,7 +209,7 @@ class Session:
             tasks=tuple(_planned(entry) for entry in plan.tasks),
             devices={name: classes[name] for name in self._devices},
             builders=len(self._builders),
-            limits=Limits(plan.time_budget_secs, plan.trial_limit, plan.task_limit),
+            limits=plan.limits,
             rule=self._fleet.measure.applied_to(plan.rule),
             check_every_secs=self._fleet.measure.check_every_secs,
             window_wait_secs=WINDOW_WAIT_SECS,

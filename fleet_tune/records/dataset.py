@@ -183,10 +183,10 @@ class TaskData:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Measured candidates of several tasks. ``model``: where the tasks came from; ``fingerprints``: what the devices
+    """Measured candidates of several tasks. ``network``: the one they came from; ``fingerprints``: what the devices
     said of themselves, one for each device class."""
 
-    model: str
+    network: str
     fingerprints: tuple[Fingerprint, ...]
     tasks: tuple[TaskData, ...]
 
@@ -321,7 +321,7 @@ def load(path: Path) -> Dataset:
 def encode(dataset: Dataset) -> bytes:
     """The bytes of a dataset's file."""
     body = {
-        "model": dataset.model,
+        "model": dataset.network,  # a stored word, as below: older files have it
         "fingerprints": [encode_value(fingerprint) for fingerprint in dataset.fingerprints],
         "outcomes": [outcome.value for outcome in OUTCOMES],
         "tasks": [_task_fields(data) for data in dataset.tasks],
@@ -380,7 +380,7 @@ def _dataset(body: Mapping[str, Any]) -> Dataset:
     # The file's own table: an outcome keeps its meaning whatever is added here.
     outcome = np.array([OUTCOMES.index(Outcome(value)) for value in body["outcomes"]], dtype=np.int64)
     return Dataset(
-        model=body["model"],
+        network=body["model"],
         fingerprints=tuple(decode_value(value) for value in body["fingerprints"]),
         tasks=tuple(_task_data(fields, outcome) for fields in body["tasks"]),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.config.options import Options
+from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.errors import DatasetError
 from fleet_tune.records import dataset
@@ -21,24 +21,24 @@ from fleet_tune.sketch import Sketch
 FILE_NAME = "dataset.ftd"
 
 
-async def collect(options: Options, on_progress: Callable[[Progress], None] | None) -> Collected:
-    """Measure until every task has ``options.per_task`` trials, then write ``out/dataset.ftd``; see
+async def collect(request: RunRequest, on_progress: Callable[[Progress], None] | None) -> Collected:
+    """Measure until every task has ``request.limits.task_trials`` trials, then write ``out/dataset.ftd``; see
     :func:`fleet_tune.api.collect`."""
-    async with Run(options, on_progress).opened() as run:
+    async with Run(request, on_progress).opened() as run:
         async for _ in run.records():
             pass
         result = await run.finish()
         written: Path | None = None
-        if run.prepared is not None and options.records.exists():
+        if run.prepared is not None and request.records.exists():
             entries = {entry.task.id: (entry.task, entry.sketches) for entry in run.prepared.tasks}
             prints = run.prepared.prints
-            model = run.prepared.model.name
-            packed, _ = await in_thread(_packed, options.records, model, entries, prints)
+            name = run.prepared.network.name
+            packed, _ = await in_thread(_packed, request.records, name, entries, prints)
             if packed.candidates:
-                written = options.out / FILE_NAME
+                written = request.out / FILE_NAME
                 await in_thread(dataset.save, packed, written)
         return Collected(
-            model=result.model,
+            network=result.network,
             out=result.out,
             dataset=written,
             outcomes=result.outcomes,
@@ -85,7 +85,7 @@ def refresh(old: Dataset) -> tuple[Dataset, int]:
     make their sketch no more."""
     renewed = [data.with_sketches(sketches_of(data.task)) for data in old.tasks]
     tasks = tuple(data for data, _ in renewed)
-    return Dataset(old.model, old.fingerprints, tasks), sum(count for _, count in renewed)
+    return Dataset(old.network, old.fingerprints, tasks), sum(count for _, count in renewed)
 
 
 def sketches_of(task: Task) -> tuple[Sketch, ...]:
@@ -97,11 +97,11 @@ def sketches_of(task: Task) -> tuple[Sketch, ...]:
 
 def _packed(
     records: Path,
-    model: str,
+    name: str,
     entries: Mapping[str, tuple[Task, tuple[Sketch, ...]]],
     prints: Mapping[str, Fingerprint],
 ) -> tuple[Dataset, int]:
-    """A dataset of the tasks in ``entries`` (by task id, with their sketches) that have records."""
+    """A dataset of the network ``name``: its tasks in ``entries`` (by task id, with sketches) that have records."""
     with RecordReader(records) as reader:
         by_task = dataset.by_task(reader)
     tasks: list[TaskData] = []
@@ -112,7 +112,7 @@ def _packed(
         left_out += unknown
         if len(data):
             tasks.append(data)
-    return Dataset(model, _used(prints.values(), tasks), tuple(tasks)), left_out
+    return Dataset(name, _used(prints.values(), tasks), tuple(tasks)), left_out
 
 
 def _used(prints: Iterable[Fingerprint], tasks: Iterable[TaskData]) -> tuple[Fingerprint, ...]:

@@ -1,4 +1,4 @@
-"""One tuning run from the model to the compiled network: what ``fleet_tune.api`` wraps."""
+"""One tuning run from the network to the compiled one: what ``fleet_tune.api`` wraps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from actors.cluster import connected
 from actors.session import Session, SessionPlan
 from devices.networks.frontend import locate
-from fleet_tune.config.options import Options, prepare_folder
+from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Record, StopRule
 from fleet_tune.errors import FleetTuneError
 from fleet_tune.records.dataset import MEASURED_BY
@@ -25,6 +25,7 @@ from fleet_tune.records.sources import check_source
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.metrics import Metrics
+from fleet_tune.runs.out_folder import prepare_folder
 from policies.search.methods import preset
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def preparation() -> ModuleType:
     return module
 
 
-def _read_model(spec: Any) -> Any:
-    return preparation().read_model(spec)
+def _read_network(spec: Any) -> Any:
+    return preparation().read_network(spec)
 
 
 class Interrupted(Exception):
@@ -53,7 +54,7 @@ class Interrupted(Exception):
 class Run:
     """One run. ``async with run.opened()``, then iterate :meth:`records`, then :meth:`finish`."""
 
-    options: Options
+    request: RunRequest
     on_progress: Callable[[Progress], None] | None
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _started: float = field(default_factory=time.monotonic)
@@ -71,61 +72,59 @@ class Run:
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Run]:
-        """Import the model and start the actors; on leaving, everything is closed. A signal on the way leaves a run
+        """Import the network and start the actors; on leaving, everything is closed. A signal on the way leaves a run
         without records."""
-        options = self.options
+        request = self.request
         # What is plainly wrong is told before anything starts.
-        preset(options.method)
-        if not isinstance(options.model, tuple):
-            locate(options.model)
-        prepare_folder(options.out)
-        if options.transfer_from is not None:
-            check_source(options.transfer_from)
-        if options.records.exists():
-            RecordReader(options.records).close()
+        preset(request.method)
+        if not isinstance(request.network, tuple):
+            locate(request.network)
+        prepare_folder(request.out)
+        if request.transfer_from is not None:
+            check_source(request.transfer_from)
+        if request.records.exists():
+            RecordReader(request.records).close()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
-            if options.metrics_port is not None:
-                self._metrics = Metrics(options.metrics_port)
+            if request.metrics_port is not None:
+                self._metrics = Metrics(request.metrics_port)
                 stack.callback(self._metrics.close)
             with contextlib.suppress(Interrupted):
                 await self._start(stack)
             yield self
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        options = self.options
+        request = self.request
         # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
         # forked them.
-        cluster = stack.enter_context(connected(options.address))
+        cluster = stack.enter_context(connected(request.address))
         self._listen()  # again: Ray has put handlers of its own in the place of ours
-        session = Session(cluster, options.fleet, self.run_id, options.out.absolute() / "artifacts")
+        session = Session(cluster, request.fleet, self.run_id, request.out.absolute() / "artifacts")
         stack.push_async_callback(session.close)
-        by_device, model = await self._unless_interrupted(
-            asyncio.gather(session.start_hosts(), in_thread(_read_model, options.model))
+        by_device, network = await self._unless_interrupted(
+            asyncio.gather(session.start_hosts(), in_thread(_read_network, request.network))
         )
         prepared: Prepared = await self._unless_interrupted(
-            in_thread(preparation().prepare, model, by_device, options.fleet)
+            in_thread(preparation().prepare, network, by_device, request.fleet)
         )
-        if options.per_task is None:
-            prepared = await self._unless_interrupted(in_thread(preparation().warmed, prepared, options))
+        if not request.collects:
+            prepared = await self._unless_interrupted(in_thread(preparation().warmed, prepared, request))
         self._prepared = prepared
-        meta = preparation().bind_store(options.records, prepared)
+        meta = preparation().bind_store(request.records, prepared)
         plan = SessionPlan(
             self.run_id,
-            options.method,
-            options.seed,
+            request.method,
+            request.seed,
             prepared.tasks,
-            options.trials,
-            options.time_budget_secs,
-            options.per_task,
-            StopRule() if options.per_task is None else MEASURED_BY,
+            request.limits,
+            MEASURED_BY if request.collects else StopRule(),
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
         await self._unless_interrupted(
             asyncio.gather(
                 in_thread(preparation().check, self._prepared),
-                session.start_tuning(plan, options.records, meta, classes),
+                session.start_tuning(plan, request.records, meta, classes),
             )
         )
         self._start_seq = await session.last_seq()
@@ -153,7 +152,7 @@ class Run:
 
     @property
     def prepared(self) -> Prepared | None:
-        """The imported model; None where a signal came before."""
+        """The imported network; None where a signal came before."""
         return self._prepared
 
     async def finish(self) -> TuneResult:
@@ -164,17 +163,17 @@ class Run:
             session, self._session = self._session, None
             await session.close()
             # What a dataset answers for was never built here: there is nothing to compile.
-            tuned = self.options.per_task is None and not self.options.fleet.datasets
+            tuned = not self.request.collects and not self.request.fleet.datasets
             if tuned and not self._interrupt.is_set():
                 self._show("compiling")
                 with contextlib.suppress(Interrupted):
                     networks = await self._unless_interrupted(
-                        in_thread(preparation().compile_tuned, self._prepared, self.options)
+                        in_thread(preparation().compile_tuned, self._prepared, self.request)
                     )
         last = self._last
         return TuneResult(
-            model=self._prepared.model.name if self._prepared else str(self.options.model),
-            out=self.options.out,
+            network=self._prepared.network.name if self._prepared else str(self.request.network),
+            out=self.request.out,
             tasks=last.tasks if last else (),
             outcomes=last.outcomes if last else {},
             new_trials=last.new_trials if last else 0,

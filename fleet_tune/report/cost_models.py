@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def render_manifest(manifest: Manifest, path: Path) -> RenderableType:
-    """What a model is, what it learned from, and its figures."""
+    """What a cost model is, what it learned from, and its figures."""
     facts = fact_grid()
-    facts.add_row("model", Text(f"{manifest.model}, for {manifest.device_kind} devices"))
+    facts.add_row("cost model", Text(f"{manifest.model}, for {manifest.device_kind} devices"))
     facts.add_row("features", Text(f"version {manifest.feature_version}"))
     for source in manifest.data:
         what = f"{source.name}: {plural(source.candidates, 'candidate')} on {', '.join(source.device_classes)}"
