@@ -1,7 +1,7 @@
 """TVM's per-store features of candidates: the view ``per_store`` of :mod:`policies.features.views`.
 
 Unlike the other views they need the program: every candidate is scheduled, post-processed and lowered, 20 to 100 ms
-each. Only models that ask for the view pay for it.
+each. Only cost models that ask for the view pay for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A dataset: measured candidates of several tasks with all that a policy needs, in one compact file.
 
-It is read without TVM: the sketches come with their symbolic descriptions, so that searches, models and analyses run
-offline. The workloads' TVM modules are in it too, so that the descriptions can be derived anew when they improve
+It is read without TVM: the sketches come with their symbolic descriptions, so that searches, cost models and analyses
+run offline. The workloads' TVM modules are in it too, so that the descriptions can be derived anew when they improve
 (``fleet-tune dataset refresh``).
 
 The file: one line of ASCII, ``fleet-tune-dataset`` and the format's version, then a zlib stream (which carries a
@@ -43,7 +43,7 @@ OUTCOMES = tuple(Outcome)
 """What the integers of :attr:`TaskData.outcome` stand for; new outcomes are appended."""
 
 MEASURED_BY = StopRule(micro_batch_secs=0.01, race_factor=math.inf, timeout_factor=math.inf)
-"""The rule by which datasets are measured: slow candidates to the end too, whose times a model wants to know."""
+"""The rule by which datasets are measured: slow candidates to the end too, whose times a cost model wants to know."""
 
 _MAGIC = b"fleet-tune-dataset "
 _HEADER_BYTES = 64
