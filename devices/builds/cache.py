@@ -20,6 +20,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from devices.protocol import Artifact, BuildRequest, TensorSpec
+from fleet_tune.records.atomic_file import write_atomically
 
 DEFAULT_BYTES = 1 << 30
 _SUFFIX = ".artifact"
@@ -75,14 +76,11 @@ class ArtifactCache:
         """Keep ``artifact`` under ``key``: all of it or, if this process ends meanwhile, nothing."""
         body: bytes = msgpack.packb(_encode(artifact), use_bin_type=True)
         path = self._path(key)
-        part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body)
-            part.replace(path)
+            # A partial one, after a crash of the machine, shows by its digest.
+            write_atomically(path, hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body, durable=False)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
             self._give_up(error)
             return
         with self._lock:

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import importlib.metadata
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
 from fleet_tune.domain import Task
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.records.atomic_file import write_atomically
 
 __all__ = ["CompiledNetwork", "compile_network", "load", "measure_untuned_secs", "scheduled_module", "update_manifest"]
 
@@ -216,22 +216,8 @@ def _make_folder(out: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file so that after a crash there is the old one or the new one, never a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomically(path, content)
     except OSError as error:
         raise _unwritable(path, error) from error
 

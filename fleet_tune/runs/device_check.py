@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.device import opened_device, told_with_its_place
+from devices.opening import opened_device, told_with_its_place
 from fleet_tune.config.fleet_file import FleetConfig
 from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.domain import Fingerprint

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.device import opened_device, told_with_its_place
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, check_network, import_network
+from devices.opening import opened_device, told_with_its_place
 from devices.sketches.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import FleetConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -346,7 +347,7 @@ def test_a_full_disk(lowered: LoweredNetwork, tmp_path: Path, monkeypatch: pytes
     def full(_descriptor: int) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(compiled.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DiskFullError, match="no space left"):
         compile_network(lowered, {}, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
