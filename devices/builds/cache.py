@@ -94,12 +94,12 @@ class ArtifactCache:
 
     def _files(self) -> list[tuple[float, int, Path]]:
         """Time of last use, bytes and path of every file, those of a writer that was killed among them."""
-        found = []
+        files = []
         for path in self._folder.glob("??/*"):
             with contextlib.suppress(OSError):  # another process may remove it right now
                 status = path.stat()
-                found.append((status.st_mtime, status.st_size, path))
-        return found
+                files.append((status.st_mtime, status.st_size, path))
+        return files
 
     def _evict(self) -> None:
         files = sorted(self._files(), key=lambda file: file[0])

@@ -74,11 +74,11 @@ def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
     from fleet_tune.report.run import make_console
     from fleet_tune.runs import training
 
-    found = training.evaluate(model, data)
-    make_console(stderr=as_json).print(render_quality(found, training.summary(found)))
+    qualities = training.evaluate(model, data)
+    make_console(stderr=as_json).print(render_quality(qualities, training.summary(qualities)))
     if as_json:
-        body = {"model": str(model), "tasks": [dataclasses.asdict(each) for each in found]}
-        click.echo(json.dumps({**body, "mean": dict(training.summary(found))}))
+        body = {"model": str(model), "tasks": [dataclasses.asdict(each) for each in qualities]}
+        click.echo(json.dumps({**body, "mean": dict(training.summary(qualities))}))
 
 
 @model.command(short_help="Write the cost model of a run as a file.")

@@ -92,15 +92,15 @@ def task_table(tasks: Sequence[TaskProgress], *, limit: int | None = None) -> Ta
     ordered = sorted(tasks, key=lambda task: -task.weight * task.best_secs)
     shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
     for task in shown:
-        known = math.isfinite(task.best_secs)
+        measured = math.isfinite(task.best_secs)
         table.add_row(
             cut(task.name),
             *([cut(task.device_class)] if several_classes else []),
             str(task.weight),
             str(task.trials),
             Text(format_secs(task.best_secs), "bold"),
-            f"{task.gflops:.1f}" if known else NONE,
-            f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if known else NONE,
+            f"{task.gflops:.1f}" if measured else NONE,
+            f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if measured else NONE,
             cut(task.best_rule, "dim"),
         )
     if len(shown) < len(ordered):

@@ -107,8 +107,8 @@ def _packed(
     tasks: list[TaskData] = []
     left_out = 0
     for task_id, (task, sketches) in entries.items():
-        found = by_task.get(task_id, ())
-        data, unknown = dataset.task_data(task, prints[task.device_class.name].abstraction, sketches, found)
+        measured = by_task.get(task_id, ())
+        data, unknown = dataset.task_data(task, prints[task.device_class.name].abstraction, sketches, measured)
         left_out += unknown
         if len(data):
             tasks.append(data)
