@@ -75,8 +75,8 @@ def run_request(
         out=Path(out).absolute(),
         limits=Limits(
             time_budget_secs=_checked_budget(time_budget_secs),
-            trials=_checked_trials("trials", trials),
-            task_trials=_checked_trials("trials of every task", task_trials),
+            trials=_checked_trials("trials", trials, "--trials"),
+            task_trials=_checked_trials("trials of every task", task_trials, "--per-task"),
         ),
         method=method,
         seed=_checked_seed(seed),
@@ -101,22 +101,25 @@ def _checked_budget(secs: float | None) -> float | None:
         return None
     if isinstance(secs, bool) or not isinstance(secs, numbers.Real) or not (math.isfinite(secs) and secs > 0):
         raise RequestError(
-            f"a time budget is a positive, finite number of seconds, not {secs!r}", "give one like 90s, 5m or 1h30m"
+            f"a time budget is a positive, finite number of seconds, not {secs!r}",
+            "give one with --time-budget, as 90s, 5m or 1h30m",
         )
     return float(secs)
 
 
-def _checked_trials(what: str, count: int | None) -> int | None:
+def _checked_trials(what: str, count: int | None, option: str) -> int | None:
     if count is None:
         return None
     if not _is_whole(count, 1):
-        raise RequestError(f"the number of {what} is a whole number from 1, not {count!r}", "give 1 or more")
+        raise RequestError(
+            f"the number of {what} is a whole number from 1, not {count!r}", f"give 1 or more with {option}"
+        )
     return int(count)
 
 
 def _checked_seed(seed: int) -> int:
     if not _is_whole(seed, 0, MAX_SEED):
-        raise RequestError(f"a seed is a whole number from 0 to {MAX_SEED}, not {seed!r}", "give another seed")
+        raise RequestError(f"a seed is a whole number from 0 to {MAX_SEED}, not {seed!r}", "give another with --seed")
     return int(seed)
 
 
@@ -125,7 +128,8 @@ def _checked_port(port: int | None) -> int | None:
         return None
     if not _is_whole(port, 1, _MAX_PORT):
         raise RequestError(
-            f"the port of the metrics is a whole number from 1 to {_MAX_PORT}, not {port!r}", "give another port"
+            f"the port of the metrics is a whole number from 1 to {_MAX_PORT}, not {port!r}",
+            "give another port with --metrics-port",
         )
     return int(port)
 

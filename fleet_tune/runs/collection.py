@@ -13,9 +13,11 @@ from fleet_tune.errors import DatasetError
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import Dataset, TaskData
 from fleet_tune.records.dataset_codec import decode_value
+from fleet_tune.records.sources import RECORDS_FILE
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Collected, Progress
-from fleet_tune.runs.run import Run, in_thread, preparation
+from fleet_tune.runs.interruption import in_thread
+from fleet_tune.runs.run import Run
 from fleet_tune.sketch import Sketch
 
 FILE_NAME = "dataset.ftd"
@@ -55,16 +57,18 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 
     ``fleet`` is probed where the records do not say what their devices are. Raises :class:`DatasetError`.
     """
-    records = folder / "records.db"
+    from fleet_tune.runs import preparation
+
+    records = folder / RECORDS_FILE
     if not records.is_file():
         raise DatasetError(f"{folder} has no records.db", "give a folder that 'dataset collect' or 'tune' wrote to")
     with RecordReader(records) as reader:
         meta, tasks = reader.meta(), reader.tasks()
-    stored = meta.get(preparation().FINGERPRINTS)
+    stored = meta.get(preparation.FINGERPRINTS)
     if stored is not None:
         prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
     else:
-        prints = {each.device_class.name: each for each in preparation().probe_fleet(fleet).values()}
+        prints = {each.device_class.name: each for each in preparation.probe_fleet(fleet).values()}
     unknown = sorted({task.device_class.name for task in tasks} - prints.keys())
     if unknown:
         raise DatasetError(
