@@ -5,46 +5,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, fetch, remote_actor
+from actors.calls import WINDOW_WAIT_SECS, fetch, remote_actor
 from actors.clients import BatchReport, RecorderClient
 from actors.finalists import measured_in_turn
 from actors.recorder import make_record
 from devices.host.child import without_torch
 from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, Device, MeasureRequest
-from devices.server.server import DeviceServer
-from devices.simulated.recorded import RecordedDevice
-from devices.timing.evaluator import load_decide
-from fleet_tune.config.fleet_file import (
-    DeviceConfig,
-    FleetConfig,
-    LocalConnection,
-    RecordedConnection,
-    TrackerConnection,
-)
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
-from fleet_tune.errors import (
-    DatasetError,
-    DeviceUnreachableError,
-    FleetFileError,
-    ProbeError,
-    UserError,
-)
-from fleet_tune.records.dataset import load
+from fleet_tune.errors import DeviceUnreachableError, ProbeError
 from policies.measuring.drift import DriftWatch
 from policies.measuring.speed import MAX_DRIFT, Baseline
 from policies.measuring.stopping import confirmation, following
 
 _FETCH_DEADLINE_SECS = 30.0
-STOP_DECISION = "policies.measuring.stopping:decide"
 
 
 class DeviceActor:
-    """One device, which ``open_device`` connects to (see :func:`opened_device`).
+    """One device, which ``open_device`` connects to (see :func:`devices.opening.opened_device`).
 
     A device that shares its host with builders (``quiet_window``) is measured in quiet windows, a batch in each.
     """
@@ -210,49 +192,3 @@ def device_actor(**options: Any) -> Any:
     """The Ray class of :class:`DeviceActor`: Ray starts it again when its process ends, and it gives signs of life
     (``beat``) while it measures."""
     return remote_actor(DeviceActor, restarts=-1, groups={"beat": 1}, **options)
-
-
-@contextlib.contextmanager
-def told_with_its_place(fleet: FleetConfig, name: str, unreachable: bool = True) -> Iterator[None]:
-    """What is wrong with a device becomes a :class:`FleetFileError` that names the device and its line. One that does
-    not answer too, unless ``unreachable`` is False: then that error passes."""
-    try:
-        yield
-    except FleetFileError:
-        raise
-    except UserError as error:
-        place = fleet.where(name, "connect" if isinstance(error, DatasetError) else "target")
-        raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
-    except (DeviceUnreachableError, ActorTimeoutError, ActorLostError) as error:
-        if not unreachable:
-            raise
-        place = fleet.where(name, "connect")
-        raise FleetFileError(
-            f"{place}: device {name!r} does not answer: {error}",
-            "start 'fleet-tune device serve' on it and check the address",
-        ) from error
-
-
-@contextlib.contextmanager
-def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
-    """The device of ``config``: a local one behind a server of its own, the one at its address, one that a tracker
-    hands out, or a dataset. ``realtime``: a local one's kernels are timed at real-time priority where that is allowed.
-
-    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
-    """
-    connection = config.connection
-    if isinstance(connection, RecordedConnection):
-        yield RecordedDevice(load(connection.path), config.device_class, load_decide(STOP_DECISION))
-        return
-    # Here, and not at the top: the driver names this function before it has loaded TVM.
-    from devices.client.rpc_device import RpcDevice
-
-    with contextlib.ExitStack() as stack:
-        if isinstance(connection, LocalConnection):
-            server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION, realtime=realtime))
-            host, port = server.host, server.port
-        else:
-            host, port = connection.host, connection.port
-        key = connection.key if isinstance(connection, TrackerConnection) else None
-        device = RpcDevice(config, host, port, decide=STOP_DECISION, tracker_key=key)
-        yield stack.enter_context(contextlib.closing(device))

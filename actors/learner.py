@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import ray
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
 from actors.searcher import group_observations, loaded_priors
 from devices.host.quiet import QuietTimeoutError, QuietWindow
+from fleet_tune.records.atomic_file import write_atomically
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.registry import load_model
 from policies.features.table import SYMBOLIC
@@ -186,9 +186,7 @@ class Learner:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(".tmp")
-            fresh.write_bytes(weights)
-            os.replace(fresh, path)
+            write_atomically(path, weights, durable=False)  # a partial one is not used: see _resume
         except OSError as error:
             _LOG.warning("the model of %s is not kept: %s", key, error)
 

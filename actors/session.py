@@ -26,12 +26,13 @@ from actors.clients import (
     fingerprint_of,
 )
 from actors.cluster import Cluster
-from actors.device import device_actor, opened_device, told_with_its_place
+from actors.device import device_actor
 from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.builds.builder import BuildWorker
+from devices.opening import opened_device, told_with_its_place
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.device_state import Admin
@@ -56,16 +57,14 @@ _STOP_SECS = 2.0
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a session tunes, and within which limits (None: no limit): ``trial_limit`` of all tasks together,
-    ``task_limit`` of each. ``rule``: when a measurement ends; the fleet file may add a warm-up and a flush."""
+    """What a session tunes, and when it ends. ``rule``: when a measurement ends; the fleet file may add a warm-up and a
+    flush."""
 
     run_id: str
     method: str
     seed: int
     tasks: tuple[SearchTask, ...]
-    trial_limit: int | None
-    time_budget_secs: float | None
-    task_limit: int | None = None
+    limits: Limits
     rule: StopRule = field(default_factory=StopRule)
 
 
@@ -126,15 +125,17 @@ class Session:
         probing = (fingerprint_of(self._devices[name], name) for name in asked)
         answers = await asyncio.gather(*probing, return_exceptions=True)
         prints: dict[str, Fingerprint] = {}
-        absent: dict[str, FleetTuneError] = {}
+        absent: dict[str, DeviceUnreachableError] = {}
         for name, answer in zip(asked, answers, strict=True):
             try:
                 with told_with_its_place(self._fleet, name, unreachable=False):
                     if isinstance(answer, BaseException):
                         raise answer
                     prints[name] = answer
-            except (DeviceUnreachableError, *LOST) as error:
+            except DeviceUnreachableError as error:
                 absent[name] = error
+            except LOST as error:
+                absent[name] = DeviceUnreachableError(name, first_line(error))
         self._let_join_later(prints, absent, out_of_use)
         for one in self._builders:
             BuilderClient(one).warm_up()
@@ -149,7 +150,7 @@ class Session:
         return {name for name, order in latest.items() if order.admin is not Admin.ACTIVE} & self._devices.keys()
 
     def _let_join_later(
-        self, prints: Mapping[str, Fingerprint], absent: Mapping[str, FleetTuneError], out_of_use: set[str]
+        self, prints: Mapping[str, Fingerprint], absent: Mapping[str, DeviceUnreachableError], out_of_use: set[str]
     ) -> None:
         """Decide about the devices without a fingerprint; see :meth:`start_hosts`."""
         if not prints and not absent:
@@ -211,7 +212,7 @@ class Session:
             tasks=tuple(_planned(entry) for entry in plan.tasks),
             devices={name: classes[name] for name in self._devices},
             builders=len(self._builders),
-            limits=Limits(plan.time_budget_secs, plan.trial_limit, plan.task_limit),
+            limits=plan.limits,
             rule=self._fleet.measure.applied_to(plan.rule),
             check_every_secs=self._fleet.measure.check_every_secs,
             window_wait_secs=WINDOW_WAIT_SECS,

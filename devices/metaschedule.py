@@ -69,15 +69,15 @@ def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> Imp
             unmatched += 1  # committed without a measurement
             continue
         grouped.setdefault((number, resolved), []).append((trace, [float(secs) for secs in run_secs]))
-    found: list[TaskData] = []
+    tasks: list[TaskData] = []
     for (number, target), records in grouped.items():
         task = _task(modules[number], target)
         abstraction = devices.get(target) or assumed(target)
         data, lost = _task_data(task, abstraction, records)
         unmatched += lost
         if len(data):
-            found.append(data)
-    return Imported(tuple(found), unmatched)
+            tasks.append(data)
+    return Imported(tuple(tasks), unmatched)
 
 
 def assumed(target: str) -> DeviceAbstraction:
@@ -108,16 +108,18 @@ def _task_data(
 ) -> tuple[TaskData, int]:
     space = DesignSpace(task)
     fresh = Schedule(tvm.ir.load_json(task.workload.module), debug_mask="none", error_render_level="none")
-    kept: list[Record] = []
+    recognised: list[Record] = []
     for at, (trace, run_secs) in enumerate(records):
         candidate = _candidate(space, fresh, trace)
         if candidate is None:
             continue
         failed = min(run_secs) >= FAILED_SECS
         measured = Measurement(Outcome.RUN_ERROR) if failed else Measurement(Outcome.OK, tuple(run_secs))
-        kept.append(Record(f"metaschedule-{at}", "metaschedule", candidate, "", measured, "metaschedule", math.nan))
-    data, unknown = dataset.task_data(task, abstraction, space.sketches, kept)
-    return data, len(records) - len(kept) + unknown
+        recognised.append(
+            Record(f"metaschedule-{at}", "metaschedule", candidate, "", measured, "metaschedule", math.nan)
+        )
+    data, unknown = dataset.task_data(task, abstraction, space.sketches, recognised)
+    return data, len(records) - len(recognised) + unknown
 
 
 def _candidate(space: DesignSpace, fresh: Schedule, trace: Any) -> Candidate | None:

@@ -1,9 +1,9 @@
 """fleet-tune: tunes tensor programs on fleets of devices.
 
-What lives here: what users touch. The command line, the Python API, configuration, domain types, records, reports.
-``fleet_tune.domain``, ``fleet_tune.sketch``, ``fleet_tune.errors`` import nothing of the project; ``records`` and
-``config`` import only those; ``api``, ``report`` and ``cli`` stand above all other layers and are loaded lazily, so
-that importing this package loads neither ray nor torch nor tvm.
+What lives here: what users touch (command line, Python API, fleet file, reports), whole runs, and the values that every
+layer speaks in. ``domain``, ``sketch``, ``search_task``, ``device_state``, ``results`` and ``errors`` import nothing of
+the other packages; ``records`` and ``config`` import only those; ``runs``, then ``report`` and ``api``, then ``cli``
+stand above all other layers and are loaded lazily, so that importing this package loads neither ray nor torch nor tvm.
 """
 
 from __future__ import annotations

@@ -1,21 +1,24 @@
-"""The Python API: ``tune``, ``stream``, ``plan``, ``collect``, ``compile_network``, ``load``."""
+"""The Python API: ``tune``, ``stream``, ``plan``, ``collect``, ``compile_network``, ``load``.
+
+``run_tuning``, ``run_collection`` and ``make_plan`` are the same for whoever has a
+:class:`fleet_tune.config.request.RunRequest` already: the command line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fleet_tune.config.fleet_file import FleetConfig, default_fleet, load_fleet
+from fleet_tune.config.fleet_file import FleetConfig
+from fleet_tune.config.request import RunRequest, resolved_fleet, run_request
 from fleet_tune.domain import Record
 from fleet_tune.results import Collected, Plan, Progress, TuneResult
 
 if TYPE_CHECKING:
     from devices.networks.compiled import CompiledNetwork
-    from fleet_tune.config.options import Options
 
 __all__ = [
     "Collected",
@@ -26,7 +29,10 @@ __all__ = [
     "collect",
     "compile_network",
     "load",
+    "make_plan",
     "plan",
+    "run_collection",
+    "run_tuning",
     "stream",
     "tune",
 ]
@@ -34,7 +40,7 @@ _T = TypeVar("_T")
 
 
 def tune(
-    model: Any,
+    network: Any,
     *,
     out: Path | str,
     method: str = "fleet",
@@ -50,37 +56,36 @@ def tune(
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
 
-    ``model``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2`` file, or ``(torch module, example inputs)``.
+    ``network``: ``"file.py:function"``, a path of an ``.onnx`` or ``.pt2`` file, or ``(torch module, example inputs)``.
     ``trials`` counts those of earlier runs in ``out`` too; ``time_budget_secs`` is the tuning time of this call; with
     neither, ten minutes. ``fleet``: a fleet file, None for this machine's CPU. ``address``: an existing Ray cluster,
     None for an embedded one. ``on_progress`` is called about twice a second.
 
     ``transfer_from``: what the search learns from before its first trial: a record database, a dataset, the folder of a
-    MetaSchedule database, or a model file. Without it our own method starts from the model that comes with fleet-tune
-    where that applies (x86 CPUs), unless ``pretrained`` is false.
+    MetaSchedule database, or a cost model's file. Without it our own method starts from the cost model that comes with
+    fleet-tune where that applies (x86 CPUs), unless ``pretrained`` is false.
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
     """
-    from fleet_tune.runs.run import Run
-
-    options = dataclasses.replace(
-        _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port),
-        transfer_from=None if transfer_from is None else Path(transfer_from),
+    request = run_request(
+        network,
+        out=out,
+        method=method,
+        trials=trials,
+        time_budget_secs=time_budget_secs,
+        fleet=fleet,
+        address=address,
+        seed=seed,
+        metrics_port=metrics_port,
+        transfer_from=transfer_from,
         pretrained=pretrained,
     )
-
-    async def everything() -> TuneResult:
-        async with Run(options, on_progress).opened() as run:
-            async for _ in run.records():
-                pass
-            return await run.finish()
-
-    return _run(everything)
+    return run_tuning(request, on_progress)
 
 
 async def stream(
-    model: Any,
+    network: Any,
     *,
     out: Path | str,
     method: str = "fleet",
@@ -97,19 +102,27 @@ async def stream(
     the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
     from fleet_tune.runs.run import Run
 
-    options = dataclasses.replace(
-        _options(model, out, method, trials, time_budget_secs, fleet, address, seed, metrics_port),
-        transfer_from=None if transfer_from is None else Path(transfer_from),
+    request = run_request(
+        network,
+        out=out,
+        method=method,
+        trials=trials,
+        time_budget_secs=time_budget_secs,
+        fleet=fleet,
+        address=address,
+        seed=seed,
+        metrics_port=metrics_port,
+        transfer_from=transfer_from,
         pretrained=pretrained,
     )
-    async with Run(options, None).opened() as run:
+    async with Run(request, None).opened() as run:
         async for record in run.records():
             yield record
         await run.finish()
 
 
 def plan(
-    model: Any,
+    network: Any,
     *,
     method: str = "fleet",
     trials: int | None = None,
@@ -120,20 +133,23 @@ def plan(
 ) -> Plan:
     """What :func:`tune` would do: the tasks with weights and sketches, and what the search would start from. Starts no
     cluster, trains and measures nothing."""
-    from fleet_tune.runs import preparation
-
-    options = dataclasses.replace(
-        _options(model, Path("."), method, trials, time_budget_secs, fleet, None, 0, None),
-        transfer_from=None if transfer_from is None else Path(transfer_from),
+    request = run_request(
+        network,
+        out=".",
+        method=method,
+        trials=trials,
+        time_budget_secs=time_budget_secs,
+        fleet=fleet,
+        transfer_from=transfer_from,
         pretrained=pretrained,
     )
-    return preparation.plan(options)
+    return make_plan(request)
 
 
 def collect(
-    model: Any,
+    network: Any,
     *,
-    per_task: int,
+    task_trials: int,
     out: Path | str,
     time_budget_secs: float | None = None,
     fleet: Path | str | FleetConfig | None = None,
@@ -141,25 +157,33 @@ def collect(
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Collected:
-    """Measure ``per_task`` random candidates of every task of ``model``, each to its end, into ``out/dataset.ftd``.
+    """Measure ``task_trials`` random candidates of every task of ``network``, each to its end, into
+    ``out/dataset.ftd``.
 
     The trials of earlier runs in ``out`` count; the other arguments are those of :func:`tune`. The dataset is written
     also where SIGINT or SIGTERM end the collecting early. Raises :class:`fleet_tune.errors.UserError`.
     """
-    from fleet_tune.runs import collection
-
-    options = _options(model, out, "random", None, time_budget_secs, fleet, address, seed, None, per_task)
-    return _run(lambda: collection.collect(options, on_progress))
+    request = run_request(
+        network,
+        out=out,
+        method="random",
+        task_trials=task_trials,
+        time_budget_secs=time_budget_secs,
+        fleet=fleet,
+        address=address,
+        seed=seed,
+        collects=True,
+    )
+    return run_collection(request, on_progress)
 
 
 def compile_network(
-    model: Any, *, records: Path | str, out: Path | str, fleet: Path | str | FleetConfig | None = None
+    network: Any, *, records: Path | str, out: Path | str, fleet: Path | str | FleetConfig | None = None
 ) -> TuneResult:
-    """Compile ``model`` from the best records of a database, without tuning."""
+    """Compile ``network`` from the best records of a database, without tuning."""
     from fleet_tune.runs.preparation import compile_from_records
 
-    options = _options(model, out, "fleet", None, None, fleet, None, 0, None)
-    return compile_from_records(options, Path(records))
+    return compile_from_records(network, resolved_fleet(fleet), Path(records), Path(out).absolute())
 
 
 def load(folder: Path | str) -> CompiledNetwork:
@@ -169,39 +193,31 @@ def load(folder: Path | str) -> CompiledNetwork:
     return compiled.load(Path(folder))
 
 
-def _options(
-    model: Any,
-    out: Path | str,
-    method: str,
-    trials: int | None,
-    time_budget_secs: float | None,
-    fleet: Path | str | FleetConfig | None,
-    address: str | None,
-    seed: int,
-    metrics_port: int | None,
-    per_task: int | None = None,
-) -> Options:
-    from fleet_tune.config.options import DEFAULT_TIME_BUDGET_SECS, Options
+def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> TuneResult:
+    """:func:`tune` for a request."""
+    from fleet_tune.runs.run import Run
 
-    if fleet is None:
-        fleet = default_fleet()
-    elif not isinstance(fleet, FleetConfig):
-        fleet = load_fleet(Path(fleet))
-    if trials is None and time_budget_secs is None and per_task is None:
-        time_budget_secs = DEFAULT_TIME_BUDGET_SECS
-    return Options(
-        model=model,
-        # Actors run in other working directories.
-        out=Path(out).absolute(),
-        method=method,
-        trials=trials,
-        time_budget_secs=time_budget_secs,
-        fleet=fleet,
-        address=address,
-        seed=seed,
-        metrics_port=metrics_port,
-        per_task=per_task,
-    )
+    async def everything() -> TuneResult:
+        async with Run(request, on_progress).opened() as run:
+            async for _ in run.records():
+                pass
+            return await run.finish()
+
+    return _run(everything)
+
+
+def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> Collected:
+    """:func:`collect` for a request that ``collects``."""
+    from fleet_tune.runs import collection
+
+    return _run(lambda: collection.collect(request, on_progress))
+
+
+def make_plan(request: RunRequest) -> Plan:
+    """:func:`plan` for a request."""
+    from fleet_tune.runs import preparation
+
+    return preparation.plan(request)
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

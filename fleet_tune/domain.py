@@ -63,7 +63,7 @@ others do not fail twice by chance."""
 
 @dataclass(frozen=True, slots=True)
 class DeviceAbstraction:
-    """What the analytic model knows of a device (Pruner section 4.1), probed when the device joins.
+    """What the analyzer (the closed-form cost) knows of a device (Pruner section 4.1), probed when the device joins.
 
     ``peak_flops`` in FLOP/s of all cores together, ``bandwidth_bytes`` in bytes/s of main memory, sizes in bytes.
     ``cores``: CPU threads used, or streaming multiprocessors. ``lanes``: float32 values per vector register, or the
@@ -190,7 +190,7 @@ class Measurement:
 
     @property
     def trusted(self) -> bool:
-        """Whether the device was itself: only then a model learns from the cost, or an incumbent is chosen by it."""
+        """Whether the device was itself: only then a cost model learns from it, or an incumbent is chosen by it."""
         return self.drift == 1.0
 
     @property

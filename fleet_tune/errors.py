@@ -26,12 +26,16 @@ class UserError(FleetTuneError):
         return f"{self.problem}; {self.next_step}"
 
 
+class RequestError(UserError):
+    """A value that a run was asked for is out of its range: give another one."""
+
+
 class NetworkError(UserError):
-    """The model cannot be read or imported: give another one."""
+    """The network cannot be read or imported: give another one."""
 
 
 class UnsupportedNetworkError(NetworkError):
-    """The model was read but uses something we cannot compile: change the model."""
+    """The network was read but uses something we cannot compile: change the network."""
 
 
 class FleetFileError(UserError):

@@ -69,10 +69,10 @@ class Progress:
 class Transferred:
     """What a run has learned before its first trial.
 
-    ``source``: the path that was named, or ``pretrained`` for the model that comes with fleet-tune. ``candidates``: how
-    many measured candidates it holds, 0 where it is a model; ``left_out``: records that fit no sketch of today's.
-    ``own_tasks``: how many tasks start from a model of their own workload's records, ``shared_tasks``: how many start
-    from one of all workloads; the others start from nothing.
+    ``source``: the path that was named, or ``pretrained`` for the cost model that comes with fleet-tune.
+    ``candidates``: how many measured candidates it holds, 0 where it is a cost model; ``left_out``: records that fit no
+    sketch of today's. ``own_tasks``: how many tasks start from a cost model of their own workload's records,
+    ``shared_tasks``: how many start from one of all workloads; the others start from nothing.
     """
 
     source: str
@@ -87,7 +87,7 @@ class Plan:
     """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them. ``transferred``: what the
     search would start from, None for nothing."""
 
-    model: str
+    network: str
     method: str
     devices: Mapping[str, str]
     tasks: tuple[TaskProgress, ...]
@@ -101,7 +101,7 @@ class NetworkResult:
     """The compiled network of one device class, measured on its device.
 
     Latencies are medians in seconds. None stands for what was not measured: everything of a class that the tuning
-    machine does not belong to, and ``torch_secs`` where the model is an ONNX file. ``max_abs_error`` and
+    machine does not belong to, and ``torch_secs`` where the network is an ONNX file. ``max_abs_error`` and
     ``max_rel_error`` compare the tuned network's outputs with the framework's on the example inputs; the
     relative one is divided by the largest absolute value of the framework.
     """
@@ -120,7 +120,7 @@ class Collected:
     """What the collecting of a dataset ends with. ``dataset``: the file, None where nothing was measured; the counts
     and ``interrupted`` are those of :class:`TuneResult`."""
 
-    model: str
+    network: str
     out: Path
     dataset: Path | None
     outcomes: Mapping[str, int]
@@ -136,7 +136,7 @@ class TuneResult:
     ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
     nothing."""
 
-    model: str
+    network: str
     out: Path
     tasks: tuple[TaskProgress, ...]
     outcomes: Mapping[str, int]

@@ -17,7 +17,7 @@ class SearchTask:
     """A task with its sketches and the abstraction of the devices of its class.
 
     ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
-    matrix (n, d) for each; None where anything can be measured. ``prior``: a saved model that was trained on other
+    matrix (n, d) for each; None where anything can be measured. ``prior``: a saved cost model that was trained on other
     records, from which the search starts; empty for none.
     """
 

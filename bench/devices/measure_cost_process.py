@@ -20,7 +20,6 @@ from typing import Any
 import click
 import numpy as np
 
-from actors.device import STOP_DECISION
 from bench.machine import cores
 from bench.measured import labels, pick, read
 from bench.processes import die_with_parent
@@ -28,6 +27,7 @@ from bench.result import BenchError
 from devices.builds.builder import BuildWorker
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
+from devices.opening import STOP_DECISION
 from devices.protocol import Artifact, BuildRequest, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, encode_request

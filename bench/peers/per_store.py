@@ -10,6 +10,7 @@ once it has seen 100 (until then it would rank at random).
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import multiprocessing
 import statistics
@@ -33,6 +34,7 @@ from bench.peers.candidates import Scheduler
 from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
+from fleet_tune.records.atomic_file import write_atomically
 from fleet_tune.records.dataset import Dataset, TaskData
 
 CHUNK = 50
@@ -85,9 +87,9 @@ def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Fe
                 features = [each for owner, future in waiting if owner == at for each in future.result()]
                 arrays[f"rows{at}"] = np.concatenate(features)
                 arrays[f"count{at}"] = np.array([len(each) for each in features])
-        partial = stored.with_suffix(".part.npz")
-        np.savez_compressed(partial, **arrays)
-        partial.replace(stored)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays)
+        write_atomically(stored, packed.getvalue())
     with np.load(stored) as kept:
         return [np.split(kept[f"rows{at}"], np.cumsum(kept[f"count{at}"])[:-1]) for at in range(len(dataset))]
 

@@ -110,9 +110,9 @@ class BuildWorker:
             if self._closed:
                 raise RuntimeError("the build worker is closed")
             key = artifact_key(request, built_by(request.task.device_class.target)) if self._cache else ""
-            found = self._cache.find(key, request) if self._cache else None
-            if found is not None:
-                return found
+            cached = self._cache.find(key, request) if self._cache else None
+            if cached is not None:
+                return cached
             result = self._build(self._ready_child(), request)
             if self._cache is not None and isinstance(result, Artifact):
                 self._cache.store(key, result)
@@ -160,14 +160,14 @@ class BuildWorker:
     def _message(self, request: BuildRequest) -> dict[str, Any]:
         """The request as a msgpack map, with the task if the child does not have it (its cache evicts like ours)."""
         task, candidate = request.task, request.candidate
-        known = task.id in self._known_tasks
+        child_has_it = task.id in self._known_tasks
         self._known_tasks[task.id] = None
         self._known_tasks.move_to_end(task.id)
         if len(self._known_tasks) > CACHED_TASKS:
             self._known_tasks.popitem(last=False)
         return {
             "task_id": task.id,
-            "task": None if known else encode_task(task),
+            "task": None if child_has_it else encode_task(task),
             "candidate": candidate and [candidate.sketch, candidate.sketch_id, list(candidate.decisions)],
         }
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from devices.protocol import Artifact, BuildRequest, TensorSpec
+from fleet_tune.records.atomic_file import write_atomically
 
 DEFAULT_BYTES = 1 << 30
 _SUFFIX = ".artifact"
@@ -75,14 +76,11 @@ class ArtifactCache:
         """Keep ``artifact`` under ``key``: all of it or, if this process ends meanwhile, nothing."""
         body: bytes = msgpack.packb(_encode(artifact), use_bin_type=True)
         path = self._path(key)
-        part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body)
-            part.replace(path)
+            # A partial one, after a crash of the machine, shows by its digest.
+            write_atomically(path, hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body, durable=False)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
             self._give_up(error)
             return
         with self._lock:
@@ -96,12 +94,12 @@ class ArtifactCache:
 
     def _files(self) -> list[tuple[float, int, Path]]:
         """Time of last use, bytes and path of every file, those of a writer that was killed among them."""
-        found = []
+        files = []
         for path in self._folder.glob("??/*"):
             with contextlib.suppress(OSError):  # another process may remove it right now
                 status = path.stat()
-                found.append((status.st_mtime, status.st_size, path))
-        return found
+                files.append((status.st_mtime, status.st_size, path))
+        return files
 
     def _evict(self) -> None:
         files = sorted(self._files(), key=lambda file: file[0])

@@ -79,29 +79,29 @@ def find_linker(target: str) -> tuple[str, ...] | None:
             if shutil.which(name):
                 return (name, *_COMPILER_OPTIONS)
         raise LinkerError("no linker found on this machine", "install binutils (ld) or gcc")
-    found = foreign_linkers(target_triple(target))
-    return found[0] if found else None
+    linkers = foreign_linkers(target_triple(target))
+    return linkers[0] if linkers else None
 
 
 def foreign_linkers(triple: str) -> tuple[tuple[str, ...], ...]:
     """All commands on this machine that link for another architecture's ``triple``, the quickest first: a cross ``ld``,
     LLVM's linker, a cross gcc, zig (its package ``ziglang`` or its program)."""
     architecture = triple.split("-")[0]
-    found: list[tuple[str, ...]] = []
+    linkers: list[tuple[str, ...]] = []
     for name in dict.fromkeys((f"{triple}-ld", f"{architecture}-linux-gnu-ld", "ld.lld")):
         if shutil.which(name):
-            found.append((name, *LINK_OPTIONS))
+            linkers.append((name, *LINK_OPTIONS))
     for name in dict.fromkeys((f"{triple}-gcc", f"{architecture}-linux-gnu-gcc")):
         if shutil.which(name):
-            found.append((name, *_COMPILER_OPTIONS))
+            linkers.append((name, *_COMPILER_OPTIONS))
     zig: tuple[str, ...] = ()
     if importlib.util.find_spec("ziglang") is not None:
         zig = (sys.executable, "-m", "ziglang")
     elif shutil.which("zig"):
         zig = ("zig",)
     if zig:
-        found.append((*zig, "cc", "-target", f"{architecture}-linux-gnu", *_COMPILER_OPTIONS))
-    return tuple(found)
+        linkers.append((*zig, "cc", "-target", f"{architecture}-linux-gnu", *_COMPILER_OPTIONS))
+    return tuple(linkers)
 
 
 def target_triple(target: str) -> str:

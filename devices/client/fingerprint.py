@@ -143,12 +143,12 @@ def vector_registers(target: str) -> int:
 def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:
     if not caches.keys() >= _ASSUMED_CACHES.keys():
         _log.warning("the device does not tell its cache sizes: assuming %s bytes by level", _ASSUMED_CACHES)
-    known = {**_ASSUMED_CACHES, **caches}
+    sizes = {**_ASSUMED_CACHES, **caches}
     return {
         "registers": vector_registers(target),
-        "l1_bytes": known["1"],
-        "l2_bytes": known["2"],
-        "l3_bytes": known.get("3", 0),
+        "l1_bytes": sizes["1"],
+        "l2_bytes": sizes["2"],
+        "l3_bytes": sizes.get("3", 0),
     }
 
 

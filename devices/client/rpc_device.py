@@ -136,13 +136,13 @@ class RpcDevice:
             return {}
         try:
             with bench.session.deadline(self._connect_timeout_secs):
-                found: dict[str, float] = json.loads(bench.session.function("fleet_tune.vitals")(bench.kind))
+                vitals: dict[str, float] = json.loads(bench.session.function("fleet_tune.vitals")(bench.kind))
         except SessionLostError:
             self._disconnect()
             return {}
         except Exception:  # a server of an older version does not tell
             return {}
-        return found
+        return vitals
 
     def _answering(self, bench: Workbench) -> Workbench:
         """``bench``, if its session still answers."""

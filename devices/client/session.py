@@ -170,8 +170,10 @@ class RpcSession:
 
     def cut(self) -> None:
         """Shut the connection down; calls in flight fail. The session is lost."""
-        found = [self._socket] if self._socket else [socket.socket(fileno=os.dup(fd)) for fd in self._new_sockets()]
-        for connection in found:
+        connections = (
+            [self._socket] if self._socket else [socket.socket(fileno=os.dup(fd)) for fd in self._new_sockets()]
+        )
+        for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             if connection is not self._socket:
@@ -220,10 +222,10 @@ class RpcSession:
                 connection.close()
 
     def _find_socket(self) -> socket.socket:
-        found = self._new_sockets()
-        if not found:
+        descriptors = self._new_sockets()
+        if not descriptors:
             raise SessionLostError("the connection is gone as soon as it was made")
-        return socket.socket(fileno=os.dup(max(found)))
+        return socket.socket(fileno=os.dup(max(descriptors)))
 
     def _new_sockets(self) -> set[int]:
         return _sockets_to(self._peer) - self._others if hasattr(self, "_others") else set()
@@ -313,7 +315,7 @@ def _connecting_alone(deadline: float) -> Iterator[None]:
 
 def _sockets_to(peer: Any) -> set[int]:
     """Descriptors of this process that are sockets connected to ``peer``."""
-    found = set()
+    descriptors = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -323,5 +325,5 @@ def _sockets_to(peer: Any) -> set[int]:
             continue  # the descriptor of the listing itself, or closed meanwhile
         with duplicate, contextlib.suppress(OSError):
             if duplicate.getpeername()[:2] == peer[:2]:
-                found.add(int(name))
-    return found
+                descriptors.add(int(name))
+    return descriptors

@@ -122,27 +122,27 @@ def find_compiler() -> Compiler | None:
 
 def require_compiler() -> Compiler:
     """As :func:`find_compiler`; raises :class:`CudaCompilerError` where there is none."""
-    found = find_compiler()
-    if found is None:
+    compiler = find_compiler()
+    if compiler is None:
         raise CudaCompilerError(
             "no CUDA compiler (NVRTC or nvcc) found on this machine",
             "install the Python packages of the extra fleet-tune[cuda], or a CUDA toolkit",
         )
-    return found
+    return compiler
 
 
 @cache
 def describe() -> str:
     """Which compiler this machine has, with its version: equal texts for equal machine code. Empty without one."""
-    found = find_compiler()
-    if found is None:
+    compiler = find_compiler()
+    if compiler is None:
         return ""
-    if found.library is not None:
+    if compiler.library is not None:
         major, minor = ctypes.c_int(), ctypes.c_int()
-        ctypes.CDLL(found.library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        ctypes.CDLL(compiler.library).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         return f"nvrtc {major.value}.{minor.value}"
-    assert found.nvcc is not None
-    done = subprocess.run([found.nvcc, "--version"], capture_output=True, text=True, timeout=60)
+    assert compiler.nvcc is not None
+    done = subprocess.run([compiler.nvcc, "--version"], capture_output=True, text=True, timeout=60)
     return f"nvcc {done.stdout.strip().splitlines()[-1]}" if done.stdout.strip() else "nvcc"
 
 
@@ -217,18 +217,18 @@ def package_folders() -> list[Path]:
     """Folders of NVIDIA's Python packages: ``nvidia/cu13`` with everything, or one for each of CUDA 12's parts."""
     spec = importlib.util.find_spec("nvidia")
     places = [Path(place) for place in dict.fromkeys(spec.submodule_search_locations or ())] if spec else []
-    found = [folder for place in places for folder in sorted(place.glob("cu[0-9]*"), reverse=True)]
+    packages = [folder for place in places for folder in sorted(place.glob("cu[0-9]*"), reverse=True)]
     parts = ("cuda_nvrtc", "cuda_runtime", "cuda_nvcc", "cuda_cccl")
-    found += [place / part for place in places for part in parts if (place / part).is_dir()]
-    return found
+    packages += [place / part for place in places for part in parts if (place / part).is_dir()]
+    return packages
 
 
 def _header_folders(roots: Sequence[Path]) -> tuple[str, ...]:
     """Where CUDA's headers are under ``roots``; none where one that TVM's source includes is missing."""
     folders = [root / "include" / part for root in roots for part in ("", "cccl")]
-    found = tuple(str(folder) for folder in folders if folder.is_dir())
+    present = tuple(str(folder) for folder in folders if folder.is_dir())
     needed = ("cuda_fp16.h", "mma.h", "crt/mma.h")
-    return found if all(any((Path(folder) / name).is_file() for folder in found) for name in needed) else ()
+    return present if all(any((Path(folder) / name).is_file() for folder in present) for name in needed) else ()
 
 
 def _nvrtc(library: str, source: str, arch: str, includes: Sequence[str]) -> bytes:

@@ -22,10 +22,10 @@ def prepare_cuda() -> None:
         for library in sorted(folder.glob("lib/libcudart.so.[0-9]*")):
             with contextlib.suppress(OSError):
                 ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    found = _LOADED_LIBS.get("tvm_runtime")
-    if found is not None:
+    loaded = _LOADED_LIBS.get("tvm_runtime")
+    if loaded is not None:
         with contextlib.suppress(OSError, RuntimeError):
-            folder = Path(found._name).resolve().parent
+            folder = Path(loaded._name).resolve().parent
             load_lib_ctypes("tvm", "tvm_runtime_cuda", "RTLD_LOCAL", extra_lib_paths=[folder])
     install_loader(_arch)
 

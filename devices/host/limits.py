@@ -41,8 +41,8 @@ def default_limits() -> Limits:
 
 def memory_total_bytes(root: Path = Path("/")) -> int:
     """Bytes of memory that this machine has, or that the control groups of this process may use, whichever is less."""
-    found = re.search(r"^MemTotal:\s*(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
-    total = int(found[1]) << 10 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    stated = re.search(r"^MemTotal:\s*(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
+    total = int(stated[1]) << 10 if stated else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in _group_limits(root):
         with contextlib.suppress(OSError, ValueError):  # "max", or no such control group
             total = min(total, int(limit.read_text()))
@@ -52,18 +52,18 @@ def memory_total_bytes(root: Path = Path("/")) -> int:
 def _group_limits(root: Path) -> list[Path]:
     """Where the limits of this process' control groups would be: its own and those above it, of version 2 and 1."""
     groups = root / "sys/fs/cgroup"
-    found = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]
+    limits = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return found
+        return limits
     for line in lines:
         _, controllers, path = line.split(":", 2)
         base, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
         if not controllers or "memory" in controllers.split(","):
             parts = path.strip("/").split("/")
-            found += [base.joinpath(*parts[:depth], name) for depth in range(1, len(parts) + 1)]
-    return found
+            limits += [base.joinpath(*parts[:depth], name) for depth in range(1, len(parts) + 1)]
+    return limits
 
 
 def confine(limits: Limits) -> None:

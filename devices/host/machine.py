@@ -25,19 +25,19 @@ def native_target() -> str:
 
 
 def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What this machine says of itself: CPU model, threads of TVM's pool, cache sizes of core 0 by level, versions."""
+    """What this machine says of itself: processor, threads of TVM's pool, cache sizes of core 0 by level, versions."""
     import tvm
 
     return {
-        "cpu_model": cpu_model(root),
+        "cpu_model": processor_name(root),
         "threads": int(environment.get("TVM_NUM_THREADS", "0")),
         "tvm_version": tvm.__version__,
         "caches": cache_sizes(root),
     }
 
 
-def cpu_model(root: Path = Path("/")) -> str:
-    """The CPU's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
+def processor_name(root: Path = Path("/")) -> str:
+    """The processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
     fields: dict[str, str] = {}
     for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
         key, _, value = line.partition(":")

@@ -27,14 +27,14 @@ def read_vitals(root: Path = Path("/"), kind: str = "cpu") -> dict[str, float]:
 
 
 def _cpu(root: Path) -> dict[str, float]:
-    found: dict[str, float] = {}
+    vitals: dict[str, float] = {}
     zones = _numbers(root, "sys/class/thermal/thermal_zone*/temp")
     if zones:
-        found[TEMPERATURE] = max(zones) / 1e3
+        vitals[TEMPERATURE] = max(zones) / 1e3
     clocks = _numbers(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
     if clocks:
-        found[CLOCK] = statistics.median(clocks) * 1e3
-    return found
+        vitals[CLOCK] = statistics.median(clocks) * 1e3
+    return vitals
 
 
 def _gpu_zones(root: Path) -> dict[str, float]:
@@ -49,11 +49,11 @@ def _gpu_zones(root: Path) -> dict[str, float]:
 
 def _numbers(root: Path, pattern: str) -> list[float]:
     """What the files of this pattern say; a zone that is switched off cannot be read."""
-    found = []
+    numbers = []
     for path in root.glob(pattern):
         with contextlib.suppress(OSError, ValueError):
-            found.append(float(path.read_text()))
-    return found
+            numbers.append(float(path.read_text()))
+    return numbers
 
 
 def _gpu(visible: str) -> dict[str, float]:
@@ -64,7 +64,7 @@ def _gpu(visible: str) -> dict[str, float]:
         library: Any = importlib.import_module("pynvml")
     except ImportError:
         return {}
-    found: dict[str, float] = {}
+    vitals: dict[str, float] = {}
     with contextlib.suppress(library.NVMLError):
         library.nvmlInit()
         try:
@@ -72,8 +72,8 @@ def _gpu(visible: str) -> dict[str, float]:
                 gpu = library.nvmlDeviceGetHandleByIndex(int(first or 0))
             else:
                 gpu = library.nvmlDeviceGetHandleByUUID(first)
-            found[TEMPERATURE] = float(library.nvmlDeviceGetTemperature(gpu, library.NVML_TEMPERATURE_GPU))
-            found[CLOCK] = float(library.nvmlDeviceGetClockInfo(gpu, library.NVML_CLOCK_SM)) * 1e6
+            vitals[TEMPERATURE] = float(library.nvmlDeviceGetTemperature(gpu, library.NVML_TEMPERATURE_GPU))
+            vitals[CLOCK] = float(library.nvmlDeviceGetClockInfo(gpu, library.NVML_CLOCK_SM)) * 1e6
         finally:
             library.nvmlShutdown()
-    return found
+    return vitals

@@ -1,1 +1,1 @@
-"""Networks: from a model file to tasks, and from kernels to a compiled network that is loaded and timed."""
+"""Networks: from the user's file to tasks, and from kernels to a compiled network that is loaded and timed."""

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import importlib.metadata
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
 from fleet_tune.domain import Task
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.records.atomic_file import write_atomically
 
 __all__ = ["CompiledNetwork", "compile_network", "load", "measure_untuned_secs", "scheduled_module", "update_manifest"]
 
@@ -39,9 +39,9 @@ LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.js
 
 
 def compile_network(
-    network: LoweredNetwork, best: Mapping[str, str | None], out: Path, manifest_extra: Mapping[str, Any] | None = None
+    lowered: LoweredNetwork, best: Mapping[str, str | None], out: Path, manifest_extra: Mapping[str, Any] | None = None
 ) -> Path:
-    """Compiles ``network`` with the trace of each task (``best``: task id to JSON text; tasks without one stay
+    """Compiles ``lowered`` with the trace of each task (``best``: task id to JSON text; tasks without one stay
     unscheduled) and writes the folder ``out``. Returns ``out``.
 
     Where ``out`` holds the same network already, compiled from the same traces by the same versions, its library and
@@ -53,28 +53,28 @@ def compile_network(
     Raises :class:`RecordStoreError` where a trace does not fit its task, :class:`DiskFullError`,
     :class:`OutputFolderError` where ``out`` cannot be written.
     """
-    made_of = _made_of(network, best)
-    kept = _kept(out, made_of)
+    made_of = _made_of(lowered, best)
+    present = _present(out, made_of)
     written: dict[str, bytes] = {}
-    if kept is None:
-        executable = build(scheduled_module(network, best), network.device_class.target)
+    if present is None:
+        executable = build(scheduled_module(lowered, best), lowered.device_class.target)
         keys, unique = _deduplicated(executable.parameters)
-        written = {LIBRARY: _link(executable, network.device_class.target), PARAMETERS: save(unique)}
-        kept = {"parameters": keys, "files": {name: _digest(content) for name, content in written.items()}}
+        written = {LIBRARY: _link(executable, lowered.device_class.target), PARAMETERS: save(unique)}
+        present = {"parameters": keys, "files": {name: _digest(content) for name, content in written.items()}}
     extra = dict(manifest_extra or {})
     manifest = {
         "schema": SCHEMA,
-        "model": network.model_name,
-        "model_fingerprint": network.model_fingerprint,
-        "device_class": network.device_class.name,
-        "target": json.loads(network.device_class.target),
-        "versions": {"fleet_tune": _own_version(), "tvm": tvm.__version__},
-        "inputs": [{"name": n, "shape": list(s.shape), "dtype": s.dtype} for n, s in network.inputs],
-        "outputs": [{"shape": list(s.shape), "dtype": s.dtype} for s in network.outputs],
+        "model": lowered.name,  # stored words: older folders have them
+        "model_fingerprint": lowered.fingerprint,
+        "device_class": lowered.device_class.name,
+        "target": json.loads(lowered.device_class.target),
+        "versions": {"fleet_tune": _version(), "tvm": tvm.__version__},
+        "inputs": [{"name": n, "shape": list(s.shape), "dtype": s.dtype} for n, s in lowered.inputs],
+        "outputs": [{"shape": list(s.shape), "dtype": s.dtype} for s in lowered.outputs],
         "made_of": made_of,
-        "parameters": kept["parameters"],
-        "files": kept["files"],
-        "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in network.tasks],
+        "parameters": present["parameters"],
+        "files": present["files"],
+        "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in lowered.tasks],
         **{key: value for key, value in extra.items() if key != "tasks"},
     }
     _make_folder(out)
@@ -98,21 +98,21 @@ def load(folder: Path | str) -> CompiledNetwork:
     return CompiledNetwork.read(Path(folder))
 
 
-def measure_untuned_secs(network: LoweredNetwork, model: Network, threads: int, budget_secs: float) -> float:
+def measure_untuned_secs(lowered: LoweredNetwork, network: Network, threads: int, budget_secs: float) -> float:
     """Median seconds per run of the network without any schedule, on this machine with ``threads`` threads."""
-    executable = build(network.module, network.device_class.target)
-    untuned = run_on_this_machine(executable, network.device_class.target, threads)
-    return untuned.measure_within(model.example_inputs, budget_secs)
+    executable = build(lowered.module, lowered.device_class.target)
+    untuned = run_on_this_machine(executable, lowered.device_class.target, threads)
+    return untuned.measure_within(network.example_inputs, budget_secs)
 
 
-def scheduled_module(network: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
+def scheduled_module(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:
     """The network's module with every kernel scheduled by the trace of its task.
 
     The trace is applied to the workload's own module, not to the kernel in the network: workloads are equal up to
     names, and traces name blocks.
     """
     scheduled: dict[str, Any] = {}
-    for task in network.tasks:
+    for task in lowered.tasks:
         trace = best.get(task.id)
         if trace is None:
             continue
@@ -125,13 +125,13 @@ def scheduled_module(network: LoweredNetwork, best: Mapping[str, str | None]) ->
             ) from error
         scheduled[task.workload.hash] = module["main"]
     functions: dict[Any, Any] = {}
-    for variable, function in network.module.functions.items():
-        replacement = scheduled.get(network.workloads.get(variable.name_hint, ""))
+    for variable, function in lowered.module.functions.items():
+        replacement = scheduled.get(lowered.workloads.get(variable.name_hint, ""))
         if replacement is not None:
             # Private again, as fused kernels are: the VM calls them by their global variable.
             function = replacement.without_attr("global_symbol").with_attr("tirx.is_scheduled", True)
         functions[variable] = function
-    return tvm.IRModule(functions, network.module.attrs)
+    return tvm.IRModule(functions, lowered.module.attrs)
 
 
 def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -163,16 +163,16 @@ def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, A
     return keys, unique
 
 
-def _made_of(network: LoweredNetwork, best: Mapping[str, str | None]) -> str:
+def _made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
     """Hash of all that the library and the weights depend on."""
-    target = network.device_class.target
+    target = lowered.device_class.target
     gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
-    parts = [SCHEMA, network.model_fingerprint, target, tvm.__version__, source_digest(), gpu]
-    traces = [[task.workload.hash, best.get(task.id)] for task in network.tasks]
+    parts = [SCHEMA, lowered.fingerprint, target, tvm.__version__, source_digest(), gpu]
+    traces = [[task.workload.hash, best.get(task.id)] for task in lowered.tasks]
     return _digest(json.dumps([*parts, traces], sort_keys=True).encode())
 
 
-def _kept(out: Path, made_of: str) -> dict[str, Any] | None:
+def _present(out: Path, made_of: str) -> dict[str, Any] | None:
     """The manifest in ``out`` if it describes what ``made_of`` stands for and its files are whole, else None."""
     try:
         manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text())
@@ -193,7 +193,7 @@ def _link(executable: Executable, target: str) -> bytes:
         raise
 
 
-def _own_version() -> str:
+def _version() -> str:
     try:
         return importlib.metadata.version("fleet-tune")
     except importlib.metadata.PackageNotFoundError:
@@ -216,22 +216,8 @@ def _make_folder(out: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file so that after a crash there is the old one or the new one, never a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomically(path, content)
     except OSError as error:
         raise _unwritable(path, error) from error
 

@@ -1,4 +1,4 @@
-"""Models as the user gives them: read, checked, and translated into a Relax module with fixed shapes.
+"""Networks as the user gives them: read, checked, and translated into a Relax module with fixed shapes.
 
 Three forms are read: ``file.py:function`` (the function returns a torch module and its example inputs), an ``.onnx``
 file, and a ``.pt2`` file saved by :func:`torch.export.save`. Importing this module loads neither torch, onnx nor TVM;
@@ -41,7 +41,7 @@ _SEED = 0
 
 
 class Framework(Protocol):
-    """The framework that the model came from, as the judge of our numbers."""
+    """The framework that the network came from, as the judge of our numbers."""
 
     def run(self) -> tuple[Array, ...]:
         """Outputs on the example inputs."""
@@ -54,7 +54,7 @@ class Framework(Protocol):
 
 @dataclass(frozen=True)
 class Network:
-    """A model that was read and translated.
+    """A network that was read and translated.
 
     ``relax_module``: a TVM IRModule whose function ``main`` takes the inputs and has the weights bound as constants.
     ``example_inputs``: one array per input, in order. ``fingerprint``: content hash of architecture and weights, equal
@@ -70,24 +70,24 @@ class Network:
     framework: Framework = field(repr=False)
 
     def framework_outputs(self) -> tuple[Array, ...]:
-        """The outputs of the model's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
+        """The outputs of the network's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
         return self.framework.run()
 
     def measure_framework_secs(self, threads: int, repeats: int = 20) -> float | None:
-        """Median seconds per run in PyTorch eager with ``threads`` threads; None for a model that is no torch model."""
+        """Median seconds per run in PyTorch eager with ``threads`` threads; None for one that is not torch's."""
         return self.framework.measure_secs(threads, repeats)
 
 
 def load_network(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -> Network:
-    """Reads and translates a model.
+    """Reads and translates a network.
 
     ``spec``: one of the three forms of this module's docstring, or a pair of a torch module and its example inputs.
 
     Raises :class:`NetworkError` when it cannot be read, :class:`UnsupportedNetworkError` when it cannot be compiled.
     """
     if isinstance(spec, tuple):
-        module, inputs = _checked_example(spec, "the model given")
-        return _from_torch(type(module).__name__, module, inputs, "the model given")
+        module, inputs = _checked_example(spec, "the network given")
+        return _from_torch(type(module).__name__, module, inputs, "the network given")
     file, function = locate(spec)
     if function:
         module, inputs = _checked_example(_call_function(file, function), str(spec))
@@ -108,7 +108,7 @@ def locate(spec: str | Path) -> tuple[Path, str]:
     if not file.is_file():
         raise NetworkError(f"no such file: {file}", _FORMS)
     if not function and file.suffix not in (".onnx", ".pt2"):
-        raise NetworkError(f"{file} is not a model that we read", _FORMS)
+        raise NetworkError(f"{file} is not a network that we read", _FORMS)
     return file, function
 
 
@@ -121,7 +121,7 @@ def _names_function(text: str) -> bool:
 
 def _call_function(file: Path, function: str) -> object:
     """Runs ``function`` of the Python ``file``, which may import its neighbours and the current folder."""
-    spec = importlib.util.spec_from_file_location(f"_fleet_tune_model_{file.stem}", file.resolve())
+    spec = importlib.util.spec_from_file_location(f"_fleet_tune_network_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
         raise NetworkError(f"{file} is not a Python file", _FORMS)
     python_module = importlib.util.module_from_spec(spec)
@@ -247,7 +247,7 @@ def _from_pt2(file: Path) -> Network:
         try:
             program = torch.export.load(str(file))
         except Exception as error:
-            raise NetworkError(f"{file} is not a model saved by torch.export: {_brief(error)}", _FORMS) from error
+            raise NetworkError(f"{file} is not a network saved by torch.export: {_brief(error)}", _FORMS) from error
     _refuse_dynamic_program(program, str(file))
     inputs, keywords = program.example_inputs or ((), {})
     if keywords or not all(isinstance(value, torch.Tensor) for value in inputs):
@@ -287,11 +287,11 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
 _WHOLE_OPERATORS = ("linear", "matmul")
 
 
-def _decomposed(program: torch.export.ExportedProgram, kept: tuple[str, ...]) -> torch.export.ExportedProgram:
+def _decomposed(program: torch.export.ExportedProgram, whole: tuple[str, ...]) -> torch.export.ExportedProgram:
     import torch
 
     table: Any = torch.export.default_decompositions()
-    for name in kept:
+    for name in whole:
         table.pop(getattr(torch.ops.aten, name).default, None)
     attention = torch.ops.aten.scaled_dot_product_attention.default
     table[attention] = _plain_attention(table[attention])
@@ -330,19 +330,19 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
     from tvm.relax.frontend.torch import from_exported_program
 
     _refuse_dynamic_program(program, where)
-    refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the model")
+    refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
     decomposed = program
-    for kept in (_WHOLE_OPERATORS, ()):
+    for whole in (_WHOLE_OPERATORS, ()):
         with _quiet():
             try:
-                decomposed = _decomposed(program, kept)
+                decomposed = _decomposed(program, whole)
                 module = from_exported_program(decomposed, unwrap_unit_return_tuple=True, run_ep_decomposition=False)
             except Exception as error:
                 refusal = _unsupported(error, where, _unknown_operators(decomposed))
                 refusal.__cause__ = error
                 continue
         arrays = tuple(tensor.detach().cpu().numpy() for tensor in framework.inputs)
-        return _model(name, module, arrays, framework)
+        return _network(name, module, arrays, framework)
     raise refusal
 
 
@@ -351,9 +351,9 @@ def _unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
     that the same operators bring along have failed."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    known = ExportedProgramImporter().convert_map
+    translations = ExportedProgramImporter().convert_map
     called = {node.target for node in program.graph.nodes if node.op == "call_function"}
-    return sorted(target.__name__ for target in called if target.__name__ not in known)
+    return sorted(target.__name__ for target in called if target.__name__ not in translations)
 
 
 # --- ONNX ------------------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class _OnnxFramework:
 
     def run(self) -> tuple[Array, ...]:
         """ONNX Runtime's outputs, or those of ONNX's own evaluator where ONNX Runtime is not installed or does not know
-        the model: new releases of onnx write versions of the format that it learns to read only later."""
+        the network: new releases of onnx write versions of the format that it learns to read only later."""
         try:
             return self._run_with_onnxruntime()
         except Exception as error:
@@ -377,7 +377,7 @@ class _OnnxFramework:
             return tuple(np.asarray(out) for out in ReferenceEvaluator(self.proto).run(None, self.inputs))
         except Exception as error:
             raise UnsupportedNetworkError(
-                f"neither ONNX Runtime ({_brief(refusal)}) nor ONNX's own evaluator ({_brief(error)}) runs the model",
+                f"neither ONNX Runtime ({_brief(refusal)}) nor ONNX's own evaluator ({_brief(error)}) runs the network",
                 "export it for an older opset, or check that its weights and its operators' domains are right",
             ) from error
 
@@ -403,7 +403,7 @@ def _from_onnx(file: Path) -> Network:
         proto = onnx.load(str(file))
         onnx.checker.check_model(proto)
     except Exception as error:
-        raise NetworkError(f"{file} is not a valid ONNX model: {_brief(error)}", "export the model again") from error
+        raise NetworkError(f"{file} is not a valid ONNX model: {_brief(error)}", "export it again") from error
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs: dict[str, Array] = {}
     for value in proto.graph.input:
@@ -429,11 +429,11 @@ def _from_onnx(file: Path) -> Network:
 
     with _quiet():
         try:
-            # None: take the types from the model (the default claims float32 for every input).
+            # None: take the types from the file (the default claims float32 for every input).
             module = from_onnx(proto, dtype_dict={name: array.dtype.name for name, array in inputs.items()})
         except Exception as error:
             raise _unsupported(error, str(file)) from error
-    return _model(file.stem, module, tuple(inputs.values()), _OnnxFramework(proto, inputs), tuple(inputs))
+    return _network(file.stem, module, tuple(inputs.values()), _OnnxFramework(proto, inputs), tuple(inputs))
 
 
 def _example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
@@ -447,7 +447,7 @@ def _example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
 # --- common ----------------------------------------------------------------------------------------------------------
 
 
-def _model(
+def _network(
     name: str, module: Any, inputs: tuple[Array, ...], framework: Framework, names: tuple[str, ...] | None = None
 ) -> Network:
     from tvm import relax
@@ -499,7 +499,7 @@ def _quiet() -> Iterator[None]:
 
 def _unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> UnsupportedNetworkError:
     """The frontend's exception in the user's words: which operators it stumbled over."""
-    next_step = "replace it in the model by operators that TVM's frontend knows"
+    next_step = "replace it in the network by operators that TVM's frontend knows"
     listed = re.search(r"not supported for frontend ONNX: (.*)", str(error))
     names = sorted(name.strip() for name in listed.group(1).split(",")) if listed else list(unknown)
     if names:
@@ -509,22 +509,22 @@ def _unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> U
         return UnsupportedNetworkError(
             f"{where} uses the operator {operator} in a way that cannot be imported: {_brief(error)}", next_step
         )
-    return UnsupportedNetworkError(f"{where} cannot be imported: {_brief(error)}", "simplify the model")
+    return UnsupportedNetworkError(f"{where} cannot be imported: {_brief(error)}", "simplify the network")
 
 
 def _operator_in(error: BaseException) -> str:
     """The operator that a frontend was converting when it raised, read from the frames of its traceback."""
-    found = ""
+    operator = ""
     trace = error.__traceback__
     while trace is not None:
         values = trace.tb_frame.f_locals
         if isinstance(values.get("op_name"), str):
-            found = values["op_name"]
+            operator = values["op_name"]
         node: Any = values.get("node")
         if hasattr(node, "target") and hasattr(node, "op"):
-            found = str(node.target)
+            operator = str(node.target)
         trace = trace.tb_next
-    return found
+    return operator
 
 
 def _brief(error: BaseException) -> str:

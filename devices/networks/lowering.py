@@ -1,4 +1,4 @@
-"""From a model to tasks: the graph pipeline, and one task for each distinct workload of the network.
+"""From a network to tasks: the graph pipeline, and one task for each distinct workload of the network.
 
 Layout. Convolutions run channels-last (NHWC, weights HWIO) on CPUs and on CUDA. On a CPU the output channels are then
 the contiguous axis of input, weights and output: register-blocked kernels vectorise over them whatever the image
@@ -52,15 +52,15 @@ _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.sof
 
 @dataclass(frozen=True)
 class LoweredNetwork:
-    """A model lowered for one device class.
+    """A network lowered for one device class.
 
     ``module``: the IRModule of ``main`` and the kernels it calls. ``tasks``: one for each distinct workload that can be
     tuned, in the order of their first call. ``workloads``: for each kernel (by its name in ``module``) the hash of its
     workload; kernels that are not in it stay as they are. ``inputs``: name, shape and dtype of each input.
     """
 
-    model_name: str
-    model_fingerprint: str
+    name: str
+    fingerprint: str
     device_class: DeviceClass
     module: Any = field(repr=False)
     tasks: tuple[Task, ...]
@@ -69,39 +69,39 @@ class LoweredNetwork:
     outputs: tuple[TensorSpec, ...] = field(repr=False)
 
 
-def import_network(model: Network, device_class: DeviceClass) -> LoweredNetwork:
-    """Lowers ``model`` for ``device_class`` and extracts its tasks.
+def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwork:
+    """Lowers ``network`` for ``device_class`` and extracts its tasks.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
     that depend on the data."""
     target = parse_target(device_class.target)
-    module = _lower(model.relax_module, target, model.name)
+    module = _lower(network.relax_module, target, network.name)
     tasks, workloads = _extract_tasks(module, device_class)
     main = module["main"]
     return LoweredNetwork(
-        model_name=model.name,
-        model_fingerprint=model.fingerprint,
+        name=network.name,
+        fingerprint=network.fingerprint,
         device_class=device_class,
         module=module,
         tasks=tasks,
         workloads=workloads,
-        inputs=tuple(zip(model.input_names, tensor_specs([p.ty for p in main.params]), strict=True)),
+        inputs=tuple(zip(network.input_names, tensor_specs([p.ty for p in main.params]), strict=True)),
         outputs=tensor_specs([main.ret_ty]),
     )
 
 
-def check_network(network: LoweredNetwork, model: Network) -> tuple[float, float]:
-    """Runs the untuned network on this machine's CPU and compares it with the model's framework.
+def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, float]:
+    """Runs the untuned network on this machine's CPU and compares it with its framework.
 
     Returns the largest absolute error over all outputs, and the largest relative error: the absolute one divided by the
     largest absolute value of the same output. Raises :class:`NetworkError` where they disagree.
     """
-    outputs = compile_host(network.module)(*model.example_inputs)
-    absolute, relative = compare(outputs, model.framework_outputs())
-    if not relative <= _tolerance(network):
+    outputs = compile_host(lowered.module)(*network.example_inputs)
+    absolute, relative = compare(outputs, network.framework_outputs())
+    if not relative <= _tolerance(lowered):
         raise NetworkError(
-            f"the imported network {network.model_name} disagrees with its framework: relative error {relative:.2g}",
-            "report the model: an operator of it is imported wrongly",
+            f"the imported network {lowered.name} disagrees with its framework: relative error {relative:.2g}",
+            "report the network: an operator of it is imported wrongly",
         )
     return absolute, relative
 
@@ -125,9 +125,9 @@ def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float,
     return absolute, relative
 
 
-def _tolerance(network: LoweredNetwork) -> float:
+def _tolerance(lowered: LoweredNetwork) -> float:
     """Relative error that rounding alone may reach: float32 networks of a hundred layers reach 1e-5 here."""
-    half = any(spec.dtype in ("float16", "bfloat16") for spec in network.outputs)
+    half = any(spec.dtype in ("float16", "bfloat16") for spec in lowered.outputs)
     return 5e-2 if half else 1e-3
 
 
@@ -160,7 +160,7 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
             module = transform.LegalizeOps()(module)
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise UnsupportedNetworkError(f"{name} cannot be lowered: {reason}", "simplify the model") from error
+            raise UnsupportedNetworkError(f"{name} cannot be lowered: {reason}", "simplify the network") from error
         _refuse_unlowered(module["main"], name)
         return tvm.transform.Sequential(
             [
@@ -204,7 +204,7 @@ def _refuse_unlowered(main: Any, name: str) -> None:
     if unknown:
         raise UnsupportedNetworkError(
             f"{name} uses operators that cannot be compiled: {', '.join(op.removeprefix('relax.') for op in unknown)}",
-            "replace them in the model",
+            "replace them in the network",
         )
 
 

@@ -1,7 +1,7 @@
 """Times a compiled network in a process of its own, as its users will run it.
 
-In the process that tuned it, the thread pools of TVM and of the model's framework are already running, with other sizes
-and with their threads bound to cores: on two cores that costs up to half of the speed.
+In the process that tuned it, the thread pools of TVM and of the network's framework are already running, with other
+sizes and with their threads bound to cores: on two cores that costs up to half of the speed.
 """
 
 from __future__ import annotations

@@ -80,14 +80,14 @@ class RecordedBuilder:
         task, candidate = request.task, request.candidate
         build_secs = 0.0
         if candidate is not None:
-            found = next((known for each in self._recordings if (known := each.find(candidate))), None)
-            if found is None:
+            recorded = next((match for each in self._recordings if (match := each.find(candidate))), None)
+            if recorded is None:
                 failed = Measurement(Outcome.BUILD_ERROR, detail=NOT_RECORDED)
                 return BuildFailure(task.id, candidate, "", failed)
-            build_secs = found.build_secs
+            build_secs = recorded.build_secs
             self.elapsed_secs += build_secs
-            if found.outcome in _BUILD_OUTCOMES:
-                failed = Measurement(found.outcome, build_secs=build_secs, detail=found.detail)
+            if recorded.outcome in _BUILD_OUTCOMES:
+                failed = Measurement(recorded.outcome, build_secs=build_secs, detail=recorded.detail)
                 return BuildFailure(task.id, candidate, "", failed)
         return Artifact(
             task_id=task.id,
@@ -169,11 +169,11 @@ class RecordedDevice:
         if self._lost():
             return Measurement(Outcome.DEVICE_LOST, build_secs=artifact.build_secs, detail="recorded loss")
         self._measured += 1
-        found = self._recording.find(artifact.candidate)
+        recorded = self._recording.find(artifact.candidate)
         measured = (
             Measurement(Outcome.RUN_ERROR, detail=NOT_RECORDED)
-            if found is None
-            else _replayed(found, request, self._decide)
+            if recorded is None
+            else _replayed(recorded, request, self._decide)
         )
         self.elapsed_secs += measured.measure_secs
         return replace(measured, build_secs=artifact.build_secs)
@@ -185,25 +185,25 @@ class RecordedDevice:
         return self._lost_after is not None and self._measured >= self._lost_after
 
 
-def _replayed(found: Recorded, request: MeasureRequest, decide: Decide | None) -> Measurement:
+def _replayed(recorded: Recorded, request: MeasureRequest, decide: Decide | None) -> Measurement:
     """The measurement of a recorded candidate as ``request`` asks for it.
 
     Its micro-batches are the recorded ones, from the first again where the rule asks for more. Its ``measure_secs`` are
     the recorded ones, less the micro-batches that the rule spares, or with those that it adds.
     """
-    if found.outcome is not Outcome.OK:
-        return Measurement(found.outcome, measure_secs=found.measure_secs, detail=found.detail)
+    if recorded.outcome is not Outcome.OK:
+        return Measurement(recorded.outcome, measure_secs=recorded.measure_secs, detail=recorded.detail)
 
     def measure(rule: StopRule, incumbent_secs: float) -> Evaluation:
-        return _evaluated(found.run_secs, rule, incumbent_secs, decide)
+        return _evaluated(recorded.run_secs, rule, incumbent_secs, decide)
 
     evaluation = confirmed(measure, measure, request)
-    as_recorded = replace(MEASURED_BY, min_batches=1, max_batches=len(found.run_secs), timeout_secs=math.inf)
-    spent_secs = _evaluated(found.run_secs, as_recorded, math.inf, None).device_secs
+    as_recorded = replace(MEASURED_BY, min_batches=1, max_batches=len(recorded.run_secs), timeout_secs=math.inf)
+    spent_secs = _evaluated(recorded.run_secs, as_recorded, math.inf, None).device_secs
     measured = Measurement(
         Outcome.OK,
         evaluation.run_secs,
-        measure_secs=max(found.measure_secs - spent_secs, 0.0) + evaluation.device_secs,
+        measure_secs=max(recorded.measure_secs - spent_secs, 0.0) + evaluation.device_secs,
         stopped=evaluation.stopped,
     )
     return replace(measured, verified=measured.cost_secs < request.incumbent_secs)

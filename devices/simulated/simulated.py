@@ -94,8 +94,8 @@ class RecordedTimes:
     recording: Recording
 
     def run_secs(self, candidate: Candidate) -> float | None:
-        found = self.recording.find(candidate)
-        return statistics.median(found.run_secs) if found is not None and found.run_secs else None
+        recorded = self.recording.find(candidate)
+        return statistics.median(recorded.run_secs) if recorded is not None and recorded.run_secs else None
 
 
 @dataclass(frozen=True)

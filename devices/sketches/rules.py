@@ -152,7 +152,9 @@ def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
 
 def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Reduction] | None:
     """Inline element-wise blocks as MetaSchedule does, and find the one reduction."""
-    described = {block.name_hint: found for block in _blocks(sch) if (found := describe_reduction(block)) is not None}
+    described = {
+        block.name_hint: reduction for block in _blocks(sch) if (reduction := describe_reduction(block)) is not None
+    }
     if len(described) != 1:
         return None
     (shape,) = described.values()

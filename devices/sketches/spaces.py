@@ -84,18 +84,18 @@ class DesignSpace:
             text = open_text(trace)
             if any(text == sketch.trace_text for sketch in self._open):
                 continue
-            known = describe(self._fresh, trace)
+            facts = describe(self._fresh, trace)
             self._traces.append(trace)
             self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
-            self._descriptions.append(known)
-            self._open.append(Sketch(len(self._open), rule, text, known.decisions, known.statements, known.undescribed))
+            self._descriptions.append(facts)
+            self._open.append(Sketch(len(self._open), rule, text, facts.decisions, facts.statements, facts.undescribed))
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
         """The sketches of the task, described symbolically as far as that can be."""
         described = []
-        for sketch, trace, known in zip(self._open, self._traces, self._descriptions, strict=True):
-            whole = describe_variants(self._fresh, trace, known)
+        for sketch, trace, facts in zip(self._open, self._traces, self._descriptions, strict=True):
+            whole = describe_variants(self._fresh, trace, facts)
             described.append(
                 replace(
                     sketch,
@@ -112,10 +112,10 @@ class DesignSpace:
         they leave no choice for. Only the instructions count, not the names of variables."""
         plain = trace.simplified(remove_postproc=True)
         text = open_text(plain)
-        for sketch, known in zip(self._open, self._descriptions, strict=True):
+        for sketch, facts in zip(self._open, self._descriptions, strict=True):
             if sketch.trace_text == text:
                 decided = [plain.decisions.get(inst) for inst in plain.insts if inst.kind.name in SAMPLING]
-                vector = _vector(sketch, known.locations, decided)
+                vector = _vector(sketch, facts.locations, decided)
                 return None if vector is None else Candidate(self._task.id, sketch.index, sketch.id, vector)
         return None
 
@@ -259,10 +259,10 @@ def _vector(
             vector += factors
             continue
         options = decision.values if isinstance(decision, Choice) else decision.locations
-        known = tuple(range(len(options))) if places is None else places
-        if int(value) not in known:
+        choices = tuple(range(len(options))) if places is None else places
+        if int(value) not in choices:
             return None
-        vector.append(known.index(int(value)))
+        vector.append(choices.index(int(value)))
     return tuple(vector)
 
 

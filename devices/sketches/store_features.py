@@ -1,7 +1,7 @@
 """TVM's per-store features of candidates: the view ``per_store`` of :mod:`policies.features.views`.
 
 Unlike the other views they need the program: every candidate is scheduled, post-processed and lowered, 20 to 100 ms
-each. Only models that ask for the view pay for it.
+each. Only cost models that ask for the view pay for it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class StoreFeatures:
         """Features ``(n, STORES, STORE_NUMBERS)``: of the stores with the most operations and traffic, in the order of
         the program; 0 beyond the program's, and for a candidate that cannot be scheduled."""
         rows = [self._stores(candidate) for candidate in candidates]
-        found = np.zeros((len(rows), STORES, STORE_NUMBERS), dtype=np.float32)
+        features = np.zeros((len(rows), STORES, STORE_NUMBERS), dtype=np.float32)
         for at, stores in enumerate(rows):
             # The features are logarithms: the largest sums are the stores that most happens at.
-            kept = np.sort(np.argsort(-stores.sum(axis=1), kind="stable")[:STORES])
-            found[at, : len(kept)] = stores[kept]
-        return found
+            largest = np.sort(np.argsort(-stores.sum(axis=1), kind="stable")[:STORES])
+            features[at, : len(largest)] = stores[largest]
+        return features
 
     def _stores(self, candidate: Candidate) -> NDArray[np.float32]:
         """Features of every store of the program, ``(stores, STORE_NUMBERS)``; (0, STORE_NUMBERS) without a program."""

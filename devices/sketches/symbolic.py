@@ -56,22 +56,22 @@ def describe(fresh: Schedule, trace: Trace) -> Description:
     places = interpreter.locations
     locations = tuple(places.get(index) for index in range(len(decisions)))
     for index, values in places.items() if statements else ():
-        known = decisions[index]
-        if isinstance(known, Location) and index in interpreter.around:
-            decisions[index] = Location(known.block, loop_depths(values, interpreter.around[index][1]))
+        location = decisions[index]
+        if isinstance(location, Location) and index in interpreter.around:
+            decisions[index] = Location(location.block, loop_depths(values, interpreter.around[index][1]))
     return Description(tuple(decisions), locations, statements, failure)
 
 
-def describe_variants(fresh: Schedule, trace: Trace, known: Description) -> Description:
+def describe_variants(fresh: Schedule, trace: Trace, description: Description) -> Description:
     """Describe every combination of places of the blocks of a trace that :func:`describe` could not describe."""
-    places = [values for values in known.locations if values is not None]
-    if known.statements or not places:
-        return known
+    places = [values for values in description.locations if values is not None]
+    if description.statements or not places:
+        return description
     try:
         variants, variant_of = Combinations(fresh, trace, instructions(trace), places).described()
     except UndescribedError as error:
-        return replace(known, undescribed=str(error))
-    return Description(known.decisions, known.locations, variants[0], "", variants, variant_of)
+        return replace(description, undescribed=str(error))
+    return Description(description.decisions, description.locations, variants[0], "", variants, variant_of)
 
 
 def _replay(fresh: Schedule, trace: Trace) -> Interpreter:

@@ -11,8 +11,8 @@ from tvm.tirx import FloatImm, IntImm
 
 def instructions(trace: Trace) -> list[list[Any]]:
     """The instructions before post-processing: kind, inputs, attributes, outputs each; variables are named."""
-    found: list[list[Any]] = _plain(trace.as_json(remove_postproc=True)[0])
-    return found
+    steps: list[list[Any]] = _plain(trace.as_json(remove_postproc=True)[0])
+    return steps
 
 
 def open_text(trace: Trace) -> str:

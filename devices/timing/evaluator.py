@@ -173,8 +173,8 @@ def decode_request(text: str) -> tuple[StopRule, float, str]:
     """What :func:`encode_request` wrote, also in a newer version that knows more of a rule."""
     message = json.loads(text)
     incumbent = message["incumbent_secs"]
-    known = {each.name for each in fields(StopRule)}
-    rule = StopRule(**{name: value for name, value in message["rule"].items() if name in known})
+    names = {each.name for each in fields(StopRule)}
+    rule = StopRule(**{name: value for name, value in message["rule"].items() if name in names})
     return rule, math.inf if incumbent is None else incumbent, message["device"]
 
 

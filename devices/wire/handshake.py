@@ -112,10 +112,10 @@ def detect_cut(connection: socket.socket) -> None:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        chunk = connection.recv(size - len(found))
+    data = bytearray()
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
         if not chunk:
             raise HandshakeError("the other side hung up")
-        found += chunk
-    return bytes(found)
+        data += chunk
+    return bytes(data)

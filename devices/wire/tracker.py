@@ -143,17 +143,17 @@ class TrackerConnection:
             raise self._lost(error) from error
 
     def _read(self, size: int, deadline: float) -> bytes:
-        found = bytearray()
-        while len(found) < size:
+        data = bytearray()
+        while len(data) < size:
             try:
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-                chunk = self._socket.recv(size - len(found))
+                chunk = self._socket.recv(size - len(data))
             except OSError as error:
                 raise self._lost(error) from error
             if not chunk:
                 raise TrackerError(f"{self._name} closed the connection")
-            found += chunk
-        return bytes(found)
+            data += chunk
+        return bytes(data)
 
     def _lost(self, error: OSError) -> TrackerError:
         if isinstance(error, TimeoutError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fleet_tune.cli.options import MODEL_HELP, fleet_option, json_option, model_name
+from fleet_tune.cli.options import NETWORK_HELP, fleet_option, json_option, network_name, time_budget_secs
 
 _file_argument = click.argument("file", type=click.Path(path_type=Path))
 
@@ -19,27 +19,25 @@ def dataset() -> None:
 
 @dataset.command(
     short_help="Measure random candidates of every task.",
-    help="Measure random candidates of every task of MODEL into a dataset; the same command again resumes."
-    f"{MODEL_HELP}",
+    help="Measure random candidates of every task of NETWORK into a dataset; the same command again resumes."
+    f"{NETWORK_HELP}",
 )
-@click.argument("model")
-@click.option("--per-task", type=click.IntRange(min=1), required=True, help="Trials of every task, failures included.")
+@click.argument("network")
+@click.option("--per-task", "task_trials", type=int, required=True, help="Trials of every task, failures included.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
     help="Folder of the records and of dataset.ftd; one made by 'tune' is taken further.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True, help="Seed of the candidates."
-)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the candidates.")
 @click.option("--time-budget", metavar="TIME", help="Measuring time at most, as 90s, 5m or 1h30m.")
 @fleet_option
 @click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
 @json_option
 def collect(
-    model: str,
-    per_task: int,
+    network: str,
+    task_trials: int,
     out: Path,
     seed: int,
     time_budget: str | None,
@@ -48,27 +46,27 @@ def collect(
     as_json: bool,
 ) -> int:
     from fleet_tune import api
-    from fleet_tune.config.fleet_file import load_fleet, parse_duration
+    from fleet_tune.config.request import run_request
 
     # What is wrong with these is told before anything heavy is loaded.
-    time_budget_secs = None if time_budget is None else parse_duration(time_budget)
-    fleet_config = None if fleet is None else load_fleet(fleet)
+    request = run_request(
+        network,
+        out=out,
+        method="random",
+        task_trials=task_trials,
+        time_budget_secs=time_budget_secs(time_budget),
+        fleet=fleet,
+        address=address,
+        seed=seed,
+        collects=True,
+    )
 
     from fleet_tune.report.dataset import collected_json, render_collected
     from fleet_tune.report.progress import ProgressView
     from fleet_tune.report.run import make_console
 
-    with ProgressView(make_console(stderr=True), model_name(model)) as view:
-        result = api.collect(
-            model,
-            per_task=per_task,
-            out=out,
-            time_budget_secs=time_budget_secs,
-            fleet=fleet_config,
-            address=address,
-            seed=seed,
-            on_progress=view.update,
-        )
+    with ProgressView(make_console(stderr=True), network_name(network)) as view:
+        result = api.run_collection(request, view.update)
     make_console(stderr=as_json).print(render_collected(result))
     if as_json:
         click.echo(collected_json(result))

@@ -7,6 +7,7 @@ by SIGINT (Ctrl-C) and SIGTERM, after the summary of what was found; 1 a fault o
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -16,10 +17,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from fleet_tune.cli.cost_models import model as model_group
 from fleet_tune.cli.dataset import dataset
 from fleet_tune.cli.device import ADMIN_COMMANDS
-from fleet_tune.cli.model import model as model_group
-from fleet_tune.cli.options import MODEL_HELP, fleet_option, json_option, model_name
+from fleet_tune.cli.options import (
+    NETWORK_HELP,
+    cost_model_option,
+    fleet_option,
+    json_option,
+    network_name,
+    time_budget_secs,
+)
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
 
@@ -87,9 +95,9 @@ def _report_options(command: _F) -> _F:
 
 @cli.command(
     short_help="Tune a network.",
-    help=f"Tune MODEL and leave the compiled network in --out; the same command again resumes.{MODEL_HELP}",
+    help=f"Tune NETWORK and leave the compiled network in --out; the same command again resumes.{NETWORK_HELP}",
 )
-@click.argument("model")
+@click.argument("network")
 @click.option(
     "--method",
     default="fleet",
@@ -97,43 +105,36 @@ def _report_options(command: _F) -> _F:
     help="Search method: fleet, autotvm, adatune, ansor, bansor, pruner, moa-pruner or random.",
     metavar="NAME",
 )
-@click.option(
-    "--model",
-    "cost_model",
-    metavar="NAME",
-    help="Cost model in place of the method's: boosted, boosted-rank, boosted-invariant, forest, tree-gru, mlp, pacm.",
+@cost_model_option(
+    "Cost model in place of the method's: boosted, boosted-rank, boosted-invariant, forest, tree-gru, mlp, pacm."
 )
 @click.option(
     "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."
 )
-@click.option("--trials", type=click.IntRange(min=1), help="Trials to measure, those of earlier runs included.")
+@click.option("--trials", type=int, help="Trials to measure, those of earlier runs included.")
 @click.option("--time-budget", metavar="TIME", help="Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.")
 @fleet_option
 @click.option(
-    "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the model's name."
+    "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
 @click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
-@click.option(
-    "--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True, help="Seed of the search."
-)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--transfer-from",
     metavar="SOURCE",
     type=click.Path(path_type=Path),
-    help="Learn from this before the first trial: a records.db, a dataset, a MetaSchedule database folder, a model.",
+    help="Learn from this first: a records.db, a dataset, the folder of a MetaSchedule database, a cost model.",
 )
-@click.option("--no-pretrained", is_flag=True, help="Start without the model that comes with fleet-tune.")
+@click.option("--no-pretrained", is_flag=True, help="Start without the cost model that comes with fleet-tune.")
 @click.option(
     "--dry-run",
     is_flag=True,
     help="Print tasks, weights, sketches, what is learned from and the plan; measure nothing.",
 )
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this port of 127.0.0.1."
-)
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port of 127.0.0.1.")
 @_report_options
 def tune(
-    model: str,
+    network: str,
     method: str,
     cost_model: str | None,
     offline_model: bool,
@@ -151,27 +152,30 @@ def tune(
     svg: Path | None,
 ) -> int:
     from fleet_tune import api
-    from fleet_tune.config.fleet_file import load_fleet, parse_duration
+    from fleet_tune.config.request import run_request
 
     # What is wrong with these is told before anything heavy is loaded.
-    time_budget_secs = None if time_budget is None else parse_duration(time_budget)
-    fleet_config = None if fleet is None else load_fleet(fleet)
+    request = run_request(
+        network,
+        out=out or _DEFAULT_OUT / network_name(network),
+        method=method,
+        trials=trials,
+        time_budget_secs=time_budget_secs(time_budget),
+        fleet=fleet,
+        address=address,
+        seed=seed,
+        metrics_port=metrics_port,
+        transfer_from=transfer_from,
+        pretrained=not no_pretrained,
+    )
     if cost_model or offline_model:
         from policies.search.methods import spec
 
-        method = spec(method, cost_model, offline=offline_model)
+        request = dataclasses.replace(request, method=spec(method, cost_model, offline=offline_model))
     if dry_run:
         from fleet_tune.report.run import make_console, render_plan, to_json_line
 
-        plan = api.plan(
-            model,
-            method=method,
-            trials=trials,
-            time_budget_secs=time_budget_secs,
-            fleet=fleet_config,
-            transfer_from=transfer_from,
-            pretrained=not no_pretrained,
-        )
+        plan = api.make_plan(request)
         make_console(stderr=as_json).print(render_plan(plan))
         if as_json:
             click.echo(to_json_line(plan))
@@ -180,40 +184,27 @@ def tune(
     from fleet_tune.report.progress import ProgressView
     from fleet_tune.report.run import make_console
 
-    with ProgressView(make_console(stderr=True), model_name(model)) as view:
-        result = api.tune(
-            model,
-            out=out or _DEFAULT_OUT / model_name(model),
-            method=method,
-            trials=trials,
-            time_budget_secs=time_budget_secs,
-            fleet=fleet_config,
-            address=address,
-            seed=seed,
-            metrics_port=metrics_port,
-            transfer_from=transfer_from,
-            pretrained=not no_pretrained,
-            on_progress=view.update,
-        )
+    with ProgressView(make_console(stderr=True), network_name(network)) as view:
+        result = api.run_tuning(request, view.update)
     return _report(result, as_json, svg)
 
 
 @cli.command(
     "compile",
     short_help="Compile a network from records.",
-    help=f"Compile MODEL from the best records of a database, without tuning.{MODEL_HELP}",
+    help=f"Compile NETWORK from the best records of a database, without tuning.{NETWORK_HELP}",
 )
-@click.argument("model")
+@click.argument("network")
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
 @fleet_option
 @_report_options
-def compile_command(model: str, records: Path, out: Path, fleet: Path | None, as_json: bool, svg: Path | None) -> int:
+def compile_command(network: str, records: Path, out: Path, fleet: Path | None, as_json: bool, svg: Path | None) -> int:
     from fleet_tune import api
     from fleet_tune.config.fleet_file import load_fleet
 
     fleet_config = None if fleet is None else load_fleet(fleet)
-    return _report(api.compile_network(model, records=records, out=out, fleet=fleet_config), as_json, svg)
+    return _report(api.compile_network(network, records=records, out=out, fleet=fleet_config), as_json, svg)
 
 
 @cli.group()

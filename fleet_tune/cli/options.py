@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-MODEL_HELP = """
+NETWORK_HELP = """
 
-    MODEL is file.py:function (returns a torch module and a tuple of example inputs), an .onnx file, or a .pt2 file
+    NETWORK is file.py:function (returns a torch module and a tuple of example inputs), an .onnx file, or a .pt2 file
     saved by torch.export.
     """
 
@@ -32,8 +33,32 @@ def json_option(command: _F) -> _F:
     )(command)
 
 
-def model_name(model: str) -> str:
+def time_budget_secs(text: str | None) -> float | None:
+    """The value of ``--time-budget`` in seconds. Raises :class:`fleet_tune.errors.UserError`."""
+    from fleet_tune.config.fleet_file import parse_duration
+
+    return None if text is None else parse_duration(text)
+
+
+def cost_model_option(help: str, default: str | None = None) -> Callable[[_F], _F]:
+    """``--cost-model``, as the argument ``cost_model``; its old name, ``--model``, works and says so on stderr."""
+
+    def decorated(command: _F) -> _F:
+        @functools.wraps(command)
+        def with_either(*arguments: Any, cost_model: str | None, old_cost_model: str | None, **options: Any) -> Any:
+            if old_cost_model is not None:
+                click.echo("note: --model is called --cost-model now", err=True)
+            return command(*arguments, cost_model=cost_model or old_cost_model or default, **options)
+
+        told = f"{help}  [default: {default}]" if default else help
+        old = click.option("--model", "old_cost_model", hidden=True)(with_either)
+        return cast(_F, click.option("--cost-model", metavar="NAME", help=told)(old))
+
+    return decorated
+
+
+def network_name(network: str) -> str:
     """A name for folders and titles: ``resnet18`` for ``networks.py:resnet18``, ``net`` for ``dir/net.onnx``."""
-    path, colon, function = model.rpartition(":")
-    name = function if colon and path else Path(model).stem
-    return re.sub(r"[^\w.-]+", "_", name).strip("._") or "model"
+    path, colon, function = network.rpartition(":")
+    name = function if colon and path else Path(network).stem
+    return re.sub(r"[^\w.-]+", "_", name).strip("._") or "network"

@@ -36,14 +36,14 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    made = _Parser(
+    options = _Parser(
         prog=PROGRAM,
         allow_abbrev=False,
         description="Serve this machine as a device until Ctrl-C or SIGTERM.",
         epilog="Whoever reaches the port can run code here as this user, or as --user: listen on other addresses than "
         "127.0.0.1 only in a network that you trust.",
     )
-    add = made.add_argument
+    add = options.add_argument
     add("--bind", "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
     add(
         "--port",
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
         help="do not time kernels at real-time priority (default: where this user may)",
     )
     add("--memory", type=_size, metavar="SIZE", help="bytes that a session may allocate (default: 3/4 of the memory)")
-    return made
+    return options
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,1 +1,1 @@
-"""What people write: the fleet file, options, and where a TOML key stands."""
+"""What people write: the fleet file, and where a TOML key stands in it; and the request of a run, checked."""

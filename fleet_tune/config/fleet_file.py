@@ -163,8 +163,8 @@ class FleetConfig(_Frozen):
     def datasets(self) -> tuple[Path, ...]:
         """The datasets that answer for the devices where they do so for all of them; none where a device is real."""
         connections = [device.connection for device in self.devices]
-        found = tuple(each.path for each in connections if isinstance(each, RecordedConnection))
-        return found if len(found) == len(connections) else ()
+        paths = tuple(each.path for each in connections if isinstance(each, RecordedConnection))
+        return paths if len(paths) == len(connections) else ()
 
     def where(self, device: str, key: str) -> str:
         """Where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet`` without a file."""
@@ -329,13 +329,13 @@ def _mistake(kind: str, location: tuple[str | int, ...], value: Any, source: Fle
     path = location[:3] if table == "device" else location[:2]
     where, key = source.where(path), path[-1]
     if kind == "extra_forbidden":
-        known = list(_TABLES[table].model_fields) if len(path) > 1 else list(_TABLES)
-        close = difflib.get_close_matches(str(key), known, n=1)
+        names = list(_TABLES[table].model_fields) if len(path) > 1 else list(_TABLES)
+        close = difflib.get_close_matches(str(key), names, n=1)
         guess = f"did you mean {close[0]}? " if close else ""
         place = f" in [[{table}]]" if table == "device" else f" in [{table}]"
         return FleetFileError(
             f"{where}: unknown key {key!r}{place if len(path) > 1 else ''}",
-            f"{guess}{'keys' if len(path) > 1 else 'tables'} known here: {', '.join(known)}",
+            f"{guess}{'keys' if len(path) > 1 else 'tables'} known here: {', '.join(names)}",
         )
     if kind == "missing":
         return FleetFileError(f"{where}: this [[{table}]] has no {key}", f"add {key}: {_EXPECTED[str(key)]}")

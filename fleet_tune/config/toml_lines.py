@@ -21,13 +21,13 @@ def line_of(text: str, path: Sequence[str | int]) -> int:
     value, the line of the innermost table around it that exists; 1 where none does.
     """
     lines = text.split("\n")
-    known = path[: _known_depth(tomllib.loads(text), path)]
-    if not known:
+    existing = path[: _known_depth(tomllib.loads(text), path)]
+    if not existing:
         return 1
 
     def has_value(count: int) -> bool:
         parsed, _ = _valid_prefix(lines, count)
-        return _known_depth(parsed, known) == len(known)
+        return _known_depth(parsed, existing) == len(existing)
 
     last = bisect.bisect_left(range(len(lines)), True, key=has_value)
     _, before = _valid_prefix(lines, last - 1)

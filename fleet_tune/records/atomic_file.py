@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file durably: who reads meanwhile finds the old one or the new one. Raises OSError, the old one kept."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a file: who reads meanwhile finds the old one or the new one, never a part of it.
+
+    ``durable``: so that it is there after a crash of the machine too; without that, a crash may leave an empty or
+    partial file, and whoever reads it must notice. Raises OSError, the old one kept.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(name)
+        with contextlib.suppress(OSError):  # it may not be there
+            temporary.unlink()
         raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name of a file durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

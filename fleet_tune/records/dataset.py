@@ -1,7 +1,7 @@
 """A dataset: measured candidates of several tasks with all that a policy needs, in one compact file.
 
-It is read without TVM: the sketches come with their symbolic descriptions, so that searches, models and analyses run
-offline. The workloads' TVM modules are in it too, so that the descriptions can be derived anew when they improve
+It is read without TVM: the sketches come with their symbolic descriptions, so that searches, cost models and analyses
+run offline. The workloads' TVM modules are in it too, so that the descriptions can be derived anew when they improve
 (``fleet-tune dataset refresh``).
 
 The file: one line of ASCII, ``fleet-tune-dataset`` and the format's version, then a zlib stream (which carries a
@@ -43,7 +43,7 @@ OUTCOMES = tuple(Outcome)
 """What the integers of :attr:`TaskData.outcome` stand for; new outcomes are appended."""
 
 MEASURED_BY = StopRule(micro_batch_secs=0.01, race_factor=math.inf, timeout_factor=math.inf)
-"""The rule by which datasets are measured: slow candidates to the end too, whose times a model wants to know."""
+"""The rule by which datasets are measured: slow candidates to the end too, whose times a cost model wants to know."""
 
 _MAGIC = b"fleet-tune-dataset "
 _HEADER_BYTES = 64
@@ -156,7 +156,7 @@ class TaskData:
         """The same measurements on sketches that were derived anew, matched by their ids, and the number of candidates
         left out because theirs is not among them or has lost the choice that they made."""
         index = {sketch.id: sketch.index for sketch in sketches}
-        kept: list[Integers] = []
+        positions: list[Integers] = []
         matrices: list[Integers] = [np.empty((0, sketch.width), dtype=np.int64) for sketch in sketches]
         owner = np.full(len(self), -1, dtype=np.int64)
         for at, old in enumerate(self.sketches):
@@ -166,8 +166,8 @@ class TaskData:
             matrix, valid = _translated(self.decisions[at], old.decisions, sketches[new].decisions)
             matrices[new] = matrix[valid]
             owner[self.rows(at)[valid]] = new
-            kept.append(self.rows(at)[valid])
-        rows = np.sort(np.concatenate(kept)) if kept else np.empty(0, dtype=np.int64)
+            positions.append(self.rows(at)[valid])
+        rows = np.sort(np.concatenate(positions)) if positions else np.empty(0, dtype=np.int64)
         return dataclasses.replace(
             self,
             sketches=tuple(sketches),
@@ -183,10 +183,10 @@ class TaskData:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Measured candidates of several tasks. ``model``: where the tasks came from; ``fingerprints``: what the devices
+    """Measured candidates of several tasks. ``network``: the one they came from; ``fingerprints``: what the devices
     said of themselves, one for each device class."""
 
-    model: str
+    network: str
     fingerprints: tuple[Fingerprint, ...]
     tasks: tuple[TaskData, ...]
 
@@ -207,10 +207,10 @@ class Dataset:
 
 def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Records by the id of their task, in their order and without their traces: those are most of their size."""
-    found: dict[str, list[Record]] = {}
+    by_id: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.task_id, []).append(dataclasses.replace(record, trace=""))
-    return found
+        by_id.setdefault(record.task_id, []).append(dataclasses.replace(record, trace=""))
+    return by_id
 
 
 def task_data(
@@ -223,7 +223,7 @@ def task_data(
     more micro-batches, the later one where they are equal.
     """
     index = {sketch.id: sketch.index for sketch in sketches}
-    found: dict[str, Record] = {}
+    best: dict[str, Record] = {}
     unknown = 0
     for record in records:
         if record.task_id != task.id or not record.measurement.outcome.blames_candidate:
@@ -232,17 +232,17 @@ def task_data(
         if owner is None or len(record.candidate.decisions) != sketches[owner].width:
             unknown += 1
             continue
-        before = found.get(record.candidate.id)
+        before = best.get(record.candidate.id)
         if before is None or len(record.measurement.run_secs) >= len(before.measurement.run_secs):
-            found[record.candidate.id] = record
-    kept = list(found.values())
-    sketch_of = np.array([index[record.candidate.sketch_id] for record in kept], dtype=np.int64)
+            best[record.candidate.id] = record
+    chosen = list(best.values())
+    sketch_of = np.array([index[record.candidate.sketch_id] for record in chosen], dtype=np.int64)
     matrices = []
     for at, sketch in enumerate(sketches):
-        rows = [record.candidate.decisions for record, owner in zip(kept, sketch_of, strict=True) if owner == at]
+        rows = [record.candidate.decisions for record, owner in zip(chosen, sketch_of, strict=True) if owner == at]
         matrices.append(np.array(rows, dtype=np.int64).reshape(len(rows), sketch.width))
-    run_secs = np.full((len(kept), max((len(r.measurement.run_secs) for r in kept), default=0)), np.nan, np.float32)
-    for row, record in enumerate(kept):
+    run_secs = np.full((len(chosen), max((len(r.measurement.run_secs) for r in chosen), default=0)), np.nan, np.float32)
+    for row, record in enumerate(chosen):
         run_secs[row, : len(record.measurement.run_secs)] = record.measurement.run_secs
     return TaskData(
         task=task,
@@ -251,10 +251,10 @@ def task_data(
         sketch_of=sketch_of,
         decisions=tuple(matrices),
         run_secs=run_secs,
-        build_secs=np.array([record.measurement.build_secs for record in kept], dtype=np.float64),
-        measure_secs=np.array([record.measurement.measure_secs for record in kept], dtype=np.float64),
-        outcome=np.array([OUTCOMES.index(record.measurement.outcome) for record in kept], dtype=np.int64),
-        details=tuple(record.measurement.detail for record in kept),
+        build_secs=np.array([record.measurement.build_secs for record in chosen], dtype=np.float64),
+        measure_secs=np.array([record.measurement.measure_secs for record in chosen], dtype=np.float64),
+        outcome=np.array([OUTCOMES.index(record.measurement.outcome) for record in chosen], dtype=np.int64),
+        details=tuple(record.measurement.detail for record in chosen),
     ), unknown
 
 
@@ -321,7 +321,7 @@ def load(path: Path) -> Dataset:
 def encode(dataset: Dataset) -> bytes:
     """The bytes of a dataset's file."""
     body = {
-        "model": dataset.model,
+        "model": dataset.network,  # a stored word, as below: older files have it
         "fingerprints": [encode_value(fingerprint) for fingerprint in dataset.fingerprints],
         "outcomes": [outcome.value for outcome in OUTCOMES],
         "tasks": [_task_fields(data) for data in dataset.tasks],
@@ -380,7 +380,7 @@ def _dataset(body: Mapping[str, Any]) -> Dataset:
     # The file's own table: an outcome keeps its meaning whatever is added here.
     outcome = np.array([OUTCOMES.index(Outcome(value)) for value in body["outcomes"]], dtype=np.int64)
     return Dataset(
-        model=body["model"],
+        network=body["model"],
         fingerprints=tuple(decode_value(value) for value in body["fingerprints"]),
         tasks=tuple(_task_data(fields, outcome) for fields in body["tasks"]),
     )

@@ -39,10 +39,10 @@ class _Statements:
         self._numbers: dict[int, int] = {}  # by identity: comparing a statement takes long
 
     def number(self, statement: sketch.Statement) -> int:
-        known = self._numbers.get(id(statement))
-        if known is None:
-            known = self._numbers[id(statement)] = self.listed.setdefault(statement, len(self.listed))
-        return known
+        number = self._numbers.get(id(statement))
+        if number is None:
+            number = self._numbers[id(statement)] = self.listed.setdefault(statement, len(self.listed))
+        return number
 
 
 def encode_sketches(sketches: Sequence[sketch.Sketch]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Literal
 from fleet_tune.errors import TransferError
 
 BUILTIN = "pretrained"
-"""The name of the model that comes with fleet-tune, where a path could stand."""
+"""The name of the cost model that comes with fleet-tune, where a path could stand."""
 METASCHEDULE_FILES = ("database_workload.json", "database_tuning_record.json")
 RECORDS_FILE = "records.db"
 MODEL_SUFFIX = ".safetensors"
@@ -21,7 +21,7 @@ _HEAD_BYTES = 32
 def check_source(path: Path) -> SourceKind:
     """What is at ``path``; :class:`TransferError` where nothing is, or nothing that can be learned from.
 
-    A folder is one of a MetaSchedule database, one of a run (with its records.db), or one with a model file.
+    A folder is one of a MetaSchedule database, one of a run (with its records.db), or one with a cost model's file.
     """
     if str(path) == BUILTIN and not path.exists():
         return "model"
@@ -33,7 +33,7 @@ def check_source(path: Path) -> SourceKind:
                 return "records"
             if any(path.glob(f"*{MODEL_SUFFIX}")):
                 return "model"
-            raise _nothing(path, "has no records.db, MetaSchedule database or model file")
+            raise _nothing(path, "has no records.db, MetaSchedule database or cost model")
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except FileNotFoundError:
@@ -46,11 +46,11 @@ def check_source(path: Path) -> SourceKind:
         return "dataset"
     if path.suffix == MODEL_SUFFIX:
         return "model"
-    raise _nothing(path, "is no record database, dataset or model file")
+    raise _nothing(path, "is no record database, dataset or cost model")
 
 
 def _nothing(path: Path, problem: str) -> TransferError:
     return TransferError(
         f"{path} {problem}",
-        "give a records.db, a dataset, the folder of a MetaSchedule database, or a model file to transfer from",
+        "give a records.db, a dataset, the folder of a MetaSchedule database, or the file of a cost model",
     )

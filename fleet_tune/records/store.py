@@ -97,7 +97,7 @@ class RecordStore:
         self._lock, self._connection = lock, connection
 
     def bind(self, meta: Mapping[str, str]) -> None:
-        """Ties this store to what it is for (network fingerprint, model name, targets).
+        """Ties this store to what it is for (fingerprint and name of the network, targets).
 
         Keys not yet stored are stored. Raises :class:`OutputFolderError` where a stored value differs, and then
         stores nothing.

@@ -1,1 +1,1 @@
-"""What a person reads: of runs, devices, datasets and models."""
+"""What a person reads: of runs, devices, datasets and cost models."""

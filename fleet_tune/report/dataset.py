@@ -45,7 +45,7 @@ def render_dataset(dataset: Dataset, path: Path) -> RenderableType:
         what = f"{fingerprint.cpu_model}, {plural(fingerprint.threads, 'thread')}, TVM {fingerprint.tvm_version}"
         facts_grid.add_row(fingerprint.device_class.name, Text(what))
     facts_grid.add_row("file", Text(f"{path}, {path.stat().st_size / 1e6:.2f} MB"))
-    title = Text.assemble((dataset.model or path.name, "bold"))
+    title = Text.assemble((dataset.network or path.name, "bold"))
     title.append(f": {plural(dataset.candidates, 'candidate')} of {plural(len(dataset), 'task')}")
     return Group(title, table, facts_grid)
 
@@ -64,12 +64,12 @@ def render_collected(result: Collected) -> RenderableType:
 
 
 def dataset_json(dataset: Dataset, path: Path) -> str:
-    """One line of JSON text: the file, its model, and the figures of every task; unknown ones are null."""
+    """One line of JSON text: the file, its network (``model``), the figures of every task; unknown ones are null."""
     return _line(
         {
             "file": str(path),
             "bytes": path.stat().st_size,
-            "model": dataset.model,
+            "model": dataset.network,
             "device_classes": [fingerprint.device_class.name for fingerprint in dataset.fingerprints],
             "tasks": [_facts(data) for data in dataset],
         }
@@ -77,10 +77,10 @@ def dataset_json(dataset: Dataset, path: Path) -> str:
 
 
 def collected_json(result: Collected) -> str:
-    """One line of JSON text, by the names of :class:`fleet_tune.results.Collected`."""
+    """One line of JSON text, by the names of :class:`fleet_tune.results.Collected` (the network's is ``model``)."""
     return _line(
         {
-            "model": result.model,
+            "model": result.network,
             "out": str(result.out),
             "dataset": None if result.dataset is None else str(result.dataset),
             "outcomes": dict(result.outcomes),

@@ -25,21 +25,21 @@ def render_checks(checks: Sequence[DeviceCheck]) -> RenderableType:
     """One row for each device."""
     table = _table("device", "connect", "state", "round trip", "probe", "GFLOP/s", "GB/s", "threads", "°C", "GHz", "is")
     for check in checks:
-        found = check.fingerprint
+        fingerprint = check.fingerprint
         table.add_row(
             cut(check.device_id),
             cut(check.connect),
             _coloured(check.state),
             format_secs(check.ping_secs),
             format_secs(check.probe_secs),
-            NONE if found is None else f"{found.abstraction.peak_flops / 1e9:.0f}",
-            NONE if found is None else f"{found.abstraction.bandwidth_bytes / 1e9:.1f}",
-            NONE if found is None else str(found.threads),
+            NONE if fingerprint is None else f"{fingerprint.abstraction.peak_flops / 1e9:.0f}",
+            NONE if fingerprint is None else f"{fingerprint.abstraction.bandwidth_bytes / 1e9:.1f}",
+            NONE if fingerprint is None else str(fingerprint.threads),
             f"{check.vitals[TEMPERATURE]:.0f}" if TEMPERATURE in check.vitals else NONE,
             f"{check.vitals[CLOCK] / 1e9:.2f}" if CLOCK in check.vitals else NONE,
             check.detail
-            if found is None
-            else f"{found.cpu_model} ({found.device_class.name}, TVM {found.tvm_version})",
+            if fingerprint is None
+            else f"{fingerprint.cpu_model} ({fingerprint.device_class.name}, TVM {fingerprint.tvm_version})",
         )
     return table
 

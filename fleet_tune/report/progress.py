@@ -39,7 +39,7 @@ class ProgressView:
         if self._live is not None:
             self._live.start()
         else:
-            self._print(f"{self._panel.title}: importing the model, starting the devices")
+            self._print(f"{self._panel.title}: importing the network, starting the devices")
         return self
 
     def __exit__(
@@ -121,7 +121,7 @@ class _Panel:
         head.add_row(
             self._spinner,
             Text(self.title, "bold"),
-            Text(progress.phase if progress else "importing the model, starting the devices", "cyan"),
+            Text(progress.phase if progress else "importing the network, starting the devices", "cyan"),
         )
         yield head
         if progress is None:

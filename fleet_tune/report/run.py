@@ -92,15 +92,15 @@ def task_table(tasks: Sequence[TaskProgress], *, limit: int | None = None) -> Ta
     ordered = sorted(tasks, key=lambda task: -task.weight * task.best_secs)
     shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
     for task in shown:
-        known = math.isfinite(task.best_secs)
+        measured = math.isfinite(task.best_secs)
         table.add_row(
             cut(task.name),
             *([cut(task.device_class)] if several_classes else []),
             str(task.weight),
             str(task.trials),
             Text(format_secs(task.best_secs), "bold"),
-            f"{task.gflops:.1f}" if known else NONE,
-            f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if known else NONE,
+            f"{task.gflops:.1f}" if measured else NONE,
+            f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if measured else NONE,
             cut(task.best_rule, "dim"),
         )
     if len(shown) < len(ordered):
@@ -178,14 +178,16 @@ def render_plan(plan: Plan) -> RenderableType:
     facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
     for name, what in plan.devices.items():
         facts.add_row("device", Text(f"{name}: {what}"))
-    heading = Text.assemble((plan.model, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")
+    heading = Text.assemble((plan.network, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")
     return Group(heading, table, facts)
 
 
 def to_json(value: TuneResult | Plan) -> dict[str, Any]:
-    """The same as plain JSON values, by the names of the dataclasses, with the derived figures ``gflops`` per task and
-    ``speedup_over_untuned`` and ``speedup_over_torch`` per network; infinities and unknown values are null."""
-    plain: dict[str, Any] = _plain(value)
+    """The same as plain JSON values, by the names of the dataclasses (but the network's name is ``model``, as it always
+    was), with the derived figures ``gflops`` per task and ``speedup_over_untuned`` and ``speedup_over_torch`` per
+    network; infinities and unknown values are null."""
+    fields = _plain(value)
+    plain: dict[str, Any] = {"model": fields.pop("network"), **fields}
     for task, fields in zip(value.tasks, plain["tasks"], strict=True):
         fields["gflops"] = task.gflops
     if isinstance(value, TuneResult):
@@ -210,7 +212,7 @@ def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 11
 def _headline(result: TuneResult) -> Text:
     text = Text()
     for network in result.networks:
-        text.append(result.model, "bold")
+        text.append(result.network, "bold")
         text.append(f" on {network.device_class}: ")
         text.append(format_secs(network.tuned_secs), "bold green")
         for name, secs in (("PyTorch", network.torch_secs), ("untuned", network.untuned_secs)):
@@ -219,14 +221,14 @@ def _headline(result: TuneResult) -> Text:
                 text.append(f", {_times(speedup)} as fast as {name}")
         text.append("\n")
     if not result.networks:
-        text.append(result.model, "bold")
+        text.append(result.network, "bold")
         text.append(": no network was compiled\n")
     return text
 
 
 def _transferred(what: Transferred) -> str:
     """``last/records.db: 340 candidates; 3 tasks by their own workload's, 1 task by all of them``."""
-    source = "the model that comes with fleet-tune" if what.source == BUILTIN else what.source
+    source = "the cost model that comes with fleet-tune" if what.source == BUILTIN else what.source
     if not what.candidates:
         return f"{source}, for {plural(what.shared_tasks, 'task')}"
     counted = ((what.own_tasks, "by their own workload's"), (what.shared_tasks, "by all of them"))

@@ -7,38 +7,40 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.config.options import Options
+from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.errors import DatasetError
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import Dataset, TaskData
 from fleet_tune.records.dataset_codec import decode_value
+from fleet_tune.records.sources import RECORDS_FILE
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Collected, Progress
-from fleet_tune.runs.run import Run, in_thread, preparation
+from fleet_tune.runs.interruption import in_thread
+from fleet_tune.runs.run import Run
 from fleet_tune.sketch import Sketch
 
 FILE_NAME = "dataset.ftd"
 
 
-async def collect(options: Options, on_progress: Callable[[Progress], None] | None) -> Collected:
-    """Measure until every task has ``options.per_task`` trials, then write ``out/dataset.ftd``; see
+async def collect(request: RunRequest, on_progress: Callable[[Progress], None] | None) -> Collected:
+    """Measure until every task has ``request.limits.task_trials`` trials, then write ``out/dataset.ftd``; see
     :func:`fleet_tune.api.collect`."""
-    async with Run(options, on_progress).opened() as run:
+    async with Run(request, on_progress).opened() as run:
         async for _ in run.records():
             pass
         result = await run.finish()
         written: Path | None = None
-        if run.prepared is not None and options.records.exists():
+        if run.prepared is not None and request.records.exists():
             entries = {entry.task.id: (entry.task, entry.sketches) for entry in run.prepared.tasks}
             prints = run.prepared.prints
-            model = run.prepared.model.name
-            packed, _ = await in_thread(_packed, options.records, model, entries, prints)
+            name = run.prepared.network.name
+            packed, _ = await in_thread(_packed, request.records, name, entries, prints)
             if packed.candidates:
-                written = options.out / FILE_NAME
+                written = request.out / FILE_NAME
                 await in_thread(dataset.save, packed, written)
         return Collected(
-            model=result.model,
+            network=result.network,
             out=result.out,
             dataset=written,
             outcomes=result.outcomes,
@@ -55,16 +57,18 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 
     ``fleet`` is probed where the records do not say what their devices are. Raises :class:`DatasetError`.
     """
-    records = folder / "records.db"
+    from fleet_tune.runs import preparation
+
+    records = folder / RECORDS_FILE
     if not records.is_file():
         raise DatasetError(f"{folder} has no records.db", "give a folder that 'dataset collect' or 'tune' wrote to")
     with RecordReader(records) as reader:
         meta, tasks = reader.meta(), reader.tasks()
-    stored = meta.get(preparation().FINGERPRINTS)
+    stored = meta.get(preparation.FINGERPRINTS)
     if stored is not None:
         prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
     else:
-        prints = {each.device_class.name: each for each in preparation().probe_fleet(fleet).values()}
+        prints = {each.device_class.name: each for each in preparation.probe_fleet(fleet).values()}
     unknown = sorted({task.device_class.name for task in tasks} - prints.keys())
     if unknown:
         raise DatasetError(
@@ -85,7 +89,7 @@ def refresh(old: Dataset) -> tuple[Dataset, int]:
     make their sketch no more."""
     renewed = [data.with_sketches(sketches_of(data.task)) for data in old.tasks]
     tasks = tuple(data for data, _ in renewed)
-    return Dataset(old.model, old.fingerprints, tasks), sum(count for _, count in renewed)
+    return Dataset(old.network, old.fingerprints, tasks), sum(count for _, count in renewed)
 
 
 def sketches_of(task: Task) -> tuple[Sketch, ...]:
@@ -97,22 +101,22 @@ def sketches_of(task: Task) -> tuple[Sketch, ...]:
 
 def _packed(
     records: Path,
-    model: str,
+    name: str,
     entries: Mapping[str, tuple[Task, tuple[Sketch, ...]]],
     prints: Mapping[str, Fingerprint],
 ) -> tuple[Dataset, int]:
-    """A dataset of the tasks in ``entries`` (by task id, with their sketches) that have records."""
+    """A dataset of the network ``name``: its tasks in ``entries`` (by task id, with sketches) that have records."""
     with RecordReader(records) as reader:
         by_task = dataset.by_task(reader)
     tasks: list[TaskData] = []
     left_out = 0
     for task_id, (task, sketches) in entries.items():
-        found = by_task.get(task_id, ())
-        data, unknown = dataset.task_data(task, prints[task.device_class.name].abstraction, sketches, found)
+        measured = by_task.get(task_id, ())
+        data, unknown = dataset.task_data(task, prints[task.device_class.name].abstraction, sketches, measured)
         left_out += unknown
         if len(data):
             tasks.append(data)
-    return Dataset(model, _used(prints.values(), tasks), tuple(tasks)), left_out
+    return Dataset(name, _used(prints.values(), tasks), tuple(tasks)), left_out
 
 
 def _used(prints: Iterable[Fingerprint], tasks: Iterable[TaskData]) -> tuple[Fingerprint, ...]:

@@ -28,10 +28,10 @@ def device_classes_of(by_device: Mapping[str, Fingerprint]) -> dict[str, Fingerp
     """
     classes: dict[str, Fingerprint] = {}
     for device, fingerprint in by_device.items():
-        known = classes.setdefault(fingerprint.device_class.name, fingerprint)
-        if known.device_class.target != fingerprint.device_class.target:
+        first = classes.setdefault(fingerprint.device_class.name, fingerprint)
+        if first.device_class.target != fingerprint.device_class.target:
             raise FleetFileError(
-                f"device {device!r} has another target than the others of its class {known.device_class.name!r}",
+                f"device {device!r} has another target than the others of its class {first.device_class.name!r}",
                 "give it a device_class of its own in the fleet file",
             )
     return classes
@@ -43,8 +43,8 @@ def folder_of(out: Path, device_class: str, classes: int) -> Path:
 
 
 def build_networks(
-    model: Network,
-    networks: Mapping[str, LoweredNetwork],
+    network: Network,
+    lowered: Mapping[str, LoweredNetwork],
     prints: Mapping[str, Fingerprint],
     rules: Mapping[str, str],
     here: frozenset[str],
@@ -57,25 +57,25 @@ def build_networks(
     :class:`RecordStoreError` where a class has no record.
     """
     with RecordReader(records) as reader:
-        best = {task.id: reader.best(task.id) for network in networks.values() for task in network.tasks}
+        best = {task.id: reader.best(task.id) for of_class in lowered.values() for task in of_class.tasks}
     results = []
-    for name, network in networks.items():
-        found = {task.id: best[task.id] for task in network.tasks}
-        if not any(found.values()) and network.tasks:
+    for name, of_class in lowered.items():
+        winners = {task.id: best[task.id] for task in of_class.tasks}
+        if not any(winners.values()) and of_class.tasks:
             raise RecordStoreError(
                 f"{records} has no verified record of this network for {name}",
                 "tune it first, or name the database of a run of the same network and target",
             )
-        folder = folder_of(out, name, len(networks))
+        folder = folder_of(out, name, len(lowered))
         extra = {
             "threads": prints[name].threads,
             "device_fingerprint": dataclasses.asdict(prints[name]),
-            "tasks": {task.id: _entry(task, found[task.id], rules) for task in network.tasks},
+            "tasks": {task.id: _entry(task, winners[task.id], rules) for task in of_class.tasks},
         }
-        traces = {task_id: record.trace if record else None for task_id, record in found.items()}
-        compiled.compile_network(network, traces, folder, extra)
+        traces = {task_id: record.trace if record else None for task_id, record in winners.items()}
+        compiled.compile_network(of_class, traces, folder, extra)
         if name in here:
-            results.append(_measured(model, network, prints[name].threads, name, folder))
+            results.append(_measured(network, of_class, prints[name].threads, name, folder))
         else:
             results.append(NetworkResult(name, folder, None, None, None, None, None))
     return tuple(results)
@@ -102,17 +102,17 @@ def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> 
     )
 
 
-def _measured(model: Network, network: LoweredNetwork, threads: int, name: str, folder: Path) -> NetworkResult:
-    """Check and time the network in ``folder`` on this machine, beside the untuned one and the model's framework."""
+def _measured(network: Network, lowered: LoweredNetwork, threads: int, name: str, folder: Path) -> NetworkResult:
+    """Check and time the network in ``folder`` on this machine, beside the untuned one and its framework."""
     loaded = compiled.load(folder)
-    outputs = loaded(*model.example_inputs)
-    absolute, relative = compare(outputs if isinstance(outputs, tuple) else (outputs,), model.framework_outputs())
+    outputs = loaded(*network.example_inputs)
+    absolute, relative = compare(outputs if isinstance(outputs, tuple) else (outputs,), network.framework_outputs())
     result = NetworkResult(
         device_class=name,
         folder=folder,
-        tuned_secs=measure_in_fresh_process(folder, model.example_inputs, _BUDGET_SECS),
-        untuned_secs=compiled.measure_untuned_secs(network, model, threads, _BUDGET_SECS),
-        torch_secs=model.measure_framework_secs(threads, _REPEATS),
+        tuned_secs=measure_in_fresh_process(folder, network.example_inputs, _BUDGET_SECS),
+        untuned_secs=compiled.measure_untuned_secs(lowered, network, threads, _BUDGET_SECS),
+        torch_secs=network.measure_framework_secs(threads, _REPEATS),
         max_abs_error=absolute,
         max_rel_error=relative,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.device import opened_device, told_with_its_place
+from devices.opening import opened_device, told_with_its_place
 from fleet_tune.config.fleet_file import FleetConfig
 from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.domain import Fingerprint
@@ -72,8 +72,8 @@ def check_devices(fleet: FleetConfig, names: Sequence[str] = ()) -> Iterator[Dev
             with told_with_its_place(fleet, config.name, unreachable=False), opened_device(config) as device:
                 ping_secs = device.ping()
                 probe_secs = device.probe_secs()
-                found, vitals = device.fingerprint(), device.vitals()
-                yield DeviceCheck(config.name, config.connect, "good", "", ping_secs, probe_secs, found, vitals)
+                fingerprint, vitals = device.fingerprint(), device.vitals()
+                yield DeviceCheck(config.name, config.connect, "good", "", ping_secs, probe_secs, fingerprint, vitals)
         except DeviceUnreachableError as error:
             yield DeviceCheck(config.name, config.connect, "lost", error.detail, ping_secs)
         except ProbeError as error:
@@ -89,14 +89,14 @@ def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> Fleet
     orders = fleet_orders(fleet)
     given = orders.latest()
     records = records or orders.last_records()
-    kept: dict[str, DeviceEvent] = {}
+    last_events: dict[str, DeviceEvent] = {}  # of each device
     last: list[DeviceEvent] = []
     if records is not None:
         with RecordReader(records) as reader:
-            kept, last = reader.device_states(), reader.device_events(events)
+            last_events, last = reader.device_states(), reader.device_events(events)
     devices = []
     for config in fleet.devices:
-        event, order = kept.get(config.name), given.get(config.name)
+        event, order = last_events.get(config.name), given.get(config.name)
         admin = order.admin if order is not None else Admin.ACTIVE
         leased = event is not None and event.state.lease.held
         if admin is Admin.DRAINING and not leased:
@@ -134,8 +134,8 @@ def fleet_orders(fleet: FleetConfig) -> FleetOrders:
 
 def known_devices(fleet: FleetConfig, names: Sequence[str]) -> None:
     """Raises FleetFileError for a name that the fleet does not have."""
-    known = [config.name for config in fleet.devices]
+    names_of_fleet = [config.name for config in fleet.devices]
     for name in names:
-        if name not in known:
+        if name not in names_of_fleet:
             where = "the default fleet" if fleet.source is None else str(fleet.source.path)
-            raise FleetFileError(f"{where} has no device {name!r}", f"name one of these: {', '.join(known)}")
+            raise FleetFileError(f"{where} has no device {name!r}", f"name one of these: {', '.join(names_of_fleet)}")

@@ -27,7 +27,7 @@ _MEASURE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 class Metrics:
     """Serves the metrics of one run on loopback until :meth:`close`. ``port`` 0 takes a free one (see ``.port``).
 
-    Raises :class:`UserError` where the port is taken or not allowed. May be used from any thread.
+    Raises :class:`UserError` where the port is taken or not allowed to this user. May be used from any thread.
     """
 
     def __init__(self, port: int) -> None:
@@ -96,7 +96,7 @@ class Metrics:
         )
         try:
             self._server, self._thread = start_http_server(port, addr=_ADDRESS, registry=registry)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise _port_error(port, error) from error
         self.port: int = self._server.server_port
 
@@ -165,10 +165,8 @@ def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:
         gauge.labels(label).set(value)
 
 
-def _port_error(port: int, error: OSError | OverflowError) -> UserError:
+def _port_error(port: int, error: OSError) -> UserError:
     advice = "give another port with --metrics-port"
-    if isinstance(error, OverflowError):
-        return UserError(f"{port} is no port", f"{advice}, from 1 to 65535")
     if error.errno == errno.EADDRINUSE:
         return UserError(f"port {port} of {_ADDRESS} is taken by another program", advice)
     reason = os.strerror(error.errno) if error.errno else str(error)

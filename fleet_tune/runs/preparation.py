@@ -1,4 +1,4 @@
-"""The steps of a run that need TVM: reading the model, importing it for every device class, planning, compiling.
+"""The steps of a run that need TVM: reading the network, importing it for every device class, planning, compiling.
 
 :mod:`fleet_tune.runs.run` loads this module only once the actors are starting: that hides its seconds of import.
 """
@@ -19,20 +19,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.device import opened_device, told_with_its_place
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, check_network, import_network
+from devices.opening import opened_device, told_with_its_place
 from devices.sketches.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.config.options import Options, prepare_folder
+from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.records.dataset_codec import encode_value
-from fleet_tune.records.sources import check_source
+from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
 from fleet_tune.runs.compilation import build_networks, device_classes_of, task_results
+from fleet_tune.runs.out_folder import prepare_folder
 from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
@@ -44,11 +45,11 @@ FINGERPRINTS = "fingerprints"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model imported for every device class of the fleet."""
+    """A network imported for every device class of the fleet."""
 
-    model: Network
+    network: Network
     prints: Mapping[str, Fingerprint]  # by device class name
-    networks: Mapping[str, LoweredNetwork]  # by device class name
+    lowered: Mapping[str, LoweredNetwork]  # by device class name
     here: frozenset[str]  # classes that this machine belongs to
     tasks: tuple[SearchTask, ...]
     transferred: Transferred | None = None  # what the search starts from
@@ -59,14 +60,14 @@ class Prepared:
         return {sketch.id: sketch.rule for entry in self.tasks for sketch in entry.sketches}
 
 
-def read_model(spec: Any) -> Network:
-    """The model of :attr:`Options.model`."""
+def read_network(spec: Any) -> Network:
+    """The network of :attr:`RunRequest.network`."""
     return load_network(spec)
 
 
-def prepare(model: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
-    """Import ``model`` for every device class and make the sketches of every task."""
-    # This process also times the model's framework, whose threads TVM's must not push from their cores.
+def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
+    """Import ``network`` for every device class and make the sketches of every task."""
+    # This process also times the network's framework, whose threads TVM's must not push from their cores.
     os.environ["TVM_BIND_THREADS"] = "0"
     prints = device_classes_of(by_device)
     here = frozenset(
@@ -75,23 +76,23 @@ def prepare(model: Network, by_device: Mapping[str, Fingerprint], fleet: FleetCo
         if device.name in by_device  # the others join later
         if device.connect == "local" or is_this_machine(by_device[device.name])
     )
-    networks = {name: import_network(model, fingerprint.device_class) for name, fingerprint in prints.items()}
+    lowered = {name: import_network(network, fingerprint.device_class) for name, fingerprint in prints.items()}
     datasets = [load(path) for path in fleet.datasets]
     tasks = []
-    for name, network in networks.items():
-        for task in network.tasks:
+    for name, of_class in lowered.items():
+        for task in of_class.tasks:
             sketches = DesignSpace(task).sketches
             tasks.append(SearchTask(task, sketches, prints[name].abstraction, _recorded(task, sketches, datasets)))
-    return Prepared(model, prints, networks, here, tuple(tasks))
+    return Prepared(network, prints, lowered, here, tuple(tasks))
 
 
-def warmed(prepared: Prepared, options: Options) -> Prepared:
-    """The same with what the search starts from. Raises UserError where ``options.transfer_from`` cannot be used."""
-    method = preset(options.method)
-    knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
+def warmed(prepared: Prepared, request: RunRequest) -> Prepared:
+    """The same with what the search starts from. Raises UserError where ``request.transfer_from`` cannot be used."""
+    method = preset(request.method)
+    knowledge = what_applies(prepared.tasks, method, request.transfer_from, pretrained=request.pretrained)
     if knowledge is None:
         return prepared
-    tasks, transferred = with_priors(prepared.tasks, knowledge, method, options.seed)
+    tasks, transferred = with_priors(prepared.tasks, knowledge, method, request.seed)
     return dataclasses.replace(prepared, tasks=tasks, transferred=transferred)
 
 
@@ -113,9 +114,9 @@ def is_this_machine(fingerprint: Fingerprint) -> bool:
 
 
 def check(prepared: Prepared) -> None:
-    """Compare the imported networks with the model's framework. Raises NetworkError where they disagree."""
-    for network in prepared.networks.values():
-        check_network(network, prepared.model)
+    """Compare the lowered networks with the network's framework. Raises NetworkError where they disagree."""
+    for lowered in prepared.lowered.values():
+        check_network(lowered, prepared.network)
 
 
 def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
@@ -127,15 +128,15 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
     return prints
 
 
-def plan(options: Options) -> Plan:
+def plan(request: RunRequest) -> Plan:
     """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
     Raises UserError."""
-    method = preset(options.method)
-    if options.transfer_from is not None:
-        check_source(options.transfer_from)
-    by_device = probe_fleet(options.fleet)
-    prepared = prepare(load_network(options.model), by_device, options.fleet)
-    knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
+    method = preset(request.method)
+    if request.transfer_from is not None:
+        check_source(request.transfer_from)
+    by_device = probe_fleet(request.fleet)
+    prepared = prepare(read_network(request.network), by_device, request.fleet)
+    knowledge = what_applies(prepared.tasks, method, request.transfer_from, pretrained=request.pretrained)
     tasks = tuple(
         TaskProgress(
             task_id=entry.task.id,
@@ -150,32 +151,33 @@ def plan(options: Options) -> Plan:
         for entry in prepared.tasks
     )
     return Plan(
-        model=prepared.model.name,
-        method=options.method,
+        network=prepared.network.name,
+        method=request.method,
         devices={name: fingerprint.device_class.name for name, fingerprint in by_device.items()},
         tasks=tasks,
-        trial_limit=options.trials,
-        time_budget_secs=options.time_budget_secs,
+        trial_limit=request.limits.trials,
+        time_budget_secs=request.limits.time_budget_secs,
         transferred=None if knowledge is None else summary(knowledge, lessons(prepared.tasks, knowledge, method)),
     )
 
 
-def compile_from_records(options: Options, records: Path) -> TuneResult:
-    """Compile the network of ``options.model`` from the records of any store, without tuning."""
+def compile_from_records(spec: Any, fleet: FleetConfig, records: Path, out: Path) -> TuneResult:
+    """Compile the network that ``spec`` names (:attr:`RunRequest.network`) from the records of any store, without
+    tuning. ``out``: absolute."""
     started = time.monotonic()
-    prepare_folder(options.out)
+    prepare_folder(out)
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
-    prepared = prepare(load_network(options.model), probe_fleet(options.fleet), options.fleet)
+    prepared = prepare(read_network(spec), probe_fleet(fleet), fleet)
     check(prepared)
-    if (options.out / "records.db").exists():
-        bind_store(options.records, prepared)  # the folder of another network or target is refused
+    if (out / RECORDS_FILE).exists():
+        bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     networks = build_networks(
-        prepared.model, prepared.networks, prepared.prints, prepared.rules, prepared.here, records, options.out
+        prepared.network, prepared.lowered, prepared.prints, prepared.rules, prepared.here, records, out
     )
     return TuneResult(
-        model=prepared.model.name,
-        out=options.out,
+        network=prepared.network.name,
+        out=out,
         tasks=task_results((entry.task for entry in prepared.tasks), prepared.rules, records),
         outcomes=outcomes,
         new_trials=0,
@@ -185,16 +187,16 @@ def compile_from_records(options: Options, records: Path) -> TuneResult:
     )
 
 
-def compile_tuned(prepared: Prepared, options: Options) -> tuple[NetworkResult, ...]:
+def compile_tuned(prepared: Prepared, request: RunRequest) -> tuple[NetworkResult, ...]:
     """The compiled networks of a finished run, from its own records."""
     return build_networks(
-        prepared.model,
-        prepared.networks,
+        prepared.network,
+        prepared.lowered,
         prepared.prints,
         prepared.rules,
         prepared.here,
-        options.records,
-        options.out,
+        request.records,
+        request.out,
     )
 
 
@@ -202,8 +204,8 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others."""
     targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
     meta = {
-        "network": prepared.model.fingerprint,
-        "model": prepared.model.name,
+        "network": prepared.network.fingerprint,
+        "model": prepared.network.name,  # a stored word: older folders have it
         "targets": json.dumps(targets, sort_keys=True),
     }
     with RecordStore(path) as store:

@@ -10,7 +10,7 @@ import pytest
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.session import Session, SessionPlan
 from fleet_tune.config.fleet_file import load_fleet
-from fleet_tune.domain import StopRule
+from fleet_tune.domain import Limits, StopRule
 from tests.actors.conftest import search_task
 
 
@@ -49,7 +49,7 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Made, "made", {}, raising=False)
     monkeypatch.setattr("actors.session.remote_actor", Made)
     session = Session(cast(Any, Here()), load_fleet(tmp_path / "fleet.toml"), "run")
-    plan = SessionPlan("run", "random", 0, (search_task("a"),), 10, None, rule=StopRule(max_batches=7))
+    plan = SessionPlan("run", "random", 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
     await session.start_tuning(plan, tmp_path / "records.db", {}, {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]
     assert schedule.run.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)

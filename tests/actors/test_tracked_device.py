@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.device import opened_device
 from actors.session import is_local
+from devices.opening import opened_device
 from devices.server.registration import Tracker
 from devices.server.server import DeviceServer
 from fleet_tune.config.fleet_file import DeviceConfig

@@ -83,11 +83,11 @@ def block_facts(
         Axis(str(iteration.var.name), int(iteration.dom.extent), int(iteration.iter_type) == REDUCTION)
         for iteration in iterations
     )
-    own = [iteration.var for iteration in iterations]
-    variables = own
+    iter_vars = [iteration.var for iteration in iterations]
+    variables = iter_vars
     if rebinding is not None:
         axes = rebinding.axes
-        variables = [Var(axis.name, own[0].ty) for axis in axes]
+        variables = [Var(axis.name, iter_vars[0].ty) for axis in axes]
     weights = [func.params[int(i)] for i in (func.attrs or {}).get("layout_free_buffers", [])]
     touched: list[tuple[Any, list[Any], bool]] = []
     operations = 0.0
@@ -119,16 +119,16 @@ def block_facts(
             rows = [{(at, 1, axes[at].extent): 1} if axes[at].extent > 1 else {} for at in spatial]
         else:
             if rebinding is not None:
-                replaced = _replacements(rebinding, own, variables, any(buffer.same_as(each) for each in written))
+                replaced = _replacements(rebinding, iter_vars, variables, any(buffer.same_as(each) for each in written))
                 indices = [_simplified(index, replaced, variables, axes) for index in indices]
             rows = [terms_of(index, variables, axes) for index in indices]
         if any(row is None for row in rows):
             return None
         parsed.append([row for row in rows if row is not None])
-    found = index_rows(axes, parsed)
-    if found is None:
+    rewritten = index_rows(axes, parsed)
+    if rewritten is None:
         return None
-    axes, indexed = found
+    axes, indexed = rewritten
     accesses: list[Access] = []
     for (buffer, _, write), index in zip(touched, indexed, strict=True):
         access = Access(
@@ -146,10 +146,10 @@ def block_facts(
     return BlockFacts(str(block.name_hint), axes, tuple(accesses), operations)
 
 
-def _replacements(rebinding: Rebinding, own: Sequence[Var], variables: Sequence[Var], partial: bool) -> Values:
+def _replacements(rebinding: Rebinding, iter_vars: Sequence[Var], variables: Sequence[Var], partial: bool) -> Values:
     """What stands for every iteration variable; with ``partial``, in the buffer of partial results."""
     replaced: Values = []
-    for position, (variable, (axis, divisor, extent)) in enumerate(zip(own, rebinding.values, strict=True)):
+    for position, (variable, (axis, divisor, extent)) in enumerate(zip(iter_vars, rebinding.values, strict=True)):
         if partial and rebinding.partial is not None and rebinding.partial[0] == position:
             replaced.append((variable, variables[rebinding.partial[1]]))
             continue
@@ -166,7 +166,7 @@ def _simplified(index: Any, replaced: Values, variables: Sequence[Var], axes: Se
         analyzer.bind(variable, tvm.ir.Range(0, axis.extent))
 
     def value(variable: Var) -> Any:
-        return next((value for own, value in replaced if own.same_as(variable)), variable)
+        return next((value for old, value in replaced if old.same_as(variable)), variable)
 
     return analyzer.simplify(structural_map(index, (Var, value)))
 

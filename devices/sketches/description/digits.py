@@ -24,8 +24,8 @@ Rows = tuple[tuple[int, ...], ...]
 
 def terms_of(expression: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> Terms | None:
     """Coefficient of every digit in an index, the constant left out; None where it is not such a sum."""
-    found = _sum(expression, variables, axes)
-    return None if found is None else found[0]
+    total = _sum(expression, variables, axes)
+    return None if total is None else total[0]
 
 
 def index_rows(axes: Sequence[Axis], accesses: Sequence[Sequence[Terms]]) -> tuple[tuple[Axis, ...], list[Rows]] | None:
@@ -47,16 +47,16 @@ def index_rows(axes: Sequence[Axis], accesses: Sequence[Sequence[Terms]]) -> tup
         digits.append([(a, b // a if b else -(-axis.extent // a)) for a, b in zip(ascending, upper, strict=True)][::-1])
     indexed = [tuple(_row(terms, digits) for terms in rows) for rows in accesses]
     named = tuple(
-        replace(axis, digits=tuple(extent for _, extent in known) if len(known) > 1 else ())
-        for axis, known in zip(axes, digits, strict=True)
+        replace(axis, digits=tuple(extent for _, extent in of_axis) if len(of_axis) > 1 else ())
+        for axis, of_axis in zip(axes, digits, strict=True)
     )
     return named, indexed
 
 
 def _row(terms: Terms, digits: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...]:
     row = []
-    for owner, known in enumerate(digits):
-        for divisor, _ in known:
+    for owner, of_axis in enumerate(digits):
+        for divisor, _ in of_axis:
             row.append(
                 sum(
                     coefficient * (divisor // low)

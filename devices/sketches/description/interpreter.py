@@ -102,14 +102,14 @@ class Interpreter:
 
     def fork(self, places: Sequence[int]) -> Interpreter:
         """This interpreter from where it stands, on a copy of its schedule, with the places that come next."""
-        made = copy(self)
-        made.schedule = self.schedule.copy()
-        made.blocks, made._loops = loopnest.copied(self.blocks, self._loops)
-        made.decisions, made.values = list(self.decisions), list(self.values)
-        made.locations, made.root, made.columns = dict(self.locations), dict(self.root), dict(self.columns)
-        made._choices, made._sampled_loops = dict(self._choices), dict(self._sampled_loops)
-        made._places, made._pending = list(places), []
-        return made
+        fork = copy(self)
+        fork.schedule = self.schedule.copy()
+        fork.blocks, fork._loops = loopnest.copied(self.blocks, self._loops)
+        fork.decisions, fork.values = list(self.decisions), list(self.values)
+        fork.locations, fork.root, fork.columns = dict(self.locations), dict(self.root), dict(self.columns)
+        fork._choices, fork._sampled_loops = dict(self._choices), dict(self._sampled_loops)
+        fork._places, fork._pending = list(places), []
+        return fork
 
     # The replay calls this before each instruction; an exception would end the replay.
     def visit(self, instruction: Instruction, inputs: Sequence[Any], _attributes: Any, decision: Any) -> Any:
@@ -244,34 +244,38 @@ class Interpreter:
     def block(self, schedule: Schedule, block: Any) -> Block:
         """The state of a block, made at first sight from its loops, which must then be its axes one by one."""
         statement = content(schedule, block)
-        known = self.blocks.get(statement.name_hint)
-        if known is not None:
-            return known
+        state = self.blocks.get(statement.name_hint)
+        if state is not None:
+            return state
         iters = axis_factors([int(iteration.dom.extent) for iteration in statement.iter_vars])
-        made = Block(statement.name_hint, iters, [Nested((factor,)) for factor in iters])
-        self.blocks[made.name] = made
+        fresh = Block(statement.name_hint, iters, [Nested((factor,)) for factor in iters])
+        self.blocks[fresh.name] = fresh
         for region in (*statement.reads, *statement.writes):
             old = self.old_shape(region.source)
             if old is not None:
                 # What its loops run over follows from decisions; it is only known as a copy of the buffer.
-                made.rebinding = reblocks.stage(old, [int(n) for n in region.source.shape])
-                made.iters = tuple(Factor(()) for _ in iters)
-                made.loops = [Nested(None) for _ in iters]
-                return made
+                fresh.rebinding = reblocks.stage(old, [int(n) for n in region.source.shape])
+                fresh.iters = tuple(Factor(()) for _ in iters)
+                fresh.loops = [Nested(None) for _ in iters]
+                return fresh
         bound = bindings(schedule, block)
         variables = [loop.loop_var for loop in loops_around(schedule, block)]
         if len(bound) == len(variables) and all(b.same_as(v) for b, v in zip(bound, variables, strict=True)):
-            return made
+            return fresh
         # A stage that was made inside of the loops of the block that reads it.
         outside = len(variables) - len(bound)
         for consumer in consumers(schedule, block):
-            known = self.blocks.get(content(schedule, consumer).name_hint)
+            reader = self.blocks.get(content(schedule, consumer).name_hint)
             around = [loop.loop_var for loop in loops_around(schedule, consumer)]
-            if known is not None and 0 < outside <= len(around) and around[outside - 1].same_as(variables[outside - 1]):
-                made.at = (known, framed(known)[outside - 1][1])
-                loopnest.moved(made)
-                return made
-        del self.blocks[made.name]
+            if (
+                reader is not None
+                and 0 < outside <= len(around)
+                and around[outside - 1].same_as(variables[outside - 1])
+            ):
+                fresh.at = (reader, framed(reader)[outside - 1][1])
+                loopnest.moved(fresh)
+                return fresh
+        del self.blocks[fresh.name]
         raise UndescribedError(f"the loops of block {statement.name_hint} are not its axes")
 
     def _nest(self, block: Block, count: int) -> list[Nested]:
@@ -295,10 +299,10 @@ class Interpreter:
             column = self.columns.get(factor) if isinstance(factor, str) else None
             size = int(factor) if isinstance(factor, int | float) else None
             parts.append((column, size, self._choices.get(column, ()) if column is not None else ()))
-        made = loopnest.split(loop, parts, self.frame_extents(owner))
+        nested = loopnest.split(loop, parts, self.frame_extents(owner))
         at = owner.loops.index(loop)
-        owner.loops[at : at + 1] = made
-        self._loops.update(zip(outputs, made, strict=True))
+        owner.loops[at : at + 1] = nested
+        self._loops.update(zip(outputs, nested, strict=True))
 
     def frame_extents(self, block: Block) -> list[int]:
         """Extents of the axes that the factors of a block's loops count."""
@@ -310,9 +314,13 @@ class Interpreter:
         """A block that reads what ``block`` writes (``reverse``: writes what it reads) and stands in the loop."""
         schedule = self.schedule
         for other in producers(schedule, block) if reverse else consumers(schedule, block):
-            known = self.blocks.get(content(schedule, other).name_hint)
-            if known is not None and known.column is None and any(each is loop for _, each in framed(known)):
-                return known
+            neighbour = self.blocks.get(content(schedule, other).name_hint)
+            if (
+                neighbour is not None
+                and neighbour.column is None
+                and any(each is loop for _, each in framed(neighbour))
+            ):
+                return neighbour
         return None
 
     def _move(self, block: Block, target: str, inputs: Sequence[Any], reverse: bool) -> None:
@@ -321,10 +329,10 @@ class Interpreter:
             if self._places is None:
                 top.column = self._sampled_loops[target]
                 return
-            found = self._sampled_target(inputs)
-            if found is None:
+            location = self._sampled_target(inputs)
+            if location is None:
                 return  # it stays at the root, or is gone
-            top.at = found
+            top.at = location
         else:
             loop = self._loops[target].current
             top.at = (self._neighbour(inputs[0], loop, reverse) or self._owner(loop), loop)
@@ -346,8 +354,8 @@ class Interpreter:
 
     def _decompose(self, block: Block, loop: Nested) -> None:
         del self.blocks[block.name]
-        made = reblocks.decompose(block, loop, self._reductions(block))
-        self.blocks[block.name], self.blocks[made.name] = block, made
+        rest = reblocks.decompose(block, loop, self._reductions(block))
+        self.blocks[block.name], self.blocks[rest.name] = block, rest
 
     def _axes(self, block: Block) -> tuple[Axis, ...]:
         """The axes of a block's frame."""
@@ -361,11 +369,11 @@ class Interpreter:
     def _rfactor(self, loop: Nested, factor_axis: int) -> None:
         block = self._owner(loop)
         old = tuple(int(n) for n in named_content(self.schedule, block.name).writes[0].source.shape)
-        made, bound = reblocks.rfactor(block, loop, self._axes(block), self.values)
-        self.blocks[made.name] = made
+        partial, bound = reblocks.rfactor(block, loop, self._axes(block), self.values)
+        self.blocks[partial.name] = partial
 
         def note() -> None:
-            buffer = named_content(self.schedule, made.name).writes[0].source
+            buffer = named_content(self.schedule, partial.name).writes[0].source
             self.partial_sums[self._name(buffer)] = (*old[:factor_axis], bound, *old[factor_axis:])
 
         self._pending.append(note)

@@ -90,9 +90,9 @@ def copied(blocks: Mapping[str, Block], loops: Mapping[str, Nested]) -> tuple[di
 
     def block(old: Block) -> Block:
         if id(old) not in made_blocks:
-            made = made_blocks[id(old)] = replace(old, loops=[loop(each) for each in old.loops])
-            made.within = None if old.within is None else block(old.within)
-            made.at = None if old.at is None else (block(old.at[0]), loop(old.at[1]))
+            copy = made_blocks[id(old)] = replace(old, loops=[loop(each) for each in old.loops])
+            copy.within = None if old.within is None else block(old.within)
+            copy.at = None if old.at is None else (block(old.at[0]), loop(old.at[1]))
         return made_blocks[id(old)]
 
     return {name: block(old) for name, old in blocks.items()}, {name: loop(old) for name, old in loops.items()}
@@ -105,11 +105,11 @@ def axis_factors(extents: Sequence[int]) -> tuple[Factor, ...]:
 
 def distinct(loops: Sequence[Nested]) -> list[Nested]:
     """The loops as they now are: those that were fused stand once."""
-    found: list[Nested] = []
+    current: list[Nested] = []
     for loop in loops:
-        if loop.current not in found:
-            found.append(loop.current)
-    return found
+        if loop.current not in current:
+            current.append(loop.current)
+    return current
 
 
 def framed(block: Block) -> list[tuple[Block, Nested]]:
@@ -150,18 +150,18 @@ def split(
     constant = not whole.rest and all(column is None for column, _, _ in parts)
     if open_parts and not constant and not (whole.whole or whole.rest):
         return [Nested(None) for _ in parts]
-    made = []
+    factors = []
     for column, size, values in parts:
         if column is not None:
-            made.append(Factor(whole.axes, column, values=values))
+            factors.append(Factor(whole.axes, column, values=values))
         elif size is not None:
-            made.append(Factor(whole.axes, extent=size))
+            factors.append(Factor(whole.axes, extent=size))
         elif constant:
             extent = -(-whole.extent // prod(each or 1 for _, each, _ in parts))
-            made.append(Factor(whole.axes, extent=extent, slowest=whole.whole))
+            factors.append(Factor(whole.axes, extent=extent, slowest=whole.whole))
         else:
-            made.append(Factor(whole.axes, rest=True))
-    return [Nested((factor,)) for factor in made]
+            factors.append(Factor(whole.axes, rest=True))
+    return [Nested((factor,)) for factor in factors]
 
 
 def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
@@ -178,8 +178,8 @@ def _merged(factors: Sequence[Factor], extents: Sequence[int]) -> Factor | None:
 def fuse(owner: list[Nested], loops: Sequence[Nested]) -> Nested:
     """Fuse neighbouring loops of one list."""
     parts = [loop.current for loop in loops]
-    known = [part.factors for part in parts if part.factors is not None]
-    fused = Nested(tuple(f for factors in known for f in factors) if len(known) == len(parts) else None)
+    described = [part.factors for part in parts if part.factors is not None]
+    fused = Nested(tuple(f for factors in described for f in factors) if len(described) == len(parts) else None)
     at = owner.index(parts[0])
     owner[at : at + len(parts)] = [fused]
     for part in parts:

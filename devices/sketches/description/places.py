@@ -122,17 +122,17 @@ class Combinations:
         level = [self._root]
         reached = [0]  # for every combination of the places so far, the state in the level
         for step, values in enumerate(self._places):
-            known: dict[Rows, int] = {}
+            number_of: dict[Rows, int] = {}
             following: list[_State] = []
             onward: list[list[int]] = []
             for state in level:
                 onward.append([])
                 for place in values:
                     rows, live = self._step(state, step, place)
-                    if rows not in known:
-                        known[rows] = len(following)
+                    if rows not in number_of:
+                        number_of[rows] = len(following)
                         following.append(_State(rows, state, place, live))
-                    onward[-1].append(known[rows])
+                    onward[-1].append(number_of[rows])
             reached = [after for before in reached for after in onward[before]]
             level = following
             # What stands here stands so in the end too, where the other blocks stay at the root: if it cannot be
@@ -141,10 +141,10 @@ class Combinations:
                 self._described(state)
         for at in range(CHECKED):
             self._check(level[at * (len(level) - 1) // (CHECKED - 1)])
-        found: dict[tuple[tuple[int, ...], int], int] = {}
-        numbers = [found.setdefault(self._described(state), len(found)) for state in level]
+        distinct: dict[tuple[tuple[int, ...], int], int] = {}
+        numbers = [distinct.setdefault(self._described(state), len(distinct)) for state in level]
         groups = list(self._listed)
-        variants = tuple(_joined([groups[number] for number in chosen], first) for chosen, first in found)
+        variants = tuple(_joined([groups[number] for number in chosen], first) for chosen, first in distinct)
         return variants, tuple(numbers[state] for state in reached)
 
     # Steps
@@ -169,10 +169,10 @@ class Combinations:
     def _involved(self, rows: Rows, name: str) -> list[int]:
         """Positions of the nests of a block, its consumers and its producers."""
         blocks = [self._nests[number].blocks for number in rows]
-        own = next((each for each in blocks if name in each.reads), None)
-        if own is None:
+        moving = next((each for each in blocks if name in each.reads), None)
+        if moving is None:
             raise UndescribedError(f"block {name} is gone before it is placed")
-        reads, writes = own.reads[name], own.writes[name]
+        reads, writes = moving.reads[name], moving.writes[name]
         return [
             at
             for at, each in enumerate(blocks)
@@ -213,12 +213,12 @@ class Combinations:
             ]
             decision = interpreter.visit(instruction, inputs, None, self._trace.get_decision(instruction))
             try:
-                made = perform(interpreter.schedule, instruction, inputs, decision)
+                results = perform(interpreter.schedule, instruction, inputs, decision)
             except RuntimeError as error:
                 raise UndescribedError(f"{kind} is refused") from error
-            if made is None:
+            if results is None:
                 raise UndescribedError(f"instruction {kind} after a sampled place")
-            variables.update(zip(outputs, made, strict=True))
+            variables.update(zip(outputs, results, strict=True))
         interpreter.settle()
         if interpreter.failure:
             raise UndescribedError(interpreter.failure)
@@ -240,8 +240,8 @@ class Combinations:
         for child in body.seq if isinstance(body, SeqStmt) else [body]:
             blocks = _Blocks()
             seen = _signature(child, blocks, live.interpreter.buffer_name)
-            known = [live.interpreter.blocks.get(name) for name in blocks.reads]
-            key = (seen, tuple(None if block is None else _loops_of(block) for block in known))
+            states = [live.interpreter.blocks.get(name) for name in blocks.reads]
+            key = (seen, tuple(None if block is None else _loops_of(block) for block in states))
             if key not in self._numbers:
                 self._numbers[key] = len(self._nests)
                 self._nests.append(_Nest(blocks, Describer(live.interpreter, self._facts, set(blocks.reads))))
@@ -258,10 +258,10 @@ class Combinations:
             key = (number, main if at == first else None)
             if key not in self._groups:
                 try:
-                    made = nests[at].describer.together(key[1])
+                    statements = nests[at].describer.together(key[1])
                 except UndescribedError as error:
                     raise UndescribedError(f"with blocks at {state.chosen}: {error}") from error
-                self._groups[key] = self._listed.setdefault(made, len(self._listed))
+                self._groups[key] = self._listed.setdefault(statements, len(self._listed))
             numbers.append(self._groups[key])
         return tuple(numbers), first
 
@@ -290,7 +290,7 @@ def _replayed(fresh: Schedule, trace: Trace, steps: Sequence[Step], count: int) 
 
     instructions = list(trace.insts)[:count]
     decisions = {each: trace.get_decision(each) for each in instructions}
-    before = Trace(instructions, {each: made for each, made in decisions.items() if made is not None})
+    before = Trace(instructions, {each: decision for each, decision in decisions.items() if decision is not None})
     before.apply_to_schedule(interpreter.schedule, remove_postproc=True, decision_provider=visit)
     note()
     interpreter.settle()

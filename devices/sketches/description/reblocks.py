@@ -85,7 +85,7 @@ def rfactor(block: Block, loop: Nested, axes: tuple[Axis, ...], decisions: Seque
     if position == len(reduced) - 1 and len(left) == 1:
         remaining = [Factor((at,), rest=True)]
     iters = (in_frame(reduced[position]), *wholes, *remaining)
-    made = Block(f"{block.name}_rf", iters, nest, rebinding=Rebinding(frame, tuple(values), (0, at + 1)))
+    partial_block = Block(f"{block.name}_rf", iters, nest, rebinding=Rebinding(frame, tuple(values), (0, at + 1)))
     final = (replace(partial, reduction=True), *frame[:at])
     summing = replace(reduced[position], axes=(0,))
     outer = [Factor((i + 1,), extent=axis.extent, whole=True) for i, axis in enumerate(final[1:])]
@@ -98,7 +98,7 @@ def rfactor(block: Block, loop: Nested, axes: tuple[Axis, ...], decisions: Seque
         elif factor not in reduced:
             block.loops.append(Nested((outer[spatial.index(factor.axes[0])],)))
         each.factors = (in_frame(factor),)
-    return made, bound
+    return partial_block, bound
 
 
 def stage(old: tuple[int, ...], shape: Sequence[int]) -> Rebinding:

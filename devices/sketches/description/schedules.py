@@ -39,10 +39,10 @@ def content(schedule: Schedule, variable: Any) -> Any:
 def sampled_loop(schedule: Schedule, variable: Any) -> Any | None:
     """The loop of a sampled location; None where that is the root, or says that the block is computed inline."""
     try:
-        found = _GET(schedule, variable)
+        loop = _GET(schedule, variable)
     except (RuntimeError, ValueError, TypeError):
         return None
-    return found if hasattr(found, "loop_var") else None
+    return loop if hasattr(loop, "loop_var") else None
 
 
 def named_block(schedule: Schedule, name: str) -> Any:
@@ -86,8 +86,8 @@ def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any],
     if kind == "Unannotate":
         _UNANNOTATE(schedule, inputs[0], str(attributes[0]))
         return []
-    found = {"GetConsumers": _GET_CONSUMERS, "GetProducers": _GET_PRODUCERS, "GetChildBlocks": _GET_CHILD_BLOCKS}
-    return list(found[kind](schedule, *inputs)) if kind in found else None
+    getters = {"GetConsumers": _GET_CONSUMERS, "GetProducers": _GET_PRODUCERS, "GetChildBlocks": _GET_CHILD_BLOCKS}
+    return list(getters[kind](schedule, *inputs)) if kind in getters else None
 
 
 def axes_of(statement: Any) -> tuple[Axis, ...]:

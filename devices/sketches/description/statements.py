@@ -48,19 +48,19 @@ class Describer:
         for name, path in block_paths(func).items():
             if only is not None and name not in only:
                 continue
-            known = interpreter.blocks.get(name)
-            rebinding = known.rebinding if known else None
+            state = interpreter.blocks.get(name)
+            rebinding = state.rebinding if state else None
             key = (name, structural_hash(path[-1], map_free_vars=True), rebinding)
             if key not in cache:
                 cache[key] = block_facts(func, path, rebinding, interpreter.old_shape, interpreter.buffer_name)
-            found = cache[key]
-            if found is not None:
-                self._facts[name] = self._bounded(found)
+            facts = cache[key]
+            if facts is not None:
+                self._facts[name] = self._bounded(facts)
 
     @property
     def facts(self) -> list[BlockFacts]:
         """Of every block but those that only initialise, in program order."""
-        return [known for name, known in self._facts.items() if not name.endswith("_init")]
+        return [facts for name, facts in self._facts.items() if not name.endswith("_init")]
 
     def statements(self) -> tuple[Statement, ...]:
         """The main statement first. Blocks whose place is sampled must stand at the root of this replay."""
@@ -77,9 +77,9 @@ class Describer:
         """The statements; of the block ``main`` first. None: the main block is none of these."""
         facts = self.facts
         block = None if main is None else self._known(main)
-        made = [self._whole(self._facts[main], block)] if main is not None and block is not None else []
-        made += [other for f in facts if f.name != main and (other := self._other(block, f)) is not None]
-        return tuple(made)
+        statements = [self._whole(self._facts[main], block)] if main is not None and block is not None else []
+        statements += [other for f in facts if f.name != main and (other := self._other(block, f)) is not None]
+        return tuple(statements)
 
     def _bounded(self, facts: BlockFacts) -> BlockFacts:
         """Buffers of partial sums have as many as there can be, in every replay."""
@@ -94,16 +94,16 @@ class Describer:
 
     def _whole(self, facts: BlockFacts, block: Block) -> Statement:
         """A statement whose loops are all listed, enclosing ones of other blocks too."""
-        known = self._flat(facts, block)
-        merged, loops = _on_axes(known)
+        framed_facts = self._flat(facts, block)
+        merged, loops = _on_axes(framed_facts)
         real = self._real_loops(facts.name)
         self._check(facts.name, real, merged, loops)
         flat = tuple(loop for group in loops for loop in group)
         stop = next((i for i, loop in enumerate(real) if isinstance(loop.body, SeqStmt)), None)
         fusible = None if stop is None else sum(len(group) for group in loops[: stop + 1])
         alone = not real or not isinstance(real[-1].body, SeqStmt)
-        own = len(distinct(block.loops)) + (len(distinct(block.within.loops)) if block.within is not None else 0)
-        held = sum(len(group) for group in loops[: len(loops) - own])
+        inner = len(distinct(block.loops)) + (len(distinct(block.within.loops)) if block.within is not None else 0)
+        held = sum(len(group) for group in loops[: len(loops) - inner])
         return self._statement(merged, flat, fusible=fusible, vectorizable=alone, held_depth=held, warp=block.top.warp)
 
     def _flat(self, facts: BlockFacts, block: Block) -> _Framed:
@@ -147,14 +147,14 @@ class Describer:
                 continue
             if nested.factors is None:
                 raise UndescribedError(f"a loop of block {block.name} is not known")
-            own = [part for f in nested.factors for part in (left.get(f.axes, (f,)) if f.rest else (f,))]
-            own = [Factor(f.axes, extent=1) if f == taken else f for f in own]
-            loops.append((tuple(own), nested.kind))
+            nest = [part for f in nested.factors for part in (left.get(f.axes, (f,)) if f.rest else (f,))]
+            nest = [Factor(f.axes, extent=1) if f == taken else f for f in nest]
+            loops.append((tuple(nest), nested.kind))
         return _Framed(replace(facts, axes=tuple(axes), accesses=accesses), tuple(loops))
 
     def _real_loops(self, name: str) -> list[Any]:
-        known = self._of.blocks.get(name)
-        blocks = [known.within.name, name] if known is not None and known.within is not None else [name]
+        block = self._of.blocks.get(name)
+        blocks = [block.within.name, name] if block is not None and block.within is not None else [name]
         return [loop for each in blocks for loop in loops_around(self._schedule, named_block(self._schedule, each))]
 
     def _check(self, name: str, real: Sequence[For], facts: BlockFacts, loops: Sequence[Sequence[Loop]]) -> None:
@@ -168,20 +168,20 @@ class Describer:
 
     def _other(self, main: Block | None, facts: BlockFacts) -> Statement | None:
         """A statement beside the main one; None where neither its place nor its loops can be said."""
-        known = self._of.blocks.get(facts.name)
-        if known is None:
+        block = self._of.blocks.get(facts.name)
+        if block is None:
             return self._statement(facts, _axis_loops(facts.axes, ()))
-        top = known.top
+        top = block.top
         if top.column is not None:
-            return self._statement(facts, self._own_loops(facts, known), location_column=top.column)
+            return self._statement(facts, self._own_loops(facts, block), location_column=top.column)
         depth = None if main is None else self._depth_in(main, top)
         if main is not None and depth is not None:
             target = top.at[0] if top.at is not None else top
-            if target.top is not main.top and known.rebinding is not None:
+            if target.top is not main.top and block.rebinding is not None:
                 return self._stage(main, facts, depth)
-            return self._statement(facts, self._own_loops(facts, known), fixed_depth=depth)
+            return self._statement(facts, self._own_loops(facts, block), fixed_depth=depth)
         try:
-            return self._whole(facts, known)
+            return self._whole(facts, block)
         except UndescribedError:
             return None
 
@@ -256,8 +256,8 @@ class Describer:
         for pipelined, inside in pairwise(loops):
             stages = pipelined.annotations.get("software_pipeline_stage")
             if stages is not None:
-                own = next(s for s, each in zip(stages, pipelined.body.seq, strict=True) if each.same_as(inside))
-                return max(int(stage) for stage in stages) - int(own) + 1
+                first = next(s for s, each in zip(stages, pipelined.body.seq, strict=True) if each.same_as(inside))
+                return max(int(stage) for stage in stages) - int(first) + 1
         return 1
 
 
@@ -303,10 +303,10 @@ def _axis_loops(axes: Sequence[Axis], kinds: Sequence[LoopKind]) -> tuple[Loop, 
     return tuple(Loop(i, None, axis.extent, kind) for i, (axis, kind) in enumerate(zip(axes, used, strict=True)))
 
 
-def _on_axes(known: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
+def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
     """Facts and loops on axes that are fused where loops were fused before they were split."""
-    facts = known.facts
-    groups = {factor.axes for factors, _ in known.loops for factor in factors if len(factor.axes) > 1}
+    facts = framed_facts.facts
+    groups = {factor.axes for factors, _ in framed_facts.loops for factor in factors if len(factor.axes) > 1}
     member = {axis: group for group in groups for axis in group}
     if len(member) != sum(len(group) for group in groups):
         raise UndescribedError(f"loops of block {facts.name} are fused in several ways")
@@ -328,17 +328,17 @@ def _on_axes(known: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
     accesses = tuple(_reordered(access, columns) for access in facts.accesses)
     partial = len(facts.axes) - 1  # the axis of partial results is the last of its frame
     loops: list[list[Loop]] = []
-    for factors, kind in known.loops:
-        made: list[Loop] = []
+    for factors, kind in framed_facts.loops:
+        group_loops: list[Loop] = []
         for factor in factors:
             owner = place[factor.axes[0]]
             # The slowest loop inside of faster ones steps over all that they cover.
-            inside = factor.slowest and any(loop.axis == owner for each in (*loops, made) for loop in each)
+            inside = factor.slowest and any(loop.axis == owner for each in (*loops, group_loops) for loop in each)
             rest = factor.rest or inside
             extent = 0 if rest else factor.extent
             summed = place[_partial_axis(facts, partial)] if factor.partial else None
-            made.append(Loop(owner, factor.column, extent, kind, factor.values, rest, summed))
-        loops.append(made)
+            group_loops.append(Loop(owner, factor.column, extent, kind, factor.values, rest, summed))
+        loops.append(group_loops)
     return replace(facts, axes=tuple(axes), accesses=accesses), loops
 
 
@@ -367,11 +367,11 @@ def _shared_axes(inner: BlockFacts, outer: BlockFacts) -> dict[int, int]:
                 continue
             if len(mine.index) != len(theirs.index):
                 raise UndescribedError(f"two buffers are called {mine.buffer}")
-            for own, other in zip(mine.index, theirs.index, strict=True):
-                a, b = _one_axis(own, inner.axes), _one_axis(other, outer.axes)
+            for row, their_row in zip(mine.index, theirs.index, strict=True):
+                a, b = _one_axis(row, inner.axes), _one_axis(their_row, outer.axes)
                 if a is not None and b is not None:
                     mapped[b] = a
-                elif b is not None or any(other):
+                elif b is not None or any(their_row):
                     raise UndescribedError(f"{outer.name} reads a window of {mine.buffer}")
     return mapped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -72,38 +73,38 @@ def plain(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model() -> Network:
+def network() -> Network:
     return load_network((networks.small_cnn()[0], networks.small_cnn()[1]))
 
 
 @pytest.fixture(scope="module")
-def network(model: Network) -> LoweredNetwork:
-    return import_network(model, CPU)
+def lowered(network: Network) -> LoweredNetwork:
+    return import_network(network, CPU)
 
 
 @pytest.fixture(scope="module")
-def best(network: LoweredNetwork) -> dict[str, str | None]:
+def best(lowered: LoweredNetwork) -> dict[str, str | None]:
     """A trace for every task but the last: that one stays unscheduled."""
     traces: dict[str, str | None] = {
-        task.id: random_trace(task, seed) for seed, task in enumerate(network.tasks[:-1], 1)
+        task.id: random_trace(task, seed) for seed, task in enumerate(lowered.tasks[:-1], 1)
     }
-    return {**traces, network.tasks[-1].id: None}
+    return {**traces, lowered.tasks[-1].id: None}
 
 
 @pytest.fixture(scope="module")
-def folder(network: LoweredNetwork, best: dict[str, str | None], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    task = network.tasks[1]
+def folder(lowered: LoweredNetwork, best: dict[str, str | None], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    task = lowered.tasks[1]
     extra = {"threads": 2, "tasks": {task.id: {"best_secs": 1e-4, "rule": "multi-level-tiling"}}}
-    return compile_network(network, best, tmp_path_factory.mktemp("out") / "cpu", extra)
+    return compile_network(lowered, best, tmp_path_factory.mktemp("out") / "cpu", extra)
 
 
 def copy(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "copy"))
 
 
-def test_the_tuned_network_agrees_with_torch(folder: Path, model: Network) -> None:
-    output = load(folder)(*model.example_inputs)
-    assert compare((output,), model.framework_outputs())[1] < 1e-5
+def test_the_tuned_network_agrees_with_torch(folder: Path, network: Network) -> None:
+    output = load(folder)(*network.example_inputs)
+    assert compare((output,), network.framework_outputs())[1] < 1e-5
 
 
 def packing_calls(executable: Executable) -> list[str]:
@@ -117,13 +118,13 @@ def packing_calls(executable: Executable) -> list[str]:
     ]
 
 
-def test_weights_are_packed_at_compile_time(network: LoweredNetwork, best: dict[str, str | None]) -> None:
-    executable = build(scheduled_module(network, best), CPU.target)
+def test_weights_are_packed_at_compile_time(lowered: LoweredNetwork, best: dict[str, str | None]) -> None:
+    executable = build(scheduled_module(lowered, best), CPU.target)
     assert packing_calls(executable) == []
     # MetaSchedule's tiles of a 3x3x16x32 weight have more than four dimensions.
     assert max(array.ndim for array in executable.parameters) > 4
     weights = sum(array.size for array in executable.parameters)
-    assert weights == sum(array.size for array in build(network.module, CPU.target).parameters)
+    assert weights == sum(array.size for array in build(lowered.module, CPU.target).parameters)
 
 
 def test_numbers_change_with_the_input(folder: Path) -> None:
@@ -135,48 +136,48 @@ def test_numbers_change_with_the_input(folder: Path) -> None:
             np.testing.assert_allclose(loaded(image.numpy()), module(image).numpy(), atol=1e-5)
 
 
-def test_torch_in_torch_out(folder: Path, model: Network) -> None:
+def test_torch_in_torch_out(folder: Path, network: Network) -> None:
     loaded = load(folder)
-    image = torch.from_numpy(model.example_inputs[0])
+    image = torch.from_numpy(network.example_inputs[0])
     output = loaded(image)
     assert isinstance(output, torch.Tensor)
-    np.testing.assert_array_equal(output.numpy(), loaded(model.example_inputs[0]))
+    np.testing.assert_array_equal(output.numpy(), loaded(network.example_inputs[0]))
     # Neither contiguous nor aligned.
     wide = torch.zeros(1, 3, 32, 33)
     wide[..., 1:] = image
     np.testing.assert_array_equal(loaded(wide[..., 1:]).numpy(), output.numpy())
 
 
-def test_the_manifest(folder: Path, network: LoweredNetwork, model: Network, best: dict[str, str | None]) -> None:
+def test_the_manifest(folder: Path, lowered: LoweredNetwork, network: Network, best: dict[str, str | None]) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["schema"], manifest["model"], manifest["threads"]) == (1, "_SmallCnn", 2)
-    assert manifest["model_fingerprint"] == model.fingerprint
+    assert manifest["model_fingerprint"] == network.fingerprint
     assert manifest["target"] == json.loads(CPU.target)
     assert manifest["inputs"] == [{"name": "x", "shape": [1, 3, 32, 32], "dtype": "float32"}]
     assert manifest["outputs"] == [{"shape": [1, 10], "dtype": "float32"}]
     assert set(manifest["versions"]) == {"fleet_tune", "tvm"}
     tuned, untuned = manifest["tasks"][1], manifest["tasks"][-1]
-    assert (tuned["hash"], tuned["weight"], tuned["rule"]) == (network.tasks[1].workload.hash, 1, "multi-level-tiling")
-    assert tuned["gflops"] == pytest.approx(network.tasks[1].workload.flop / 1e-4 / 1e9)
-    assert tuned["trace"] == json.loads(best[network.tasks[1].id] or "")
+    assert (tuned["hash"], tuned["weight"], tuned["rule"]) == (lowered.tasks[1].workload.hash, 1, "multi-level-tiling")
+    assert tuned["gflops"] == pytest.approx(lowered.tasks[1].workload.flop / 1e-4 / 1e9)
+    assert tuned["trace"] == json.loads(best[lowered.tasks[1].id] or "")
     assert (untuned["rule"], untuned["trace"], untuned["best_secs"]) == ("unscheduled", None, None)
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "network.so", "params.safetensors"]
 
 
 def test_the_same_network_is_not_compiled_again(
-    folder: Path, tmp_path: Path, network: LoweredNetwork, best: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, lowered: LoweredNetwork, best: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = Path(shutil.copytree(folder, tmp_path / "out"))
     before = (out / "network.so").stat().st_mtime_ns
     with monkeypatch.context() as patched:
         patched.setattr(compiled, "build", lambda *_: pytest.fail("built again"))
-        compile_network(network, best, out, {"note": "new"})
+        compile_network(lowered, best, out, {"note": "new"})
     assert (out / "network.so").stat().st_mtime_ns == before
     assert load(out).manifest["note"] == "new"
-    compile_network(network, dict.fromkeys(best), out)  # other schedules
+    compile_network(lowered, dict.fromkeys(best), out)  # other schedules
     assert (out / "network.so").read_bytes() != (folder / "network.so").read_bytes()
     (out / "network.so").write_bytes(b"damaged")
-    compile_network(network, dict.fromkeys(best), out)
+    compile_network(lowered, dict.fromkeys(best), out)
     load(out)
 
 
@@ -186,9 +187,9 @@ def test_measured_figures_are_added(folder: Path, tmp_path: Path) -> None:
     assert load(copied).manifest["tuned_secs"] == 0.5
 
 
-def test_latency_is_measured(folder: Path, network: LoweredNetwork, model: Network) -> None:
-    assert 0 < load(folder).measure_secs(model.example_inputs, repeats=3) < 1
-    assert 0 < measure_untuned_secs(network, model, threads=2, budget_secs=0.2) < 10
+def test_latency_is_measured(folder: Path, lowered: LoweredNetwork, network: Network) -> None:
+    assert 0 < load(folder).measure_secs(network.example_inputs, repeats=3) < 1
+    assert 0 < measure_untuned_secs(lowered, network, threads=2, budget_secs=0.2) < 10
 
 
 def test_several_outputs_and_external_kernels(tmp_path: Path) -> None:
@@ -203,13 +204,13 @@ def test_several_outputs_and_external_kernels(tmp_path: Path) -> None:
 
     torch.manual_seed(1)
     inputs = (torch.randn(2, 8), torch.tensor(0.5))
-    model = load_network((TopK(), inputs))
-    network = import_network(model, CPU)
-    best = {task.id: random_trace(task, 1) for task in network.tasks if "matmul" in task.workload.name}
-    outputs = load(compile_network(network, best, tmp_path / "out"))(*inputs)
+    network = load_network((TopK(), inputs))
+    lowered = import_network(network, CPU)
+    best = {task.id: random_trace(task, 1) for task in lowered.tasks if "matmul" in task.workload.name}
+    outputs = load(compile_network(lowered, best, tmp_path / "out"))(*inputs)
     assert [output.dtype for output in outputs] == [torch.float32, torch.int64]
-    np.testing.assert_allclose(outputs[0].numpy(), model.framework_outputs()[0], atol=1e-6)
-    np.testing.assert_array_equal(outputs[1].numpy(), model.framework_outputs()[1])
+    np.testing.assert_allclose(outputs[0].numpy(), network.framework_outputs()[0], atol=1e-6)
+    np.testing.assert_array_equal(outputs[1].numpy(), network.framework_outputs()[1])
 
 
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
@@ -221,8 +222,8 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.relu(x @ self.weight) @ self.weight
 
-    network = import_network(load_network((Tied(), (torch.randn(1, 256),))), CPU)
-    folder = compile_network(network, {}, tmp_path / "out")
+    lowered = import_network(load_network((Tied(), (torch.randn(1, 256),))), CPU)
+    folder = compile_network(lowered, {}, tmp_path / "out")
     assert (folder / "params.safetensors").stat().st_size < 1.5 * 256 * 256 * 4
 
 
@@ -246,9 +247,9 @@ other.join()
     assert done.stdout.split() == [str(wanted)] * 2
 
 
-def test_calls_from_several_threads(folder: Path, model: Network) -> None:
+def test_calls_from_several_threads(folder: Path, network: Network) -> None:
     loaded = load(folder)
-    images = [np.full_like(model.example_inputs[0], at) for at in range(4)]
+    images = [np.full_like(network.example_inputs[0], at) for at in range(4)]
     expected = [loaded(image) for image in images]
     found: dict[int, Any] = {}
 
@@ -328,31 +329,31 @@ def test_a_network_for_another_processor_is_refused(folder: Path, tmp_path: Path
         load(copied)
 
 
-def test_a_network_for_cuda_is_built_without_a_gpu(model: Network) -> None:
+def test_a_network_for_cuda_is_built_without_a_gpu(network: Network) -> None:
     target = resolve_target({"kind": "cuda", "arch": "sm_87"})
-    executable = build(import_network(model, DeviceClass("gpu", target)).module, target)
+    executable = build(import_network(network, DeviceClass("gpu", target)).module, target)
     # Library, executable, device code.
     assert executable.module.imports[0].imports
     assert packing_calls(executable) == []
 
 
-def test_a_trace_that_does_not_fit_its_task_is_named(network: LoweredNetwork, best: dict[str, str | None]) -> None:
-    first, second = network.tasks[:2]
+def test_a_trace_that_does_not_fit_its_task_is_named(lowered: LoweredNetwork, best: dict[str, str | None]) -> None:
+    first, second = lowered.tasks[:2]
     with pytest.raises(RecordStoreError, match=first.workload.name):
-        scheduled_module(network, {first.id: best[second.id]})
+        scheduled_module(lowered, {first.id: best[second.id]})
 
 
-def test_a_full_disk(network: LoweredNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(lowered: LoweredNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_descriptor: int) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(compiled.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DiskFullError, match="no space left"):
-        compile_network(network, {}, tmp_path / "out")
+        compile_network(lowered, {}, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made(network: LoweredNetwork, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made(lowered: LoweredNetwork, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputFolderError, match="cannot be written"):
-        compile_network(network, {}, tmp_path / "file")
+        compile_network(lowered, {}, tmp_path / "file")

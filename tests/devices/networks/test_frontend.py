@@ -1,4 +1,4 @@
-"""Reading models: the three forms, and every way in which the input can be wrong."""
+"""Reading networks: the three forms, and every way in which the input can be wrong."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def python_file(folder: Path, body: str) -> Path:
 
 
 def test_a_function_of_a_file() -> None:
-    model = load_network(f"{NETWORKS}:mlp")
+    network = load_network(f"{NETWORKS}:mlp")
     module, inputs = networks.mlp()
-    assert (model.name, model.input_names, model.outputs) == ("mlp", ("x",), 1)
-    np.testing.assert_array_equal(model.example_inputs[0], inputs[0].numpy())
+    assert (network.name, network.input_names, network.outputs) == ("mlp", ("x",), 1)
+    np.testing.assert_array_equal(network.example_inputs[0], inputs[0].numpy())
     with torch.no_grad():
-        np.testing.assert_array_equal(model.framework_outputs()[0], module(*inputs).numpy())
-    assert model.measure_framework_secs(threads=1, repeats=2) > 0  # type: ignore[operator]
+        np.testing.assert_array_equal(network.framework_outputs()[0], module(*inputs).numpy())
+    assert network.measure_framework_secs(threads=1, repeats=2) > 0  # type: ignore[operator]
 
 
 def test_a_module_with_inputs() -> None:
-    model = load_network((nn.Linear(3, 2), (torch.ones(1, 3),)))
-    assert model.name == "Linear"
-    assert model.framework_outputs()[0].shape == (1, 2)
+    network = load_network((nn.Linear(3, 2), (torch.ones(1, 3),)))
+    assert network.name == "Linear"
+    assert network.framework_outputs()[0].shape == (1, 2)
 
 
 def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
@@ -91,41 +91,41 @@ def test_several_inputs_and_outputs() -> None:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"sum": x + y, "product": x * y}
 
-    model = load_network((Both(), (torch.ones(2), torch.full((2,), 3.0))))
-    assert model.outputs == 2
-    assert model.input_names == ("x", "y")
-    assert [out.tolist() for out in model.framework_outputs()] == [[4.0, 4.0], [3.0, 3.0]]
+    network = load_network((Both(), (torch.ones(2), torch.full((2,), 3.0))))
+    assert network.outputs == 2
+    assert network.input_names == ("x", "y")
+    assert [out.tolist() for out in network.framework_outputs()] == [[4.0, 4.0], [3.0, 3.0]]
 
 
 def test_a_pt2_file(tmp_path: Path) -> None:
     module, inputs = networks.small_cnn()
     torch.export.save(torch.export.export(module, inputs), tmp_path / "cnn.pt2")
-    model = load_network(tmp_path / "cnn.pt2")
-    assert model.name == "cnn"
+    network = load_network(tmp_path / "cnn.pt2")
+    assert network.name == "cnn"
     with torch.no_grad():
-        np.testing.assert_allclose(model.framework_outputs()[0], module(*inputs).numpy(), atol=1e-6)
+        np.testing.assert_allclose(network.framework_outputs()[0], module(*inputs).numpy(), atol=1e-6)
 
 
 def test_an_onnx_file(tmp_path: Path) -> None:
-    model = load_network(small_onnx(tmp_path / "net.onnx"))
-    assert (model.name, model.input_names, model.outputs) == ("net", ("image",), 1)
-    assert model.example_inputs[0].shape == (1, 3, 16, 16)
-    assert model.framework_outputs()[0].shape == (1, 5)
-    assert model.measure_framework_secs(threads=1) is None
+    network = load_network(small_onnx(tmp_path / "net.onnx"))
+    assert (network.name, network.input_names, network.outputs) == ("net", ("image",), 1)
+    assert network.example_inputs[0].shape == (1, 3, 16, 16)
+    assert network.framework_outputs()[0].shape == (1, 5)
+    assert network.measure_framework_secs(threads=1) is None
 
 
 def test_the_reference_of_onnx_without_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_network(small_onnx(tmp_path / "net.onnx"))
-    expected = model.framework_outputs()[0]
+    network = load_network(small_onnx(tmp_path / "net.onnx"))
+    expected = network.framework_outputs()[0]
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    np.testing.assert_allclose(model.framework_outputs()[0], expected, atol=1e-5)
+    np.testing.assert_allclose(network.framework_outputs()[0], expected, atol=1e-5)
 
 
 def test_a_model_that_nothing_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_network(small_onnx(tmp_path / "net.onnx"))
+    network = load_network(small_onnx(tmp_path / "net.onnx"))
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    model.framework.proto.graph.node[2].domain = "com.example"  # type: ignore[attr-defined]
-    bad(model.framework_outputs, UnsupportedNetworkError, "ONNX Runtime (ModuleNotFoundError", "com.example")
+    network.framework.proto.graph.node[2].domain = "com.example"  # type: ignore[attr-defined]
+    bad(network.framework_outputs, UnsupportedNetworkError, "ONNX Runtime (ModuleNotFoundError", "com.example")
 
 
 def test_an_onnx_file_is_read_where_torch_is_not_installed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From models to tasks: numbers agree with the framework, tasks are what they should be."""
+"""From networks to tasks: numbers agree with the framework, tasks are what they should be."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CPU = DeviceClass("cpu", resolve_target("native", 2))
 
 
 def imported(module: nn.Module, *inputs: torch.Tensor) -> tuple[LoweredNetwork, Network]:
-    model = load_network((module.eval(), inputs))
-    return import_network(model, CPU), model
+    network = load_network((module.eval(), inputs))
+    return import_network(network, CPU), network
 
 
-def names(network: LoweredNetwork) -> list[str]:
+def names(lowered: LoweredNetwork) -> list[str]:
     """Names of the tasks without their shapes."""
-    return [task.workload.name.split(" ")[0] for task in network.tasks]
+    return [task.workload.name.split(" ")[0] for task in lowered.tasks]
 
 
-def agrees(network: LoweredNetwork, model: Network) -> None:
-    absolute, relative = check_network(network, model)
+def agrees(lowered: LoweredNetwork, network: Network) -> None:
+    absolute, relative = check_network(lowered, network)
     assert absolute < 1e-4
     assert relative < 1e-5
 
@@ -62,13 +62,13 @@ class SmallTransformer(nn.Module):
 
 
 def test_small_cnn_folds_batch_norm_and_fuses() -> None:
-    network, model = imported(*_flat(networks.small_cnn()))
-    agrees(network, model)
-    assert names(network) == [
+    lowered, network = imported(*_flat(networks.small_cnn()))
+    agrees(lowered, network)
+    assert names(lowered) == [
         "transpose", "conv2d_add_relu", "conv2d_add_relu", "conv2d_add_relu", "mean", "matmul_add"
     ]  # fmt: skip
     # 2 x 32 x 32 x 16 x 3 x 3 x 3 multiplications and additions; bias and ReLU on 32 x 32 x 16 elements.
-    assert network.tasks[1].workload.flop == 2 * 32 * 32 * 16 * 27 + 2 * 32 * 32 * 16
+    assert lowered.tasks[1].workload.flop == 2 * 32 * 32 * 16 * 27 + 2 * 32 * 32 * 16
 
 
 def _flat(example: tuple[nn.Module, tuple[torch.Tensor, ...]]) -> tuple[nn.Module, *tuple[torch.Tensor, ...]]:
@@ -76,30 +76,30 @@ def _flat(example: tuple[nn.Module, tuple[torch.Tensor, ...]]) -> tuple[nn.Modul
 
 
 def test_mlp() -> None:
-    network, model = imported(*_flat(networks.mlp()))
-    agrees(network, model)
-    assert names(network) == ["matmul_add_relu", "matmul_add_relu", "matmul_add"]
-    assert network.inputs[0][0] == "x"
-    assert (network.inputs[0][1].shape, network.outputs[0].shape) == ((4, 64), (4, 16))
+    lowered, network = imported(*_flat(networks.mlp()))
+    agrees(lowered, network)
+    assert names(lowered) == ["matmul_add_relu", "matmul_add_relu", "matmul_add"]
+    assert lowered.inputs[0][0] == "x"
+    assert (lowered.inputs[0][1].shape, lowered.outputs[0].shape) == ((4, 64), (4, 16))
 
 
 def test_transformer() -> None:
     torch.manual_seed(3)
-    network, model = imported(SmallTransformer(), torch.randint(0, 50, (1, 8)))
-    agrees(network, model)
-    assert {"softmax", "layer_norm", "matmul_add_gelu", "matmul_add_add"} <= set(names(network))
+    lowered, network = imported(SmallTransformer(), torch.randint(0, 50, (1, 8)))
+    agrees(lowered, network)
+    assert {"softmax", "layer_norm", "matmul_add_gelu", "matmul_add_add"} <= set(names(lowered))
 
 
 def test_resnet18_has_one_task_for_each_distinct_convolution() -> None:
-    model = load_network(f"{ROOT / 'examples' / 'networks.py'}:resnet18")
-    network = import_network(model, CPU)
-    convolutions = [task for task in network.tasks if task.workload.name.startswith("conv2d")]
+    network = load_network(f"{ROOT / 'examples' / 'networks.py'}:resnet18")
+    lowered = import_network(network, CPU)
+    convolutions = [task for task in lowered.tasks if task.workload.name.startswith("conv2d")]
     assert sum(task.weight for task in convolutions) == 20
     # Basic blocks: 3x3 with and without residual for each of four widths, two of them with stride; a shortcut each.
     assert len(convolutions) == 15
     assert {task.weight for task in convolutions if "56x56x64" in task.workload.name} == {2}
     # 1.8 GMAC, as the literature has it.
-    assert sum(t.weight * t.workload.flop for t in network.tasks) == pytest.approx(3.64e9, rel=0.01)
+    assert sum(t.weight * t.workload.flop for t in lowered.tasks) == pytest.approx(3.64e9, rel=0.01)
 
 
 def test_identical_layers_are_one_task() -> None:
@@ -111,14 +111,14 @@ def test_identical_layers_are_one_task() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layers(x)  # type: ignore[no-any-return]
 
-    network, model = imported(Deep(), torch.randn(2, 16))
-    assert [(task.workload.name, task.weight) for task in network.tasks] == [("matmul_add_relu 2x16", 4)]
-    agrees(network, model)
+    lowered, network = imported(Deep(), torch.randn(2, 16))
+    assert [(task.workload.name, task.weight) for task in lowered.tasks] == [("matmul_add_relu 2x16", 4)]
+    agrees(lowered, network)
 
 
 def test_equal_names_are_told_apart() -> None:
-    network, _ = imported(*_flat(networks.mlp()))
-    shown = [task.workload.name for task in network.tasks]
+    lowered, _ = imported(*_flat(networks.mlp()))
+    shown = [task.workload.name for task in lowered.tasks]
     assert shown == ["matmul_add_relu 4x128", "matmul_add_relu 4x128#2", "matmul_add 4x16"]
 
 
@@ -128,9 +128,9 @@ def test_depthwise_and_relu6_stay_in_one_layout() -> None:
         nn.Conv2d(8, 4, 1), nn.Hardswish(), nn.Conv2d(4, 4, 3), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
     )  # fmt: skip
-    network, model = imported(module, torch.randn(1, 3, 12, 12))
-    agrees(network, model)
-    assert sum("transpose" in name for name in names(network)) == 1  # of the input
+    lowered, network = imported(module, torch.randn(1, 3, 12, 12))
+    agrees(lowered, network)
+    assert sum("transpose" in name for name in names(lowered)) == 1  # of the input
 
 
 def test_operators_between_convolutions_in_either_layout() -> None:
@@ -144,9 +144,9 @@ def test_operators_between_convolutions_in_either_layout() -> None:
 
 def test_attention_has_no_guard_against_rows_of_minus_infinity() -> None:
     torch.manual_seed(3)
-    network, _ = imported(SmallTransformer(), torch.randint(0, 50, (1, 8)))
-    assert "matmul_multiply" in names(network)
-    assert not any("equal" in name or "where" in name for name in names(network))
+    lowered, _ = imported(SmallTransformer(), torch.randint(0, 50, (1, 8)))
+    assert "matmul_multiply" in names(lowered)
+    assert not any("equal" in name or "where" in name for name in names(lowered))
 
 
 def test_causal_and_masked_attention() -> None:
@@ -169,9 +169,9 @@ def test_a_convolution_that_is_read_twice_is_not_folded() -> None:
             y = self.conv(x)
             return self.norm(y) + y.mean((2, 3), keepdim=True)  # type: ignore[no-any-return]
 
-    network, model = imported(Shared(), torch.randn(1, 3, 8, 8))
-    agrees(network, model)
-    assert sum(task.weight for task in network.tasks if "conv2d" in task.workload.name) == 1
+    lowered, network = imported(Shared(), torch.randn(1, 3, 8, 8))
+    agrees(lowered, network)
+    assert sum(task.weight for task in lowered.tasks if "conv2d" in task.workload.name) == 1
 
 
 def test_pools_padding_and_concatenation() -> None:
@@ -194,16 +194,16 @@ def test_kernels_of_external_code_stay_out_of_the_tasks() -> None:
             values, indices = torch.topk(torch.relu(x) * 2, 3)
             return values, indices
 
-    network, model = imported(TopK(), torch.tensor([[1.0, 5.0, 3.0, 4.0, -2.0]]))
-    agrees(network, model)
-    assert "topk" not in " ".join(names(network))
+    lowered, network = imported(TopK(), torch.tensor([[1.0, 5.0, 3.0, 4.0, -2.0]]))
+    agrees(lowered, network)
+    assert "topk" not in " ".join(names(lowered))
 
 
 def test_an_index_out_of_range_does_not_crash() -> None:
     from devices.builds.executables import compile_host
 
-    network, _ = imported(nn.Embedding(5, 3), torch.tensor([1, 2]))
-    run = compile_host(network.module)
+    lowered, _ = imported(nn.Embedding(5, 3), torch.tensor([1, 2]))
+    run = compile_host(lowered.module)
     np.testing.assert_array_equal(run(np.array([4, 9]))[0][0], run(np.array([4, 9]))[0][1])
 
 
@@ -232,24 +232,24 @@ def test_an_onnx_network(tmp_path: Path) -> None:
     )
     file = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(file))
-    model = load_network(file)
-    network = import_network(model, CPU)
-    agrees(network, model)
-    assert names(network)[:2] == ["transpose", "conv2d_add_maximum_minimum"]
+    network = load_network(file)
+    lowered = import_network(network, CPU)
+    agrees(lowered, network)
+    assert names(lowered)[:2] == ["transpose", "conv2d_add_maximum_minimum"]
 
 
 def test_constant_weights_may_be_laid_out_freely() -> None:
-    network, _ = imported(*_flat(networks.mlp()))
-    function = tvm.ir.load_json(network.tasks[0].workload.module)["main"]
+    lowered, _ = imported(*_flat(networks.mlp()))
+    function = tvm.ir.load_json(lowered.tasks[0].workload.module)["main"]
     assert [int(index) for index in function.attrs["layout_free_buffers"]] == [1, 2]
     assert function.attrs["global_symbol"] == "main"
 
 
 def test_a_network_for_cuda_is_lowered_without_a_gpu() -> None:
-    model = load_network((networks.small_cnn()[0], networks.small_cnn()[1]))
-    network = import_network(model, DeviceClass("gpu", resolve_target({"kind": "cuda", "arch": "sm_87"})))
-    agrees(network, model)
-    assert "conv2d_add_relu" in names(network)
+    network = load_network((networks.small_cnn()[0], networks.small_cnn()[1]))
+    lowered = import_network(network, DeviceClass("gpu", resolve_target({"kind": "cuda", "arch": "sm_87"})))
+    agrees(lowered, network)
+    assert "conv2d_add_relu" in names(lowered)
 
 
 def kernel(name: str, inner: str, extent: int = 16) -> tvm.tirx.PrimFunc:
@@ -269,8 +269,10 @@ from devices.networks.frontend import load_network
 from devices.networks.lowering import import_network
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
-network = import_network(load_network("examples/networks.py:small_cnn"), DeviceClass("cpu", resolve_target("native",
-2))) print(*(task.workload.hash for task in network.tasks)) """
+device_class = DeviceClass("cpu", resolve_target("native", 2))
+lowered = import_network(load_network("examples/networks.py:small_cnn"), device_class)
+print(*(task.workload.hash for task in lowered.tasks))
+"""
     runs = [
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True,
@@ -278,21 +280,21 @@ network = import_network(load_network("examples/networks.py:small_cnn"), DeviceC
         ).stdout.split()
         for seed in ("1", "2")
     ]  # fmt: skip
-    network, _ = imported(*_flat(networks.small_cnn()))
-    assert runs[0] == runs[1] == [task.workload.hash for task in network.tasks]
+    lowered, _ = imported(*_flat(networks.small_cnn()))
+    assert runs[0] == runs[1] == [task.workload.hash for task in lowered.tasks]
 
 
 def test_an_operator_that_cannot_be_lowered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_network((nn.ReLU(), (torch.ones(2),)))
+    network = load_network((nn.ReLU(), (torch.ones(2),)))
     monkeypatch.setattr("tvm.relax.transform.LegalizeOps", lambda: tvm.transform.Sequential([]))
     with pytest.raises(UnsupportedNetworkError, match=r"nn\.relu"):
-        import_network(model, CPU)
+        import_network(network, CPU)
 
 
 def test_a_network_that_disagrees_is_refused() -> None:
-    network, _ = imported(nn.Linear(3, 2), torch.ones(1, 3))
+    lowered, _ = imported(nn.Linear(3, 2), torch.ones(1, 3))
     with pytest.raises(NetworkError, match="disagrees"):
-        check_network(network, load_network((nn.Linear(3, 2), (torch.ones(1, 3),))))
+        check_network(lowered, load_network((nn.Linear(3, 2), (torch.ones(1, 3),))))
 
 
 def test_errors_are_relative_to_the_largest_value() -> None:
@@ -327,11 +329,11 @@ def test_an_onnx_file_of_the_newest_version(tmp_path: Path, capfd: pytest.Captur
         helper.make_node("Gemm", ["f", "w2", "w3"], ["y"], transB=1),
     ]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])
-    model = load_network(default_onnx(tmp_path / "net.onnx", nodes, output, (8, 3, 3, 3), (8,), (5, 512), (5,)))
-    assert [array.shape for array in model.framework_outputs()] == [(1, 5)]
-    network = import_network(model, CPU)
-    assert [name for name in names(network) if "conv2d" in name]
-    agrees(network, model)
+    network = load_network(default_onnx(tmp_path / "net.onnx", nodes, output, (8, 3, 3, 3), (8,), (5, 512), (5,)))
+    assert [array.shape for array in network.framework_outputs()] == [(1, 5)]
+    lowered = import_network(network, CPU)
+    assert [name for name in names(lowered) if "conv2d" in name]
+    agrees(lowered, network)
     assert capfd.readouterr() == ("", "")
 
 
@@ -345,11 +347,11 @@ def test_shapes_that_depend_on_data_are_refused(tmp_path: Path, operator: str, r
     if inside:
         nodes.append(helper.make_node("ReduceSum", ["found"], ["y"], keepdims=0))
         output = helper.make_tensor_value_info("y", kind, [])
-    model = load_network(default_onnx(tmp_path / "net.onnx", nodes, output))
+    network = load_network(default_onnx(tmp_path / "net.onnx", nodes, output))
     with pytest.raises(
         UnsupportedNetworkError, match=f"operator {operator.lower()} gives .* depends on data"
     ) as refused:
-        import_network(model, CPU)
+        import_network(network, CPU)
     assert "leave what depends on the data" in refused.value.next_step
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession, SessionLostError
-from devices.host.machine import cache_sizes, cpu_model, describe, parse_size
+from devices.host.machine import cache_sizes, describe, parse_size, processor_name
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer, ServerAddressError
 from fleet_tune.config.fleet_file import DeviceConfig
@@ -177,7 +177,11 @@ sys.stdin.readline()
 
 
 def test_sizes_of_sysfs() -> None:
-    assert (parse_size("48K"), parse_size("2M"), parse_size("512")) == (48 << 10, 2 << 20, 512)
+    assert (parse_size("48K"), parse_size("2M"), parse_size("512")) == (
+        48 << 10,
+        2 << 20,
+        512,
+    )
     with pytest.raises(ValueError, match="invalid literal"):
         parse_size("K")
 
@@ -192,11 +196,11 @@ def test_caches_and_model_are_read_from_the_kernels_files(tmp_path: Path) -> Non
     (tmp_path / "proc").mkdir()
     cpuinfo = tmp_path / "proc/cpuinfo"
     cpuinfo.write_text("processor : 0\nmodel name : A CPU @ 2 GHz\n\nprocessor : 1\nmodel name : other\n")
-    assert cpu_model(tmp_path) == "A CPU @ 2 GHz"
+    assert processor_name(tmp_path) == "A CPU @ 2 GHz"
     cpuinfo.write_text("processor : 0\nCPU implementer : 0x41\nCPU part : 0xd0b\n\nModel : A Board\n")
-    assert cpu_model(tmp_path) == "A Board"
+    assert processor_name(tmp_path) == "A Board"
     cpuinfo.write_text("processor : 0\nCPU implementer : 0x41\nCPU part : 0xd0b\n")
-    assert cpu_model(tmp_path) == "CPU implementer 0x41 CPU part 0xd0b"
+    assert processor_name(tmp_path) == "CPU implementer 0x41 CPU part 0xd0b"
 
 
 def test_this_machine_describes_itself() -> None:

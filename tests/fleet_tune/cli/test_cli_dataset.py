@@ -14,11 +14,13 @@ import pytest
 from fleet_tune import api
 from fleet_tune.cli import main as cli
 from fleet_tune.config.fleet_file import default_fleet, load_fleet
+from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import (
     Candidate,
     DeviceAbstraction,
     DeviceClass,
     Fingerprint,
+    Limits,
     Measurement,
     Outcome,
     Record,
@@ -38,15 +40,15 @@ COLLECTED = Collected("net", Path("out"), Path("out/dataset.ftd"), {"ok": 7, "bu
 
 
 class Recorded:
-    """Stands for :func:`fleet_tune.api.collect`: keeps the arguments."""
+    """Stands for :func:`fleet_tune.api.run_collection`: keeps the requests."""
 
     def __init__(self, result: Collected) -> None:
         self.result = result
-        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[RunRequest] = []
 
-    def __call__(self, model: str, **options: Any) -> Collected:
-        assert callable(options.pop("on_progress"))
-        self.calls.append((model, options))
+    def __call__(self, request: RunRequest, on_progress: Any) -> Collected:
+        assert callable(on_progress)
+        self.requests.append(request)
         return self.result
 
 
@@ -89,26 +91,28 @@ def folder_of(path: Path, measured: Any, fingerprint: bool = True) -> Path:
     return path
 
 
-def test_the_options_reach_the_api(
+def test_the_options_reach_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     collect = Recorded(COLLECTED)
-    monkeypatch.setattr(api, "collect", collect)
+    monkeypatch.setattr(api, "run_collection", collect)
     file = tmp_path / "f.toml"
     file.write_text('[[device]]\nname = "a"')
     arguments = (
         f"dataset collect n.py:net --per-task 9 --out o --seed 7 --time-budget 5m --fleet {file} --address ray:1"
     )
     assert cli.main([*arguments.split(), "--json"]) == 0
-    options = {
-        "per_task": 9,
-        "out": Path("o"),
-        "seed": 7,
-        "time_budget_secs": 300.0,
-        "fleet": load_fleet(file),
-        "address": "ray:1",
-    }
-    assert collect.calls == [("n.py:net", options)]
+    request = RunRequest(
+        network="n.py:net",
+        out=Path("o").absolute(),
+        fleet=load_fleet(file),
+        limits=Limits(time_budget_secs=300.0, task_trials=9),
+        method="random",
+        seed=7,
+        address="ray:1",
+        collects=True,
+    )
+    assert collect.requests == [request]
     out, err = capsys.readouterr()
     assert json.loads(out) == {
         "model": "net",
@@ -126,7 +130,7 @@ def test_an_interrupted_collection_tells_the_signal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped = dataclasses.replace(COLLECTED, interrupted=True, signal_number=int(signal.SIGTERM))
-    monkeypatch.setattr(api, "collect", Recorded(stopped))
+    monkeypatch.setattr(api, "run_collection", Recorded(stopped))
     assert cli.main(["dataset", "collect", "n.py:net", "--per-task", "9", "--out", "o"]) == 143
     assert "Stopped early" in capsys.readouterr().out
 
@@ -138,7 +142,7 @@ def test_an_interrupted_collection_tells_the_signal(
         (["dataset", "colect"], "colect"),
         (["dataset", "collect", "net.onnx", "--out", "o"], "--per-task"),
         (["dataset", "collect", "net.onnx", "--per-task", "5"], "--out"),
-        (["dataset", "collect", "net.onnx", "--per-task", "0", "--out", "o"], "--per-task"),
+        (["dataset", "collect", "net.onnx", "--per-task", "0", "--out", "o"], "trials of every task is a whole number"),
         (["dataset", "collect", "net.onnx", "--per-task", "5", "--out", "o", "--time-budget", "soon"], "no duration"),
         (["dataset", "collect", "net.onnx", "--per-task", "5", "--out", "o", "--fleet", "none.toml"], "fleet file"),
         (["dataset", "show", "none.ftd"], "cannot read the dataset none.ftd"),

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import fleet_tune
 from fleet_tune import api
 from fleet_tune.cli import main as cli
 from fleet_tune.config.fleet_file import load_fleet
+from fleet_tune.config.request import RunRequest
+from fleet_tune.domain import Limits
 from fleet_tune.errors import NetworkError
 from fleet_tune.results import NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from policies.search.methods import PRESET_NAMES
 
 TASK = TaskProgress("h@zen5", "conv", "zen5", 2, 2e9, 3, 8, 1e-3, best_rule="register_blocked")
 RESULT = TuneResult(
-    model="net",
+    network="net",
     out=Path("out"),
     tasks=(TASK,),
     outcomes={"ok": 7, "build_error": 1},
@@ -35,17 +38,19 @@ RESULT = TuneResult(
 
 
 class Recorded:
-    """Stands for a function of the API: keeps the arguments, reports progress once, returns the result."""
+    """Stands for a function of the API that carries out a request: keeps the requests, reports progress once, returns
+    the result."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
-        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[RunRequest] = []
 
-    def __call__(self, model: str, **options: Any) -> Any:
-        report = options.pop("on_progress", None)
-        if report is not None:
-            report(Progress("tuning", 1.0, 60.0, None, 8, 8, {"ok": 8}, 2.0, {"build": 1}, {"local": "good"}, (TASK,)))
-        self.calls.append((model, options))
+    def __call__(self, request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> Any:
+        if on_progress is not None:
+            on_progress(
+                Progress("tuning", 1.0, 60.0, None, 8, 8, {"ok": 8}, 2.0, {"build": 1}, {"local": "good"}, (TASK,))
+            )
+        self.requests.append(request)
         if isinstance(self.result, Exception):
             raise self.result
         return self.result
@@ -54,11 +59,11 @@ class Recorded:
 @pytest.fixture
 def tuned(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     recorded = Recorded(RESULT)
-    monkeypatch.setattr(api, "tune", recorded)
+    monkeypatch.setattr(api, "run_tuning", recorded)
     return recorded
 
 
-def test_the_options_reach_the_api(tuned: Recorded, tmp_path: Path) -> None:
+def test_the_options_reach_the_run(tuned: Recorded, tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_text('[[device]]\nname = "a"')
     arguments = (
@@ -66,38 +71,41 @@ def test_the_options_reach_the_api(tuned: Recorded, tmp_path: Path) -> None:
         " --address ray://h:1 --seed 7 --metrics-port 9464"
     )
     assert cli.main(arguments.split()) == 0
-    assert tuned.calls == [
-        (
-            "dir/networks.py:resnet18",
-            {
-                "method": "random",
-                "trials": 64,
-                "time_budget_secs": 90.0,
-                "fleet": load_fleet(file),
-                "out": Path("o"),
-                "address": "ray://h:1",
-                "seed": 7,
-                "metrics_port": 9464,
-                "transfer_from": None,
-                "pretrained": True,
-            },
+    assert tuned.requests == [
+        RunRequest(
+            network="dir/networks.py:resnet18",
+            out=Path("o").absolute(),
+            fleet=load_fleet(file),
+            limits=Limits(time_budget_secs=90.0, trials=64),
+            method="random",
+            seed=7,
+            address="ray://h:1",
+            metrics_port=9464,
         )
     ]
 
 
+def test_the_api_makes_the_same_request(tuned: Recorded) -> None:
+    assert cli.main(["tune", "net.onnx", "--out", "o", "--trials", "5", "--transfer-from", "d", "--no-pretrained"]) == 0
+    api.tune("net.onnx", out="o", trials=5, transfer_from="d", pretrained=False)
+    from_command_line, from_python = tuned.requests
+    assert from_command_line == from_python
+
+
 @pytest.mark.parametrize(
-    ("model", "out"),
+    ("network", "out"),
     [
         ("dir/networks.py:resnet18", "fleet-tune-out/resnet18"),
         ("dir/my net.v2.onnx", "fleet-tune-out/my_net.v2"),
         ("net.pt2", "fleet-tune-out/net"),
-        (":", "fleet-tune-out/model"),
+        (":", "fleet-tune-out/network"),
     ],
 )
-def test_the_default_folder_is_named_after_the_model(tuned: Recorded, model: str, out: str) -> None:
-    assert cli.main(["tune", model]) == 0
-    assert tuned.calls[0][1]["out"] == Path(out)
-    assert tuned.calls[0][1]["time_budget_secs"] is None, "the API knows the default"
+def test_the_default_folder_is_named_after_the_network(tuned: Recorded, network: str, out: str) -> None:
+    assert cli.main(["tune", network]) == 0
+    (request,) = tuned.requests
+    assert request.out == Path(out).absolute()
+    assert request.limits == Limits(time_budget_secs=600.0)
 
 
 def test_the_summary_goes_to_stdout_and_progress_to_stderr(tuned: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +114,7 @@ def test_the_summary_goes_to_stdout_and_progress_to_stderr(tuned: Recorded, caps
     assert "2.00× as fast as PyTorch" in out
     assert "8 trials" in err
     assert "8 trials" not in out
-    assert tuned.calls
+    assert tuned.requests
 
 
 def test_json_is_the_last_line_of_stdout_and_alone_there(tuned: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +125,7 @@ def test_json_is_the_last_line_of_stdout_and_alone_there(tuned: Recorded, capsys
     assert result["model"] == "net"
     assert result["networks"][0]["speedup_over_torch"] == 2.0
     assert "as fast as PyTorch" in err
-    assert tuned.calls
+    assert tuned.requests
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -125,7 +133,7 @@ def test_an_interrupted_run_prints_its_summary_and_tells_the_signal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
 ) -> None:
     stopped = TuneResult("net", Path("out"), (TASK,), {"ok": 8}, 8, 5.0, True, (), number)
-    monkeypatch.setattr(api, "tune", Recorded(stopped))
+    monkeypatch.setattr(api, "run_tuning", Recorded(stopped))
     assert cli.main(["tune", "net.onnx", "--json"]) == code
     out, err = capsys.readouterr()
     assert json.loads(out)["interrupted"] is True
@@ -138,7 +146,7 @@ def test_a_signal_before_there_is_anything_ends_without_a_traceback(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "tune", interrupted)
+    monkeypatch.setattr(api, "run_tuning", interrupted)
     assert cli.main(["tune", "net.onnx"]) == 130
     assert "stopped before" in capsys.readouterr().err
 
@@ -146,7 +154,7 @@ def test_a_signal_before_there_is_anything_ends_without_a_traceback(
 def test_dry_run_prints_the_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     task = TaskProgress("h@zen5", "conv", "zen5", 2, 2e9, 3, 0, math.inf)
     planned = Recorded(Plan("net", "fleet", {"local": "zen5"}, (task,), None, 600.0))
-    monkeypatch.setattr(api, "plan", planned)
+    monkeypatch.setattr(api, "make_plan", planned)
     assert cli.main(["tune", "net.onnx", "--dry-run", "--trials", "5"]) == 0
     assert "Nothing was measured" in capsys.readouterr().out
     assert cli.main(["tune", "net.onnx", "--dry-run", "--json"]) == 0
@@ -155,38 +163,43 @@ def test_dry_run_prints_the_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert plan["tasks"][0]["best_secs"] is None
     assert plan["time_budget_secs"] == 600
     assert "Nothing was measured" in err
-    asked = {"method": "fleet", "trials": 5, "time_budget_secs": None, "fleet": None}
-    assert planned.calls[0] == ("net.onnx", {**asked, "transfer_from": None, "pretrained": True})
+    assert planned.requests[0].limits == Limits(trials=5)
+    assert (planned.requests[0].transfer_from, planned.requests[0].pretrained) == (None, True)
     assert plan["transferred"] is None
     assert cli.main(["tune", "net.onnx", "--dry-run", "--transfer-from", "last", "--no-pretrained"]) == 0
-    assert planned.calls[2][1]["transfer_from"] == Path("last")
-    assert planned.calls[2][1]["pretrained"] is False
+    assert (planned.requests[2].transfer_from, planned.requests[2].pretrained) == (Path("last"), False)
 
 
 def test_compile_builds_from_records(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    compiled = Recorded(RESULT)
-    monkeypatch.setattr(api, "compile_network", compiled)
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def compile_network(network: str, **options: Any) -> TuneResult:
+        calls.append((network, options))
+        return RESULT
+
+    monkeypatch.setattr(api, "compile_network", compile_network)
     assert cli.main(["compile", "net.onnx", "--records", "a/records.db", "--out", "b", "--json"]) == 0
-    assert compiled.calls == [("net.onnx", {"records": Path("a/records.db"), "out": Path("b"), "fleet": None})]
+    assert calls == [("net.onnx", {"records": Path("a/records.db"), "out": Path("b"), "fleet": None})]
     assert json.loads(capsys.readouterr().out)["new_trials"] == 8
 
 
 def test_the_summary_can_be_saved_as_a_picture(tuned: Recorded, tmp_path: Path) -> None:
     assert cli.main(["tune", "net.onnx", "--svg", str(tmp_path / "s.svg")]) == 0
     assert (tmp_path / "s.svg").read_text().startswith("<svg")
-    assert tuned.calls
+    assert tuned.requests
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem", "next_step"),
     [
-        ("tune", "Missing argument 'MODEL'.", "fleet-tune tune --help"),
+        ("tune", "Missing argument 'NETWORK'.", "fleet-tune tune --help"),
         ("tune a b", "Got unexpected extra argument", "fleet-tune tune --help"),
         ("tune a --nonsense", "No such option '--nonsense'.", "fleet-tune tune --help"),
-        ("tune a --trials 0", "Invalid value for '--trials': 0 is not in the range", "fleet-tune tune --help"),
+        ("tune a --trials 0", "the number of trials is a whole number from 1, not 0", "give 1 or more"),
         ("tune a --trials many", "Invalid value for '--trials': 'many' is not a valid integer", "--help"),
         ("tune a --time-budget 5x", "'5x' is not a duration", "90s, 5m or 1h30m"),
-        ("tune a --metrics-port 70000", "Invalid value for '--metrics-port'", "fleet-tune tune --help"),
+        ("tune a --metrics-port 70000", "the port of the metrics is a whole number from 1 to 65535", "--metrics-port"),
+        ("tune a --seed -1", "a seed is a whole number from 0 to 4294967295, not -1", "--seed"),
         ("tune a --fleet none.toml", "cannot read the fleet file none.toml: No such file", "--fleet"),
         ("tune a --dry-run --fleet none.toml", "cannot read the fleet file none.toml: No such file", "--fleet"),
         ("compile a --records r --out o --fleet none.toml", "cannot read the fleet file none.toml: No such", "--fleet"),
@@ -210,13 +223,13 @@ def test_a_wrong_command_line_is_told_in_two_lines(
 def test_a_user_error_of_several_lines_is_told_in_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(api, "tune", Recorded(NetworkError("bad model:\n  line 1\n", "mend\nit")))
+    monkeypatch.setattr(api, "run_tuning", Recorded(NetworkError("bad model:\n  line 1\n", "mend\nit")))
     assert cli.main(["tune", "net.onnx"]) == 2
     assert capsys.readouterr().err.splitlines()[-2:] == ["error: bad model: line 1", "next: mend it"]
 
 
 def test_our_own_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "tune", Recorded(ZeroDivisionError()))
+    monkeypatch.setattr(api, "run_tuning", Recorded(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         cli.main(["tune", "net.onnx"])
 
@@ -244,7 +257,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_device_is_served_on_loopback_with_our_stopping_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    from actors.device import STOP_DECISION
+    from devices.opening import STOP_DECISION
     from devices.server import server
 
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -263,9 +276,9 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
     "code",
     [
         "import fleet_tune",
-        "from fleet_tune import cli; assert cli.main(['--help']) == 0",
-        "from fleet_tune import cli; assert cli.main(['tune', '--help']) == 0",
-        "from fleet_tune import cli; assert cli.main(['tune', 'a', '--time-budget', '5x']) == 2",
+        "from fleet_tune.cli import main as cli; assert cli.main(['--help']) == 0",
+        "from fleet_tune.cli import main as cli; assert cli.main(['tune', '--help']) == 0",
+        "from fleet_tune.cli import main as cli; assert cli.main(['tune', 'a', '--time-budget', '5x']) == 2",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code: str) -> None:

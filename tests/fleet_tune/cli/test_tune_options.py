@@ -1,13 +1,14 @@
-"""``tune --model`` and ``--offline-model``: which method they ask for, and that each model is named in the help."""
+"""``tune --cost-model`` and ``--offline-model``: which method they ask for, and that the help names each."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 import pytest
 
 from fleet_tune import api
 from fleet_tune.cli import main as cli
+from fleet_tune.config.request import RunRequest
 from fleet_tune.results import Plan
 from policies.search.methods import SEARCH_MODELS, preset
 
@@ -17,11 +18,11 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Methods that a plan was asked for."""
     methods: list[str] = []
 
-    def plan(model: str, *, method: str, **_: Any) -> Plan:
-        methods.append(method)
-        return Plan(model, method, {}, (), None, 600.0)
+    def plan(request: RunRequest) -> Plan:
+        methods.append(request.method)
+        return Plan(request.network, request.method, {}, (), None, 600.0)
 
-    monkeypatch.setattr(api, "plan", plan)
+    monkeypatch.setattr(api, "make_plan", plan)
     return methods
 
 
@@ -29,15 +30,25 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("options", "method"),
     [
         ("", "fleet"),
-        ("--method autotvm --model tree-gru", "autotvm:tree-gru"),
+        ("--method autotvm --cost-model tree-gru", "autotvm:tree-gru"),
         ("--method pruner --offline-model", "pruner:offline"),
-        ("--method ansor --model mlp --offline-model", "ansor:mlp:offline"),
+        ("--method ansor --cost-model mlp --offline-model", "ansor:mlp:offline"),
     ],
 )
 def test_a_model_in_place_of_the_methods_own(planned: list[str], options: str, method: str) -> None:
     assert cli.main(["tune", "net.onnx", "--dry-run", *options.split()]) == 0
     assert planned == [method]
     assert preset(method).name == method
+
+
+def test_the_old_name_of_the_option_works_and_says_so(planned: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "net.onnx", "--dry-run", "--json", "--method", "ansor", "--model", "mlp"]) == 0
+    assert planned == ["ansor:mlp"]
+    out, err = capsys.readouterr()
+    assert json.loads(out)["method"] == "ansor:mlp"
+    assert "--model is called --cost-model now" in err
+    assert cli.main(["tune", "--help"]) == 0
+    assert "--model" not in capsys.readouterr().out.split()
 
 
 def test_the_help_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,5 +59,5 @@ def test_the_help_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_model_is_refused_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tune", "net.onnx", "--dry-run", "--model", "oracle"]) == 2
+    assert cli.main(["tune", "net.onnx", "--dry-run", "--cost-model", "oracle"]) == 2
     assert "oracle" in capsys.readouterr().err

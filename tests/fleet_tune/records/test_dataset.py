@@ -90,7 +90,7 @@ def small() -> Dataset:
 
 def same(one: Dataset, other: Dataset) -> bool:
     """Equal to the last bit, seconds around a trial to float32's."""
-    if (one.model, one.fingerprints, len(one)) != (other.model, other.fingerprints, len(other)):
+    if (one.network, one.fingerprints, len(one)) != (other.network, other.fingerprints, len(other)):
         return False
     for mine, theirs in zip(one, other, strict=True):
         for field in dataclasses.fields(TaskData):

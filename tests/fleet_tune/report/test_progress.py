@@ -53,7 +53,7 @@ def test_without_a_terminal_lines_come_every_five_seconds_and_with_each_phase(
             phase = "starting" if elapsed < 2 else "tuning"
             view.update(dataclasses.replace(PROGRESS, phase=phase, elapsed_secs=float(elapsed)))
     lines = output.getvalue().splitlines()
-    assert lines[0] == "net[1]: importing the model, starting the devices"
+    assert lines[0] == "net[1]: importing the network, starting the devices"
     assert [line.split(",")[0] for line in lines[1:]] == ["0:00 starting", "0:02 tuning", "0:07 tuning"]
 
 
@@ -81,7 +81,7 @@ def test_on_a_terminal_the_view_is_drawn_and_then_removed() -> None:
     with ProgressView(console, "net") as view:
         view.update(PROGRESS)
     drawn = output.getvalue()
-    assert "importing the model" in drawn or "240" in drawn
+    assert "importing the network" in drawn or "240" in drawn
     assert drawn.count("\x1b[2K") > 5, "the lines are erased"
 
 

@@ -169,7 +169,7 @@ def test_the_plan_shows_tasks_devices_and_limits() -> None:
 @pytest.mark.parametrize(
     ("transferred", "text"),
     [
-        (Transferred("pretrained", 0, 0, 0, 3), "the model that comes with fleet-tune, for 3 tasks"),
+        (Transferred("pretrained", 0, 0, 0, 3), "the cost model that comes with fleet-tune, for 3 tasks"),
         (Transferred("mine.safetensors", 0, 0, 0, 1), "mine.safetensors, for 1 task"),
         (
             Transferred("last", 340, 2, 1, 2),

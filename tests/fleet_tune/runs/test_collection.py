@@ -21,7 +21,7 @@ from fleet_tune.records.dataset import load
 from fleet_tune.records.store import RecordReader
 
 ROOT = Path(__file__).parents[3]
-MODEL = "examples/networks.py:mlp"
+NETWORK = "examples/networks.py:mlp"
 DEADLINE_SECS = 180.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -54,10 +54,10 @@ def run(*arguments: str) -> dict[str, Any]:
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with five measured candidates of each of the three tasks, collected in two runs."""
     out = tmp_path_factory.mktemp("collected")
-    first = run("dataset", "collect", MODEL, "--per-task", "3", "--out", str(out))
+    first = run("dataset", "collect", NETWORK, "--per-task", "3", "--out", str(out))
     assert (first["new_trials"], sum(first["outcomes"].values())) == (9, 9)
     assert load(out / "dataset.ftd").candidates == 9
-    second = run("dataset", "collect", MODEL, "--per-task", "5", "--out", str(out))
+    second = run("dataset", "collect", NETWORK, "--per-task", "5", "--out", str(out))
     assert (second["new_trials"], sum(second["outcomes"].values())) == (6, 15)
     return out
 
@@ -87,7 +87,7 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(f'[[device]]\nname = "replayed"\nconnect = "recorded:{collected / "dataset.ftd"}"\n')
     out = tmp_path / "out"
-    result = run("tune", MODEL, "--fleet", str(fleet), "--out", str(out), "--time-budget", "2m")
+    result = run("tune", NETWORK, "--fleet", str(fleet), "--out", str(out), "--time-budget", "2m")
     # Every candidate of the dataset, and nothing else: then the space is exhausted.
     assert result["outcomes"] == {"ok": 15}
     assert result["networks"] == []
@@ -110,7 +110,7 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
 
 
 def test_an_interrupted_collection_leaves_a_dataset_and_goes_on(tmp_path: Path) -> None:
-    process = started("dataset", "collect", MODEL, "--per-task", "100000", "--out", str(tmp_path))
+    process = started("dataset", "collect", NETWORK, "--per-task", "100000", "--out", str(tmp_path))
     try:
         deadline = time.monotonic() + DEADLINE_SECS
         while time.monotonic() < deadline and process.poll() is None:

@@ -175,7 +175,7 @@ def test_the_model_that_comes_along_can_be_exported(tmp_path: Path, capsys: pyte
 def test_mistakes_are_told_in_two_lines(other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.safetensors"
     for arguments, told in (
-        (("pretrain", other, "--model", "oracle", "--out", out), "no model 'oracle' to pre-train"),
+        (("pretrain", other, "--cost-model", "oracle", "--out", out), "no model 'oracle' to pre-train"),
         (("pretrain", other, "--out", tmp_path / "out.bin"), "let the name end with .safetensors"),
         (("pretrain", other, "--out", tmp_path / "no" / "out.safetensors"), "no such folder"),
         (("pretrain", tmp_path / "none.ftd", "--out", out), "does not exist"),

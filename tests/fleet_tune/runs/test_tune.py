@@ -24,19 +24,19 @@ from examples.networks import mlp
 from fleet_tune.records.store import RecordReader, RecordStore
 
 ROOT = Path(__file__).parents[3]
-MODEL = "examples/networks.py:mlp"
+NETWORK = "examples/networks.py:mlp"
 DEADLINE_SECS = 180.0
 
 pytestmark = pytest.mark.timeout(600)
 
 
-def command(out: Path, *options: str, model: str = MODEL) -> list[str]:
-    return [sys.executable, "-m", "fleet_tune", "tune", model, "--out", str(out), *options]
+def command(out: Path, *options: str, network: str = NETWORK) -> list[str]:
+    return [sys.executable, "-m", "fleet_tune", "tune", network, "--out", str(out), *options]
 
 
-def run(out: Path, *options: str, model: str = MODEL) -> subprocess.CompletedProcess[str]:
+def run(out: Path, *options: str, network: str = NETWORK) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(out, *options, model=model),
+        command(out, *options, network=network),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -151,7 +151,7 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
             assert entry["best_secs"] == reader.best(entry["id"]).measurement.cost_secs  # type: ignore[union-attr]
         assert len(tasks) == len(manifest["tasks"])
 
-    # The compiled network computes what the model computes, on arrays and on tensors.
+    # The compiled network computes what the framework computes, on arrays and on tensors.
     module, inputs = mlp()
     expected = module(*inputs).detach().numpy()
     compiled = fleet_tune.load(out)
@@ -174,7 +174,7 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
             "-m",
             "fleet_tune",
             "compile",
-            MODEL,
+            NETWORK,
             "--records",
             str(out / "records.db"),
             "--out",
@@ -190,7 +190,7 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     np.testing.assert_allclose(fleet_tune.load(other)(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
 
     # The folder belongs to this network.
-    foreign = run(out, "--trials", "1", model="examples/networks.py:small_cnn")
+    foreign = run(out, "--trials", "1", network="examples/networks.py:small_cnn")
     assert foreign.returncode == 2
     assert "belongs to another run" in foreign.stderr
     assert "Traceback" not in foreign.stderr
@@ -256,7 +256,7 @@ def test_metrics_are_served_while_it_tunes(running: Callable[..., Running], free
 
 async def test_stream_yields_each_record_as_it_becomes_durable(tmp_path: Path) -> None:
     seen = []
-    async for record in fleet_tune.stream(str(ROOT / MODEL), out=tmp_path / "out", trials=12):
+    async for record in fleet_tune.stream(str(ROOT / NETWORK), out=tmp_path / "out", trials=12):
         with RecordReader(tmp_path / "out" / "records.db") as reader:
             assert reader.last_seq() >= record.seq
         seen.append(record)
@@ -290,20 +290,20 @@ def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) 
 
 
 @pytest.mark.parametrize(
-    ("options", "model", "told"),
+    ("options", "network", "told"),
     [
         ((), "missing.py:net", "missing.py"),
         ((), "examples/networks.py:nothing", "nothing"),
-        (("--method", "magic"), MODEL, "magic"),
-        (("--fleet", "nowhere.toml"), MODEL, "nowhere.toml"),
-        (("--time-budget", "soon"), MODEL, "soon"),
-        (("--address", "127.0.0.1:1"), MODEL, "127.0.0.1:1"),
+        (("--method", "magic"), NETWORK, "magic"),
+        (("--fleet", "nowhere.toml"), NETWORK, "nowhere.toml"),
+        (("--time-budget", "soon"), NETWORK, "soon"),
+        (("--address", "127.0.0.1:1"), NETWORK, "127.0.0.1:1"),
     ],
 )
 def test_bad_input_is_told_in_one_line_with_the_next_step(
-    tmp_path: Path, options: tuple[str, ...], model: str, told: str
+    tmp_path: Path, options: tuple[str, ...], network: str, told: str
 ) -> None:
-    done = run(tmp_path / "out", *options, model=model)
+    done = run(tmp_path / "out", *options, network=network)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1

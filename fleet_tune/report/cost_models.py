@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def render_manifest(manifest: Manifest, path: Path) -> RenderableType:
-    """What a model is, what it learned from, and its figures."""
+    """What a cost model is, what it learned from, and its figures."""
     facts = fact_grid()
-    facts.add_row("model", Text(f"{manifest.model}, for {manifest.device_kind} devices"))
+    facts.add_row("cost model", Text(f"{manifest.model}, for {manifest.device_kind} devices"))
     facts.add_row("features", Text(f"version {manifest.feature_version}"))
     for source in manifest.data:
         what = f"{source.name}: {plural(source.candidates, 'candidate')} on {', '.join(source.device_classes)}"
@@ -32,18 +32,18 @@ def render_manifest(manifest: Manifest, path: Path) -> RenderableType:
     return facts
 
 
-def render_quality(found: Sequence[TaskQuality], mean: Mapping[str, float]) -> RenderableType:
+def render_quality(qualities: Sequence[TaskQuality], mean: Mapping[str, float]) -> RenderableType:
     """One row per task, and the mean."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("task")
     table.add_column("device class")
     for name in ("candidates", "Top-1", "Top-5", "rank correlation"):
         table.add_column(name, justify="right")
-    for each in found:
+    for each in qualities:
         figures = (each.top_1, each.top_5, each.rank_correlation)
         cells = [f"{value:.3f}" for value in figures]
         table.add_row(cut(each.name), cut(each.device_class), str(each.candidates), *cells)
     if mean:
         cells = [f"{mean[name]:.3f}" for name in ("top_1", "top_5", "rank_correlation")]
-        table.add_row(Text("mean", "bold"), "", str(sum(each.candidates for each in found)), *cells)
+        table.add_row(Text("mean", "bold"), "", str(sum(each.candidates for each in qualities)), *cells)
     return Group(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet_tune.cli.options import json_option
+from fleet_tune.cli.options import cost_model_option, json_option
 
 if TYPE_CHECKING:
     from fleet_tune.records.model_file import Manifest
@@ -30,25 +30,28 @@ def model() -> None:
     """Cost models that learned from earlier measurements: what 'tune --transfer-from' starts from."""
 
 
-@model.command(short_help="Train a model on measured candidates.", help=f"Train a model on DATA.{_SOURCES_HELP}")
+@model.command(short_help="Train a cost model.", help=f"Train a cost model on DATA.{_SOURCES_HELP}")
 @_data
 @_out
-@click.option("--model", "name", default="boosted-invariant", show_default=True, metavar="NAME", help="Kind of model.")
+@cost_model_option("Kind of cost model.", "boosted-invariant")
 @click.option("--compact", is_flag=True, help="Fewer and smaller trees: half a megabyte.")
 @_seed
 @json_option
-def pretrain(data: tuple[Path, ...], out: Path, name: str, compact: bool, seed: int, as_json: bool) -> None:
+def pretrain(data: tuple[Path, ...], out: Path, cost_model: str, compact: bool, seed: int, as_json: bool) -> None:
     from fleet_tune.runs import training
 
     training.check_out(out)
-    _show(training.pretrain(data, out, training.checked_name(name), seed, compact=compact), out, as_json)
+    _show(training.pretrain(data, out, training.checked_name(cost_model), seed, compact=compact), out, as_json)
 
 
-@model.command(short_help="Train a model further.", help=f"Train the model file MODEL further on DATA.{_SOURCES_HELP}")
+@model.command(
+    short_help="Train a cost model further.",
+    help=f"Train the cost model in the file MODEL further on DATA.{_SOURCES_HELP}",
+)
 @_model
 @_data
 @_out
-@click.option("--moa", is_flag=True, help="By momentum adaptation, a step for each task: networks only.")
+@click.option("--moa", is_flag=True, help="By momentum adaptation, a step for each task: neural cost models only.")
 @click.option("--momentum", type=click.FloatRange(0.0, 1.0), default=0.99, show_default=True, help="Of --moa.")
 @json_option
 def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum: float, as_json: bool) -> None:
@@ -59,33 +62,33 @@ def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum
 
 
 @model.command(
-    short_help="Say how well a model ranks.",
-    help="Say how well MODEL ('pretrained' for the one that comes with fleet-tune) ranks the candidates of every task "
-    f"in DATA.{_SOURCES_HELP}",
+    short_help="Say how well a cost model ranks.",
+    help="Say how well the cost model MODEL ('pretrained' for the one that comes with fleet-tune) ranks the candidates "
+    f"of every task in DATA.{_SOURCES_HELP}",
 )
 @_model
 @_data
 @json_option
 def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
-    from fleet_tune.report.models import render_quality
+    from fleet_tune.report.cost_models import render_quality
     from fleet_tune.report.run import make_console
     from fleet_tune.runs import training
 
-    found = training.evaluate(model, data)
-    make_console(stderr=as_json).print(render_quality(found, training.summary(found)))
+    qualities = training.evaluate(model, data)
+    make_console(stderr=as_json).print(render_quality(qualities, training.summary(qualities)))
     if as_json:
-        body = {"model": str(model), "tasks": [dataclasses.asdict(each) for each in found]}
-        click.echo(json.dumps({**body, "mean": dict(training.summary(found))}))
+        body = {"model": str(model), "tasks": [dataclasses.asdict(each) for each in qualities]}
+        click.echo(json.dumps({**body, "mean": dict(training.summary(qualities))}))
 
 
-@model.command(short_help="Write the model of a run as a file.")
+@model.command(short_help="Write the cost model of a run as a file.")
 @click.argument("source", type=click.Path(path_type=Path))
 @_out
-@click.option("--device-class", metavar="NAME", help="Of a run with several: the class whose model it is.")
+@click.option("--device-class", metavar="NAME", help="Of a run with several: the class whose cost model it is.")
 @json_option
 def export(source: Path, out: Path, device_class: str | None, as_json: bool) -> None:
-    """Write the model that the run in the folder SOURCE has adapted to its devices (methods pruner and moa-pruner), or
-    the one that comes with fleet-tune ('pretrained'), as a file."""
+    """Write the cost model that the run in the folder SOURCE has adapted to its devices (methods pruner and
+    moa-pruner), or the one that comes with fleet-tune ('pretrained'), as a file."""
     from fleet_tune.runs import training
 
     training.check_out(out)
@@ -93,7 +96,7 @@ def export(source: Path, out: Path, device_class: str | None, as_json: bool) -> 
 
 
 def _show(manifest: Manifest, out: Path, as_json: bool) -> None:
-    from fleet_tune.report.models import render_manifest
+    from fleet_tune.report.cost_models import render_manifest
     from fleet_tune.report.run import make_console
 
     make_console(stderr=as_json).print(render_manifest(manifest, out))

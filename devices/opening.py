@@ -1,0 +1,69 @@
+"""Opening a device of a fleet file, and telling what is wrong with one by its place in that file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from devices.protocol import Device
+from devices.server.server import DeviceServer
+from devices.simulated.recorded import RecordedDevice
+from devices.timing.evaluator import load_decide
+from fleet_tune.config.fleet_file import (
+    DeviceConfig,
+    FleetConfig,
+    LocalConnection,
+    RecordedConnection,
+    TrackerConnection,
+)
+from fleet_tune.errors import DatasetError, DeviceUnreachableError, FleetFileError, UserError
+from fleet_tune.records.dataset import load
+
+STOP_DECISION = "policies.measuring.stopping:decide"
+"""The stopping rule by name: devices load it where the kernel runs, and this package imports no policy."""
+
+
+@contextlib.contextmanager
+def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
+    """The device of ``config``: a local one behind a server of its own, the one at its address, one that a tracker
+    hands out, or a dataset. ``realtime``: a local one's kernels are timed at real-time priority where that is allowed.
+
+    Raises :class:`fleet_tune.errors.UserError` for a target that nobody knows, or a dataset that cannot be read.
+    """
+    connection = config.connection
+    if isinstance(connection, RecordedConnection):
+        yield RecordedDevice(load(connection.path), config.device_class, load_decide(STOP_DECISION))
+        return
+    # Here, and not at the top: the driver names this function before it has loaded TVM.
+    from devices.client.rpc_device import RpcDevice
+
+    with contextlib.ExitStack() as stack:
+        if isinstance(connection, LocalConnection):
+            server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION, realtime=realtime))
+            host, port = server.host, server.port
+        else:
+            host, port = connection.host, connection.port
+        key = connection.key if isinstance(connection, TrackerConnection) else None
+        device = RpcDevice(config, host, port, decide=STOP_DECISION, tracker_key=key)
+        yield stack.enter_context(contextlib.closing(device))
+
+
+@contextlib.contextmanager
+def told_with_its_place(fleet: FleetConfig, name: str, unreachable: bool = True) -> Iterator[None]:
+    """What is wrong with a device becomes a :class:`FleetFileError` that names the device and its line. One that does
+    not answer too, unless ``unreachable`` is False: then that error passes."""
+    try:
+        yield
+    except FleetFileError:
+        raise
+    except UserError as error:
+        place = fleet.where(name, "connect" if isinstance(error, DatasetError) else "target")
+        raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
+    except DeviceUnreachableError as error:
+        if not unreachable:
+            raise
+        place = fleet.where(name, "connect")
+        raise FleetFileError(
+            f"{place}: device {name!r} does not answer: {error}",
+            "start 'fleet-tune device serve' on it and check the address",
+        ) from error

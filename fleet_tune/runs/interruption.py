@@ -1,0 +1,113 @@
+"""How a run is ended by a signal, and work that need not be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Interrupted(Exception):
+    """A signal came before the work was done."""
+
+
+class Interruption:
+    """SIGINT and SIGTERM end a run in good order, by ``on_signal``; a second one acts as usual.
+
+    ``signal_number``: of the signal that came, 0 while there was none. To be made in the event loop that runs it.
+    """
+
+    def __init__(self, on_signal: Callable[[], None]) -> None:
+        self.signal_number = 0
+        self._on_signal = on_signal
+        self._event = asyncio.Event()
+        self._previous: dict[int, Any] = {}  # handlers to restore
+
+    @property
+    def came(self) -> bool:
+        return self._event.is_set()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listens for signals in this block; outside of the main thread, where none arrive, it does not."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.listen()
+        try:
+            yield
+        finally:
+            self._restore()
+
+    def listen(self) -> None:
+        """Put the handlers in place again, where somebody else has put others."""
+        for number in self._previous:
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
+
+    async def unless(self, work: Awaitable[_T]) -> _T:
+        """The result of ``work``, or :class:`Interrupted` at once where a signal comes first."""
+        working = asyncio.ensure_future(work)
+        interrupted = asyncio.ensure_future(self._event.wait())
+        await asyncio.wait([working, interrupted], return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):  # it ends by our cancelling, however it says so
+            await working
+        raise Interrupted
+
+    def _interrupt(self, number: int) -> None:
+        self._restore()
+        self.signal_number = number
+        self._event.set()
+        self._on_signal()
+
+    def _restore(self) -> None:
+        previous, self._previous = self._previous, {}
+        for number, handler in previous.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """``work`` goes on beside the block, and ends with it."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
+    """Run a blocking function in a daemon thread, so that an interrupted run need not wait for its end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def work() -> None:
+        result: _T | None = None
+        failure: BaseException | None = None
+        try:
+            result = function(*args)
+        except BaseException as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, daemon=True, name=function.__name__).start()
+    return await future

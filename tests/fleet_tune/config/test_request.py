@@ -1,0 +1,72 @@
+"""What a run is asked for: defaults, and that a value out of its range is told in one line with a next step."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleet_tune import api
+from fleet_tune.config.fleet_file import default_fleet
+from fleet_tune.config.request import DEFAULT_TIME_BUDGET_SECS, MAX_SEED, RunRequest, run_request
+from fleet_tune.domain import Limits
+from fleet_tune.errors import RequestError
+
+
+def test_without_a_limit_there_is_the_default_one() -> None:
+    request = run_request("net.onnx", out="o")
+    assert request == RunRequest(
+        "net.onnx", Path("o").absolute(), default_fleet(), Limits(time_budget_secs=DEFAULT_TIME_BUDGET_SECS)
+    )
+    assert request.records == Path("o").absolute() / "records.db"
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ({"trials": 5}, Limits(trials=5)),
+        ({"task_trials": 5}, Limits(task_trials=5)),
+        ({"time_budget_secs": 5}, Limits(time_budget_secs=5.0)),
+        ({"trials": 5, "time_budget_secs": 0.5}, Limits(time_budget_secs=0.5, trials=5)),
+        ({"trials": np.int64(5)}, Limits(trials=5)),
+    ],
+)
+def test_a_limit_takes_the_place_of_the_default(values: dict[str, Any], limits: Limits) -> None:
+    assert run_request("net.onnx", out="o", **values).limits == limits
+
+
+def test_the_ends_of_the_ranges_are_in_them() -> None:
+    for values in ({"seed": 0, "metrics_port": 1}, {"seed": MAX_SEED, "metrics_port": 65535}):
+        request = run_request("net.onnx", out="o", **values)
+        assert (request.seed, request.metrics_port) == (values["seed"], values["metrics_port"])
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        *(({"time_budget_secs": secs}, "time budget") for secs in (0, 0.0, -1.0, math.nan, math.inf, "5m", True)),
+        *(({"trials": count}, "number of trials is") for count in (0, -3, 2.5, math.nan, "9", True)),
+        *(({"task_trials": count}, "number of trials of every task") for count in (0, 1.0)),
+        *(({"seed": seed}, "seed") for seed in (-1, MAX_SEED + 1, 0.5, None)),
+        *(({"metrics_port": port}, "port") for port in (0, 65536, -1, "80")),
+    ],
+)
+def test_a_value_out_of_its_range_is_told_in_a_line(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(RequestError, match=told) as caught:
+        run_request("net.onnx", out="o", **values)
+    assert repr(next(iter(values.values()))) in caught.value.problem
+    assert caught.value.next_step
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [api.tune, api.plan])
+def test_the_python_api_refuses_the_same(function: Any, tmp_path: Path) -> None:
+    out = {"out": tmp_path / "out"} if function is api.tune else {}
+    with pytest.raises(RequestError, match="not nan"):
+        function("net.onnx", time_budget_secs=math.nan, **out)
+    with pytest.raises(RequestError, match="not 0"):
+        function("net.onnx", trials=0, **out)
+    assert not (tmp_path / "out").exists()
