@@ -36,7 +36,7 @@ from fleet_tune.runs.compilation import build_networks, device_classes_of, task_
 from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
-from policies.search.methods import preset
+from policies.search.methods import method_named
 
 FINGERPRINTS = "fingerprints"
 """Where a store's meta table says what the devices of its last run said of themselves."""
@@ -87,7 +87,7 @@ def prepare(model: Network, by_device: Mapping[str, Fingerprint], fleet: FleetCo
 
 def warmed(prepared: Prepared, options: Options) -> Prepared:
     """The same with what the search starts from. Raises UserError where ``options.transfer_from`` cannot be used."""
-    method = preset(options.method)
+    method = method_named(options.method)
     knowledge = what_applies(prepared.tasks, method, options.transfer_from, pretrained=options.pretrained)
     if knowledge is None:
         return prepared
@@ -130,7 +130,7 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
 def plan(options: Options) -> Plan:
     """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
     Raises UserError."""
-    method = preset(options.method)
+    method = method_named(options.method)
     if options.transfer_from is not None:
         check_source(options.transfer_from)
     by_device = probe_fleet(options.fleet)

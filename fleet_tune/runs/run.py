@@ -25,7 +25,7 @@ from fleet_tune.records.sources import check_source
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.metrics import Metrics
-from policies.search.methods import preset
+from policies.search.methods import method_named
 
 if TYPE_CHECKING:
     from fleet_tune.runs.preparation import Prepared
@@ -75,7 +75,7 @@ class Run:
         without records."""
         options = self.options
         # What is plainly wrong is told before anything starts.
-        preset(options.method)
+        method_named(options.method)
         if not isinstance(options.model, tuple):
             locate(options.model)
         prepare_folder(options.out)

@@ -9,7 +9,7 @@ import pytest
 from fleet_tune import api
 from fleet_tune.cli import main as cli
 from fleet_tune.results import Plan
-from policies.search.methods import SEARCH_MODELS, preset
+from policies.search.methods import SEARCH_MODELS, method_named
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_model_in_place_of_the_methods_own(planned: list[str], options: str, method: str) -> None:
     assert cli.main(["tune", "net.onnx", "--dry-run", *options.split()]) == 0
     assert planned == [method]
-    assert preset(method).name == method
+    assert method_named(method).name == method
 
 
 def test_the_help_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
