@@ -14,6 +14,7 @@ import pytest
 from policies.cost_models import state as model_bytes
 from policies.cost_models.neural import NetworkModel
 from policies.cost_models.protocol import CostModel
+from policies.cost_models.rank_quality import rank_correlation
 from policies.cost_models.registry import ModelName, load_model, make_model
 from policies.features.table import FeatureTable
 from policies.features.views import VIEW_SHAPES
@@ -42,10 +43,6 @@ def fixed_views(features: np.ndarray, prior: np.ndarray) -> dict[str, np.ndarray
         first[:, 1] = 1.0
     views["invariant"][:, 0] = prior
     return views
-
-
-def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
 
 
 def same(one: CostModel, other: CostModel, features: FeatureTable) -> bool:
