@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models import state as model_bytes
-from policies.cost_models.protocol import CostModel, Groups, Seen
+from policies.cost_models.protocol import CostModel, Seen
 from policies.features.table import SYMBOLIC, FeatureTable
 
 PRIOR_DEVIATION = 0.5

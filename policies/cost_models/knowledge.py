@@ -19,8 +19,8 @@ import numpy as np
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
-from policies.cost_models.protocol import CostModel, Groups, targets
+from policies.arrays import Floats, Groups
+from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.registry import ModelName, make_model, views_of
 from policies.features.table import FeatureTable, joint_layout, symbolic_features
 from policies.features.views import table

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models import state as model_bytes
-from policies.cost_models.protocol import CostModel, Groups, Seen
+from policies.cost_models.protocol import CostModel, Seen
 from policies.features.table import FeatureTable
 
 Weights = Mapping[str, NDArray[np.float32]]

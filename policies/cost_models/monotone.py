@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 BINS = 12
 LEAST_SLOPE = 1e-3

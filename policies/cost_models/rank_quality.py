@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 
 def best_of_first(predicted: Floats, cost_secs: Floats, k: int) -> float:

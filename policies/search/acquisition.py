@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 _INVERSE_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.search.bandits import EXPLORATION, allocate
 from policies.search.task_records import TaskRecords
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition, improvement_of_secs
 from policies.search.draft import Drafted
 from policies.search.prediction import Predictor
 from policies.search.selection import greedy, neighbourhood_discount, per_second
 from policies.search.task_records import Proposal, TaskRecords
-from policies.space.sampling import Matrix, decision_ids, log_coordinates
+from policies.space.sampling import decision_ids, log_coordinates
 
 MEASURED_RADIUS = 0.7
 """Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""

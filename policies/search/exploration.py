@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.search.batch import Offered
 from policies.search.draft import innermost_tiles
 from policies.search.task_records import Proposal, TaskRecords

@@ -13,14 +13,13 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.draft import Drafted, DraftSettings, Fitness
 from policies.search.pools import Space
 from policies.search.prediction import Predictor
 from policies.search.task_records import TaskRecords
-from policies.space.sampling import Matrix
 
 SEEDS = 16
 """Best measured candidates of a sketch, from which a genetic search starts again."""

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Matrix
 from policies.features.table import feature_names
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_tiles
 from policies.space.sampling import (
-    Matrix,
     decision_ids,
     enumerate_all,
     is_valid,

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Matrix
 from policies.cost_models.protocol import CostModel
 from policies.features.table import SYMBOLIC
 from policies.search.calibration import Calibration, calibrate, uncalibrated
@@ -20,7 +20,6 @@ from policies.search.draft import Drafted
 from policies.search.fitness import CalibratedFitness, Fitness, calibration_columns
 from policies.search.training_table import TrainingTable
 from policies.search.trial_time import BuildTime, fit_build_time, trial_secs
-from policies.space.sampling import Matrix
 
 CALIBRATION_LIMIT = 256
 """Most recent records that the calibration uses: its cost is cubic in them."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.protocol import CostModel
 from policies.search.allocation import Arms

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models.global_local import GlobalLocalModel, only_views
 from policies.cost_models.moa import MomentumModel, Weighted, copied
-from policies.cost_models.protocol import CostModel, Groups
+from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import ModelName, kind_of, learns_on, make_model, views_of
 from policies.features.table import FeatureTable
 from policies.search.training_table import TrainingSet

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
-from policies.cost_models.protocol import Groups, targets
+from policies.arrays import Floats, Groups, Matrix
+from policies.cost_models.protocol import targets
 from policies.features.table import SYMBOLIC, FeatureTable, JointLayout, joint_layout
 from policies.features.views import table
 from policies.search.draft import evaluate
 from policies.search.task_records import Observation, TaskRecords
-from policies.space.sampling import Matrix
 
 
 @dataclass(frozen=True)

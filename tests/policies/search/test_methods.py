@@ -14,7 +14,7 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.errors import UserError
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import analyse
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.cost_models.networks import MlpModel
 from policies.cost_models.registry import load_model
 from policies.features.table import FeatureTable

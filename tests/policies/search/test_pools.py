@@ -7,7 +7,7 @@ import pytest
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Choice, Sketch, Tile
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.draft import DraftSettings
 from policies.search.pools import NEIGHBOURS, OpenSpace, Pool, PoolSpace
