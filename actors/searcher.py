@@ -21,8 +21,8 @@ from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.search.methods import method_named
-from policies.search.pools import Pool
 from policies.search.search import Observation, TaskSearch
+from policies.space.pools import Pool
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 5.0

@@ -25,10 +25,11 @@ from bench.processes import die_with_parent
 from fleet_tune.records.dataset import TaskData
 from policies.search.draft import DraftSettings, scores
 from policies.search.methods.fleet import FLEET
-from policies.search.pools import Pool
 from policies.search.prediction import Predictor
+from policies.search.spaces import evaluated
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
+from policies.space.pools import Pool
 from policies.space.sampling import sample
 
 Floats = NDArray[np.float64]
@@ -65,7 +66,7 @@ class Scorer:
     def __init__(self, data: TaskData) -> None:
         self._data = data
         self.known = [
-            Pool(sketch, matrix).evaluated(data.abstraction)
+            evaluated(Pool(sketch, matrix), data.abstraction)
             for sketch, matrix in zip(data.sketches, data.decisions, strict=True)
         ]
 

@@ -24,8 +24,8 @@ from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method
-from policies.search.pools import Pool
 from policies.search.search import Observation, Proposal, TaskSearch
+from policies.space.pools import Pool
 from policies.space.sampling import row_keys
 
 TOLERANCE = 0.05

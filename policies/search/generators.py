@@ -17,8 +17,8 @@ from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.draft import Drafted, DraftSettings, Fitness
-from policies.search.pools import Space
 from policies.search.prediction import Predictor
+from policies.search.spaces import Space
 from policies.search.task_records import TaskRecords
 
 SEEDS = 16

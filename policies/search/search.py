@@ -28,13 +28,14 @@ from policies.search.batch import Offered, best_gain, choose
 from policies.search.exploration import untried
 from policies.search.generators import Search
 from policies.search.methods.method import Method
-from policies.search.pools import OpenSpace, Pool, PoolSpace, Space
 from policies.search.prediction import Predictor
+from policies.search.spaces import OpenSpace, PoolSpace, Space
 from policies.search.task_records import Observation, Placed, Proposal
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
+from policies.space.pools import Pool
 
-__all__ = ["Observation", "Pool", "Proposal", "TaskSearch"]
+__all__ = ["Observation", "Proposal", "TaskSearch"]
 
 RANDOM_TRIES = 8
 EXPECTED_BEST_SAMPLE = 512

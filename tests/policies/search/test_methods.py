@@ -32,9 +32,9 @@ from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
 from policies.search.generators import AnnealingGenerator, DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import METHOD_NAMES, Method, method_named, spec
-from policies.search.pools import Pool
 from policies.search.search import Observation, Proposal, TaskSearch
 from policies.search.trainer import Training
+from policies.space.pools import Pool
 from policies.space.sampling import log_coordinates, sample, unique_rows
 
 FLOP = 2.0 * 256**3
