@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +136,16 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple
     code = main(["model", *map(str, arguments)])
     told = capsys.readouterr()
     return code, told.out, told.err
+
+
+def test_pretraining_loads_neither_ray_nor_tvm(other: Path, tmp_path: Path) -> None:
+    code = "import sys; from fleet_tune.cli.main import main; code = main(sys.argv[1:]); "
+    code += "print(code, [name for name in ('ray', 'tvm', 'actors') if name in sys.modules])"
+    arguments = ["model", "pretrain", str(other), "--compact", "--out", str(tmp_path / "made.safetensors")]
+    child = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=DATA.parents[1], capture_output=True, text=True, check=True
+    )
+    assert child.stdout.splitlines()[-1] == "0 []"
 
 
 def test_a_model_is_pretrained_evaluated_and_finetuned(

@@ -208,3 +208,12 @@ def test_importing_the_models_loads_no_heavy_library() -> None:
     code += "print([name for name in ('xgboost', 'sklearn', 'torch') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_importing_what_records_teach_loads_nothing_that_reads_files() -> None:
+    code = "import sys, policies.cost_models.knowledge; "
+    code += (
+        "print([name for name in ('fleet_tune.records.dataset', 'fleet_tune.records.store') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
