@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
@@ -26,9 +25,9 @@ from fleet_tune.records.atomic_file import write_atomically
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.registry import load_model
 from policies.features.table import SYMBOLIC
-from policies.search.methods import preset
-from policies.search.search import TaskSearch
+from policies.search.methods import method_named
 from policies.search.trainer import Trainer
+from policies.search.training_table import TrainingTable
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 5.0
@@ -55,21 +54,13 @@ class Learner:
         quiet_window: str | None,
         folder: str | None = None,
     ) -> None:
-        chosen = preset(method)
+        chosen = method_named(method)
         entries = tasks.get()
         priors = loaded_priors(entries)
         self._seed = seed
-        self._preset = chosen
-        # A search is used here for what it knows of its records only: it turns them into a training set.
-        self._searches = {
-            entry.task.id: TaskSearch(
-                entry.sketches,
-                entry.task.workload.flop,
-                entry.abstraction,
-                chosen,
-                np.random.default_rng(seed),
-                prior=priors[entry.prior],
-            )
+        self._trains = chosen.learns_online
+        self._tables = {
+            entry.task.id: TrainingTable(entry.sketches, entry.abstraction, chosen.views_with(priors[entry.prior]))
             for entry in entries
         }
         self._sketch_index = {
@@ -77,12 +68,14 @@ class Learner:
         }
         self._recorder = recorder.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
-        self._records = dict.fromkeys(self._searches, 0)
+        self._records = dict.fromkeys(self._tables, 0)
         self._members = _models_of(entries, chosen.views)  # key of a model -> its tasks
-        self._trainers = {
-            key: Trainer(chosen, priors[next(entry.prior for entry in entries if entry.task.id == members[0])])
-            for key, members in self._members.items()
-        }
+        prior_of = {entry.task.id: priors[entry.prior] for entry in entries}
+        self._trainers = (
+            {}
+            if chosen.training is None
+            else {key: Trainer(chosen.training, prior_of[members[0]]) for key, members in self._members.items()}
+        )
         self._trained = dict.fromkeys(self._members, 0)
         self._published: dict[str, tuple[int, Any]] = {}  # key -> (version, object reference of the weights)
         self._changed = asyncio.Condition()
@@ -93,7 +86,7 @@ class Learner:
 
     async def start(self) -> None:
         """Begin to follow the records and to train."""
-        if self._worker is None and self._preset.learned_model and not self._preset.offline:
+        if self._worker is None and self._trains:
             self._worker = asyncio.create_task(self._train_from_records())
 
     async def follow(self, versions: Mapping[str, int], wait_secs: float) -> dict[str, tuple[int, list[Any]]]:
@@ -124,7 +117,7 @@ class Learner:
                 await asyncio.sleep(_RETRY_SECS)
                 continue
             for task_id, observations in group_observations(records, self._sketch_index).items():
-                self._searches[task_id].observe(observations)
+                self._tables[task_id].observe(observations)
                 self._records[task_id] += len(observations)
             if records:
                 cursor = records[-1].seq
@@ -153,9 +146,9 @@ class Learner:
     def _train(self, key: str) -> bytes | None:
         """The saved model of ``key`` after all its records; None while none of them succeeded."""
         known = {
-            task_id: self._searches[task_id].training_set()
+            task_id: self._tables[task_id].training_set()
             for task_id in self._members[key]
-            if math.isfinite(self._searches[task_id].best_secs)
+            if math.isfinite(self._tables[task_id].best_secs)
         }
         if not known:
             return None

@@ -27,7 +27,7 @@ from policies.runs import commands as to_do
 from policies.runs import events as ev
 from policies.runs.plan import RunPlan
 from policies.runs.state import RunState
-from policies.search.methods import preset
+from policies.search.methods import method_named
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 2.0
@@ -62,7 +62,7 @@ class Scheduler:
         self._plan = plan
         self._recorder = recorder
         self._searchers = searchers
-        self._state = RunState(plan.run, preset(plan.method).make_task_bandit(plan.seed))
+        self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._pool = BuilderPool(builders, self._artifacts, plan.build_timeout_secs)
         self._lanes = {

@@ -20,9 +20,9 @@ from fleet_tune.domain import Candidate, Record
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
-from policies.search.methods import preset
-from policies.search.pools import Pool
+from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
+from policies.space.pools import Pool
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 5.0
@@ -53,7 +53,7 @@ class Searcher:
         learner: Shared[Any] | None,
         quiet_window: str | None,
     ) -> None:
-        chosen = preset(method)
+        chosen = method_named(method)
         entries = tasks.get()
         priors = loaded_priors(entries)
         self._tasks = {entry.task.id: entry for entry in entries}

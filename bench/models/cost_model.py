@@ -27,10 +27,10 @@ from bench.machine import bench_env
 from bench.measured import held_out_path, read
 from bench.measured import labels as task_labels
 from bench.models.contenders import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
-from bench.models.ranking import top_k
 from bench.processes import die_with_parent, run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
+from policies.cost_models.rank_quality import weighted_top_k
 
 COUNTS = (16, 64, 256, 0)
 """Records of each task to learn from; 0: all."""
@@ -179,8 +179,8 @@ def _figures(ranked: list[list[list[float]]], weights: Sequence[float], train_se
     """Of ``ranked[seed][task]`` (:meth:`Ranked.listed`): Top-1 and Top-5 of all tasks together, mean and worst of the
     seeds; by task the mean Top-1; the mean correlation; the median seconds of training."""
     table = np.array(ranked)  # (seeds, tasks, 4)
-    first = [top_k(seed[:, 0], seed[:, 1], weights) for seed in table]
-    top = [top_k(seed[:, 0], seed[:, 2], weights) for seed in table]
+    first = [weighted_top_k(seed[:, 0], seed[:, 1], weights) for seed in table]
+    top = [weighted_top_k(seed[:, 0], seed[:, 2], weights) for seed in table]
     return {
         "top_1": float(np.mean(first)),
         "top_5": float(np.mean(top)),

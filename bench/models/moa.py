@@ -27,7 +27,7 @@ from bench.processes import die_with_parent
 from bench.result import BenchResult
 from bench.tables import markdown, median_and_range
 from fleet_tune.records.dataset import TaskData
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.cost_models.knowledge import general_examples
 from policies.cost_models.moa import MOMENTUM, MomentumModel, Weighted, copied
 from policies.cost_models.networks import PacmModel

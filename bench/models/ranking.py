@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from bench.measured import Rows
 from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
 from policies.cost_models.protocol import targets
+from policies.cost_models.rank_quality import best_of_first, rank_correlation
 
 Floats = NDArray[np.float64]
 
@@ -35,34 +36,17 @@ class Ranked:
         """``scores`` (n,): lower is better, infinite for the worst; ``cost_secs`` (n,): measured, infinite for a
         failure, which counts as twice as slow as the slowest success (a ranking is not to be void for one)."""
         secs = np.exp(targets(cost_secs))
-        order = np.argsort(scores, kind="stable")
-        return Ranked(
-            float(secs.min()), float(secs[order[0]]), float(secs[order[:TOP]].min()), correlation(scores, secs)
-        )
+        first, top = best_of_first(scores, secs, 1), best_of_first(scores, secs, TOP)
+        return Ranked(float(secs.min()), first, top, correlation(scores, secs))
 
     def listed(self) -> list[float]:
         return [self.best_secs, self.first_secs, self.top_secs, self.correlation]
 
 
-def top_k(best: Sequence[float], found: Sequence[float], weights: Sequence[float]) -> float:
-    """Pruner's equation 2: ``sum_i L_i* w_i / sum_i min_(j <= k) L_i,j w_i`` over the tasks ``i``."""
-    weighted = np.asarray(weights, dtype=np.float64)
-    return float(np.dot(best, weighted) / np.dot(found, weighted))
-
-
 def correlation(one: Floats, other: Floats) -> float:
     """Spearman's rank correlation; equal values share their mean rank, 0 where all of one side are equal."""
-    first, second = _ranks(one), _ranks(other)
-    if first.std() == 0 or second.std() == 0:
-        return 0.0
-    return float(np.corrcoef(first, second)[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    mean: Floats = (ends - (counts - 1) / 2.0)[index]
-    return mean
+    found = rank_correlation(one, other)
+    return 0.0 if math.isnan(found) else found
 
 
 def parts(data: TaskData, seed: int) -> tuple[Rows, Rows]:

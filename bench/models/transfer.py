@@ -33,7 +33,7 @@ from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
 from policies.cost_models.knowledge import general_prior, own_prior
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
-from policies.search.methods import Preset, preset
+from policies.search.methods import Method, method_named
 from policies.search.search import TaskSearch
 
 METHODS = ("autotvm", "fleet")
@@ -46,7 +46,7 @@ def _start() -> None:
     die_with_parent()
 
 
-def run_with(task: RecordedTask, chosen: Preset, seed: int, prior: CostModel | None, limit: int) -> int:
+def run_with(task: RecordedTask, chosen: Method, seed: int, prior: CostModel | None, limit: int) -> int:
     """Trials until arrival, at most ``limit``; ``prior``: what the search starts from."""
     data = task.data
     rng = np.random.default_rng([seed, *data.task.id.encode()])
@@ -67,7 +67,7 @@ def _one(path: Path, at: int, method: str, seeds: Sequence[int], prior: bytes, l
     if key not in _tasks:
         _tasks[key] = RecordedTask(read(path)[at])
     model = load_model(prior) if prior else None
-    return [run_with(_tasks[key], preset(method), seed, model, limit) for seed in seeds]
+    return [run_with(_tasks[key], method_named(method), seed, model, limit) for seed in seeds]
 
 
 def priors(source: str, target: Sequence[TaskData], other: Sequence[TaskData]) -> list[bytes]:

@@ -20,14 +20,16 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measured import Rows, best_of_share, read, split
+from bench.measured import Rows, best_of_share, observations, read, split
 from bench.processes import die_with_parent
 from fleet_tune.records.dataset import TaskData
-from policies.cost_models.protocol import targets
-from policies.search.draft import scores
-from policies.search.methods import FLEET
-from policies.search.pools import Pool
+from policies.search.draft import DraftSettings, scores
+from policies.search.methods.fleet import FLEET
 from policies.search.prediction import Predictor
+from policies.search.spaces import evaluated
+from policies.search.trainer import Trainer
+from policies.search.training_table import TrainingTable
+from policies.space.pools import Pool
 from policies.space.sampling import sample
 
 Floats = NDArray[np.float64]
@@ -43,20 +45,19 @@ _REPEATS = 7
 
 def predictor(data: TaskData, known: Rows) -> Predictor:
     """The draft's predictor after the records at ``known``."""
-    made = Predictor(data.sketches, data.task.workload.flop, data.abstraction, analyzer=True)
-    rows = [known[data.sketch_of[known] == at] for at in range(len(data.sketches))]
-    made.add([data.decisions[at][data.row_of[mine]] for at, mine in enumerate(rows)])
-    order = np.concatenate(rows)
-    made.set_costs(data.cost_secs[order], data.build_secs[order])
-    return made
+    return Predictor(_table(data, known), data.task.workload.flop, analyzer=True)
 
 
 def train(data: TaskData, known: Rows, made: Predictor, seed: int) -> None:
     """Let the predictor use the model of ``fleet``, trained on the same records."""
-    order = np.concatenate([known[data.sketch_of[known] == at] for at in range(len(data.sketches))])
-    model = FLEET.make_model(seed, made.layout.offset_column)
-    model.fit(made.features, targets(data.cost_secs[order]), np.zeros(len(order), dtype=np.int64))
-    made.use_model(model)
+    assert FLEET.training is not None
+    made.use_model(Trainer(FLEET.training).train({"": _table(data, known).training_set()}, seed))
+
+
+def _table(data: TaskData, known: Rows) -> TrainingTable:
+    table = TrainingTable(data.sketches, data.abstraction)
+    table.observe(observations(data, known))
+    return table
 
 
 class Scorer:
@@ -65,7 +66,7 @@ class Scorer:
     def __init__(self, data: TaskData) -> None:
         self._data = data
         self.known = [
-            Pool(sketch, matrix).evaluated(data.abstraction)
+            evaluated(Pool(sketch, matrix), data.abstraction)
             for sketch, matrix in zip(data.sketches, data.decisions, strict=True)
         ]
 
@@ -120,7 +121,7 @@ def speed(data: TaskData, calibration: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     secs: dict[str, float] = {}
     described = [sketch for sketch in data.sketches if sketch.statements]
-    for label, count in (("", SCORED), ("_population", FLEET.draft.population)):
+    for label, count in (("", SCORED), ("_population", DraftSettings().population)):
         for sketch in described:
             matrix = sample(sketch, count, rng)
             device, fitness = data.abstraction, made.fitness(sketch.index)
@@ -130,7 +131,7 @@ def speed(data: TaskData, calibration: int) -> dict[str, float]:
             }
             for name, call in calls.items():
                 secs[name + label] = secs.get(name + label, 0.0) + _median_cpu_secs(call)
-    counts = {"": SCORED * len(described), "_population": FLEET.draft.population * len(described)}
+    counts = {"": SCORED * len(described), "_population": DraftSettings().population * len(described)}
     return {name: counts["_population" if "_" in name else ""] / taken for name, taken in secs.items()}
 
 

@@ -1,6 +1,6 @@
 """Measured trials that each method needs until it has found a candidate within 5% of a dataset's best.
 
-Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its preset
+Every method runs on the recorded candidates of every task, ``seeds`` times, with the rounds of its method
 (:mod:`bench.search.replay_runs`); nothing is measured anew. The tables: median trials of each method and task with the
 geometric mean over the tasks; each effect of the papers switched on and off in ``fleet`` and in ``bansor``; and all
 tasks together as one network, with each rule that gives trials to tasks.
@@ -45,7 +45,7 @@ from bench.search.replay_runs import (
 )
 from bench.tables import markdown
 from policies.cost_models.registry import is_network
-from policies.search.methods import PRESET_NAMES, Preset, preset
+from policies.search.methods import METHOD_NAMES, Method, method_named
 
 OURS, PEER = "fleet", "ansor"
 BASES = ("fleet", "bansor")
@@ -60,11 +60,11 @@ def _start(dataset: Path) -> None:
     _tasks.extend(RecordedTask(data) for data in read(dataset))
 
 
-def _one_task(chosen: Preset, at: int, seed: int, curve_trials: int) -> Replayed:
+def _one_task(chosen: Method, at: int, seed: int, curve_trials: int) -> Replayed:
     return run_task(_tasks[at], chosen, seed, curve_trials)
 
 
-def _one_network(chosen: Preset, chosen_tasks: tuple[int, ...], seed: int) -> int:
+def _one_network(chosen: Method, chosen_tasks: tuple[int, ...], seed: int) -> int:
     return run_network([_tasks[at] for at in chosen_tasks], chosen, seed)
 
 
@@ -89,7 +89,7 @@ def run(
     measured = read(dataset)
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
-    variants = {name: preset(name) for name in methods}
+    variants = {name: method_named(name) for name in methods}
     if effects:
         variants.update(effect_variants())
     networks = network_variants() if network_seeds else {}
@@ -152,10 +152,10 @@ def _collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
         raise
 
 
-def effect_variants() -> dict[str, Preset]:
+def effect_variants() -> dict[str, Method]:
     """Each base with each effect switched: off where it has it, on where not (``fleet - ei``, ``bansor + ei``)."""
     variants = {}
-    for base in map(preset, BASES):
+    for base in map(method_named, BASES):
         variants[base.name] = base
         for effect in EFFECTS:
             on = has_effect(base, effect)
@@ -163,12 +163,12 @@ def effect_variants() -> dict[str, Preset]:
     return variants
 
 
-def network_variants() -> dict[str, Preset]:
+def network_variants() -> dict[str, Method]:
     """Each base with each rule that gives trials to tasks."""
     return {
-        f"{base.name}, {policy}": dataclasses.replace(base, task_policy=policy)
-        for base in map(preset, BASES)
-        for policy in TASK_POLICIES
+        f"{base.name}, {tasks.name}": dataclasses.replace(base, tasks=tasks)
+        for base in map(method_named, BASES)
+        for tasks in TASK_POLICIES
     }
 
 
@@ -206,7 +206,7 @@ def figures(
                 for i in range(len(CURVE))
             ]
             for method in methods
-            if " " not in method and not is_deep(preset(method))
+            if " " not in method and not is_deep(method_named(method))
         },
         "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
     }
@@ -214,12 +214,12 @@ def figures(
 
 def all_methods(methods: Sequence[str]) -> tuple[str, ...]:
     """The methods that ``--method`` names: some of them, or ``all``."""
-    return PRESET_NAMES if "all" in methods else tuple(methods)
+    return METHOD_NAMES if "all" in methods else tuple(methods)
 
 
-def is_deep(chosen: Preset) -> bool:
+def is_deep(chosen: Method) -> bool:
     """Whether the method trains a neural network, so that a run of hundreds of trials takes minutes."""
-    return chosen.model is not None and is_network(chosen.model)
+    return chosen.training is not None and is_network(chosen.training.model)
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Searches on a recorded dataset: one run of one method, with nothing measured anew. No process, clock or file here.
 
-A run proposes rounds of the preset's batch from the candidates that the dataset has, gets their recorded outcomes, and
-trains the preset's model after each round, as :class:`policies.search.methods.Preset` says.
+A run proposes rounds of the method's batch from the candidates that the dataset has, gets their recorded outcomes, and
+trains the method's model after each round, as :class:`policies.search.methods.Method` says.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import numpy as np
 from bench.measured import observations
 from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
-from policies.search.bandits import TaskPolicy, TaskState
-from policies.search.methods import Preset
-from policies.search.pools import Pool
+from policies.search.acquisition import ExpectedImprovement, PredictedMean
+from policies.search.allocation import UcbSketches, UniformSketches
+from policies.search.bandits import GradientTasks, RoundRobinTasks, TaskAllocation, TaskState, UcbTasks
+from policies.search.draft import DraftSettings
+from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
+from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
+from policies.search.methods import Method
 from policies.search.search import Observation, Proposal, TaskSearch
+from policies.space.pools import Pool
 from policies.space.sampling import row_keys
 
 TOLERANCE = 0.05
@@ -30,7 +35,7 @@ CURVE = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 Effect = Literal["draft", "sketch-ucb", "contextual-epsilon", "ei"]
 EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei")
-TASK_POLICIES: tuple[TaskPolicy, ...] = ("ucb", "gradient", "round-robin")
+TASK_POLICIES: tuple[TaskAllocation, ...] = (UcbTasks(), GradientTasks(), RoundRobinTasks())
 _PLANS = 20
 
 
@@ -58,11 +63,11 @@ class RecordedTask:
         ]
         self.floor_secs = data.task.workload.flop / data.abstraction.peak_flops
 
-    def search(self, preset: Preset, seed: int) -> TaskSearch:
+    def search(self, method: Method, seed: int) -> TaskSearch:
         """A fresh search on what was recorded."""
         rng = np.random.default_rng([seed, *self.data.task.id.encode()])
         task = self.data
-        return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, preset, rng, self.pools)
+        return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, self.pools)
 
     def outcome(self, proposal: Proposal) -> Observation:
         """What was recorded of a proposed candidate."""
@@ -71,41 +76,41 @@ class RecordedTask:
         (outcome,) = observations(self.data, [row])
         return outcome
 
-    def round(self, search: TaskSearch, preset: Preset, seed: int) -> list[Observation]:
+    def round(self, search: TaskSearch, method: Method, seed: int) -> list[Observation]:
         """One round of ``search``: proposed, answered, learned. :class:`BenchError` where nothing is proposed."""
-        outcomes = [self.outcome(proposal) for proposal in search.propose(preset.batch)]
+        outcomes = [self.outcome(proposal) for proposal in search.propose(method.batch)]
         if not outcomes:
-            raise BenchError(f"{preset.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
+            raise BenchError(f"{method.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
         search.observe(outcomes)
         search.use_model(search.train(seed))
         return outcomes
 
 
-def run_task(task: RecordedTask, preset: Preset, seed: int, curve_trials: int = CURVE[-1]) -> Replayed:
+def run_task(task: RecordedTask, method: Method, seed: int, curve_trials: int = CURVE[-1]) -> Replayed:
     """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are)."""
-    search = task.search(preset, seed)
+    search = task.search(method, seed)
     best_secs, costs, secs = task.data.best_secs, list[float](), list[float]()
     arrived = 0
     while not search.exhausted and (not arrived or len(costs) < curve_trials):
-        for outcome in task.round(search, preset, seed):
+        for outcome in task.round(search, method, seed):
             costs.append(outcome.cost_secs)
             secs.append(outcome.trial_secs)
             if not arrived and outcome.cost_secs <= best_secs * (1 + TOLERANCE):
                 arrived = len(costs)
     if not arrived:
-        raise BenchError(f"{preset.name} measured all {len(costs)} candidates and did not find the best")
+        raise BenchError(f"{method.name} measured all {len(costs)} candidates and did not find the best")
     best = np.minimum.accumulate(costs)
     curve = tuple(float(best_secs / best[min(count, len(best)) - 1]) for count in CURVE)
     return Replayed(arrived, float(np.sum(secs[:arrived])), curve)
 
 
-def run_network(tasks: Sequence[RecordedTask], preset: Preset, seed: int) -> int:
+def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int:
     """Trials until the weighted sum of the tasks' best costs is within :data:`TOLERANCE` of what it can be.
 
-    The preset's bandit gives each round to one task.
+    The method's bandit gives each round to one task.
     """
-    searches = [task.search(preset, seed) for task in tasks]
-    bandit = preset.make_task_bandit(seed)
+    searches = [task.search(method, seed) for task in tasks]
+    bandit = method.make_task_bandit(seed)
     weights = np.array([task.data.task.weight for task in tasks], dtype=np.float64)
     goal_secs = float(weights @ [task.data.best_secs for task in tasks]) * (1 + TOLERANCE)
     histories: list[list[float]] = [[] for _ in tasks]
@@ -123,9 +128,9 @@ def run_network(tasks: Sequence[RecordedTask], preset: Preset, seed: int) -> int
         ]
         choice = bandit.choose(states)
         if choice is None:
-            raise BenchError(f"{preset.name} measured all {trials} candidates and did not find the best")
+            raise BenchError(f"{method.name} measured all {trials} candidates and did not find the best")
         at = choice.index
-        for outcome in tasks[at].round(searches[at], preset, seed):
+        for outcome in tasks[at].round(searches[at], method, seed):
             trials += 1
             histories[at].append(min(outcome.cost_secs, *histories[at][-1:]) if histories[at] else outcome.cost_secs)
             bests = np.array([history[-1] if history else math.inf for history in histories])
@@ -141,35 +146,49 @@ def near_best(data: TaskData) -> int:
 # -- effects on and off ---------------------------------------------------------------------------------------------
 
 
-def with_effect(preset: Preset, effect: Effect, on: bool) -> Preset:
-    """``preset`` with one effect of the papers switched on or off, and all else as it is.
+def with_effect(method: Method, effect: Effect, on: bool) -> Method:
+    """``method`` with one effect of the papers switched on or off, and all else as it is.
 
     ``draft``: candidates from the draft on the calibrated analyzer (Pruner), off: from a genetic search on the learned
     model, which then does not start from the analyzer. ``sketch-ucb`` (Bansor equations 3 and 4), off: uniform.
-    ``contextual-epsilon`` (AdaTune equation 3) within the preset's bounds, off: 0.05. ``ei`` (AdaTune equations 1 and
-    2), off: the prediction. A preset that has the effect already (or has it not) comes back as it is.
+    ``contextual-epsilon`` (AdaTune equation 3), off: 0.05. ``ei`` (AdaTune equations 1 and
+    2), off: the prediction. A method that has the effect already (or has it not) comes back as it is.
     """
-    if has_effect(preset, effect) == on:
-        return preset
+    if has_effect(method, effect) == on:
+        return method
+    exploration, training = method.exploration, method.training
     if effect == "draft":
         if on:
-            return dataclasses.replace(preset, generator="draft")
-        return dataclasses.replace(preset, generator="genetic", from_analyzer=False, explore="space")
+            return dataclasses.replace(method, generator=DraftGenerator(_draft_settings(method)))
+        return dataclasses.replace(
+            method,
+            generator=GeneticGenerator(_draft_settings(method)),
+            exploration=dataclasses.replace(exploration, within_draft=False),
+            training=None if training is None else dataclasses.replace(training, from_analyzer=False),
+        )
     if effect == "sketch-ucb":
-        return dataclasses.replace(preset, sketch_policy="ucb" if on else "uniform")
+        return dataclasses.replace(method, sketches=UcbSketches() if on else UniformSketches())
     if effect == "contextual-epsilon":
-        return dataclasses.replace(preset, epsilon=None if on else 0.05, epsilon_plans=_PLANS if on else 0)
-    return dataclasses.replace(preset, acquisition="ei" if on else "mean")
+        epsilon = ContextualEpsilon(plans=_PLANS) if on else FixedEpsilon(0.05)
+        return dataclasses.replace(method, exploration=Exploration(epsilon, exploration.within_draft))
+    return dataclasses.replace(method, acquisition=ExpectedImprovement() if on else PredictedMean())
 
 
-def has_effect(preset: Preset, effect: Effect) -> bool:
-    """Whether the preset works so by itself."""
+def has_effect(method: Method, effect: Effect) -> bool:
+    """Whether the method works so by itself."""
     return {
-        "draft": preset.generator == "draft",
-        "sketch-ucb": preset.sketch_policy == "ucb",
-        "contextual-epsilon": preset.epsilon is None,
-        "ei": preset.acquisition == "ei",
+        "draft": isinstance(method.generator, DraftGenerator),
+        "sketch-ucb": isinstance(method.sketches, UcbSketches),
+        "contextual-epsilon": isinstance(method.exploration.epsilon, ContextualEpsilon),
+        "ei": isinstance(method.acquisition, ExpectedImprovement),
     }[effect]
+
+
+def _draft_settings(method: Method) -> DraftSettings:
+    generator = method.generator
+    if isinstance(generator, DraftGenerator | GeneticGenerator | LatentGenerator):
+        return generator.settings
+    return DraftSettings()
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from bench.measured import observations, read
 from bench.processes import die_with_parent
 from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
-from policies.search.methods import preset
+from policies.search.methods import method_named
 from policies.search.search import TaskSearch
 
 BATCH = 64
@@ -35,7 +35,7 @@ def propose_once(data: TaskData, records: int, seed: int, method: str) -> dict[s
     if len(data) < records:
         raise BenchError(f"{data.task.workload.name}: {len(data)} candidates, not {records}")
     rng = np.random.default_rng(seed)
-    search = TaskSearch(data.sketches, data.task.workload.flop, data.abstraction, preset(method), rng)
+    search = TaskSearch(data.sketches, data.task.workload.flop, data.abstraction, method_named(method), rng)
     rows = rng.permutation(len(data))[:records]
     search.observe(observations(data, rows[:-BATCH]))
     search.release(search.propose(BATCH))

@@ -1,37 +1,25 @@
-"""Files of pre-trained cost models: safetensors with a manifest, and nothing that is run when it is read.
+"""Files of pre-trained cost models: :mod:`fleet_tune.records.array_codec` with a manifest.
 
-A file holds arrays by name, and the manifest as JSON text in the safetensors header: what kind of model it is, the
-version of the features that it reads, the data that it was trained on, and how good it was found to be. A digest over
-all arrays and the manifest's other fields is part of it: a file that was cut off, altered or put together of two is
-refused, and so is one of another version of the features. What the arrays mean is for
-:mod:`policies.cost_models.registry` to say."""
+The manifest says what kind of model it is, the version of the features that it reads, the data that it was trained on,
+and how good it was found to be. A file that is damaged is refused, and so is one of another version of the features."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from fleet_tune.errors import ModelFileError
+from fleet_tune.records import array_codec
 from fleet_tune.records.atomic_file import write_atomically
 from fleet_tune.records.sources import MODEL_SUFFIX
 
-FORMAT_VERSION = 1
-
-_MANIFEST = "fleet_tune.manifest"
 _MAX_BYTES = 1 << 28  # a cost model of ours has under a megabyte
-_HEADER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -105,30 +93,20 @@ def load(path: Path, feature_version: int) -> ModelFile:
 
 def encode(file: ModelFile) -> bytes:
     """The bytes of a model file."""
-    arrays = {name: np.ascontiguousarray(values) for name, values in file.arrays.items()}
-    fields = {"format": FORMAT_VERSION, **dataclasses.asdict(file.manifest)}
-    fields["digest"] = _digest(fields, arrays)
-    return save_arrays(arrays, {_MANIFEST: json.dumps(fields, sort_keys=True)})
+    return array_codec.encode(dataclasses.asdict(file.manifest), file.arrays)
 
 
 def decode(content: bytes, path: Path, feature_version: int) -> ModelFile:
     """The model in the bytes of a file; ``path`` is for messages. Raises :class:`ModelFileError`."""
     try:
-        arrays = load_arrays(content)
-        length = int.from_bytes(content[:_HEADER_BYTES], "little")
-        header = json.loads(content[_HEADER_BYTES : _HEADER_BYTES + length])
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise _not_ours(path, f"no whole safetensors file ({error})") from error
+        fields, arrays = array_codec.decode(content)
+    except array_codec.NewerFormatError as error:
+        raise ModelFileError(
+            f"the model {path} cannot be read: {error}", "use the newer fleet-tune that wrote it"
+        ) from error
+    except ValueError as error:
+        raise _not_ours(path, str(error)) from error
     try:
-        fields = json.loads(header["__metadata__"][_MANIFEST])
-        if fields["format"] > FORMAT_VERSION:
-            raise ModelFileError(
-                f"the model {path} has format {fields['format']} and this fleet-tune reads up to {FORMAT_VERSION}",
-                "use the newer fleet-tune that wrote it",
-            )
-        digest = fields.pop("digest")
-        if digest != _digest(fields, arrays):
-            raise _not_ours(path, "its digest differs: the file was altered")
         manifest = _manifest(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _not_ours(path, f"its manifest is missing or wrong ({error!r})") from error
@@ -155,16 +133,6 @@ def _manifest(fields: Mapping[str, Any]) -> Manifest:
         metrics={str(name): float(value) for name, value in fields["metrics"].items()},
         created_by=str(fields["created_by"]),
     )
-
-
-def _digest(fields: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Of the manifest's fields and of every array with its name, type and shape."""
-    state = hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16)
-    for name in sorted(arrays):
-        values = arrays[name]
-        state.update(f"\n{name} {values.dtype.str} {values.shape}\n".encode())
-        state.update(np.ascontiguousarray(values).tobytes())
-    return state.hexdigest()
 
 
 def _not_ours(path: Path, reason: str) -> ModelFileError:

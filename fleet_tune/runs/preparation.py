@@ -37,7 +37,7 @@ from fleet_tune.runs.out_folder import prepare_folder
 from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
-from policies.search.methods import preset
+from policies.search.methods import method_named
 
 FINGERPRINTS = "fingerprints"
 """Where a store's meta table says what the devices of its last run said of themselves."""
@@ -88,7 +88,7 @@ def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: Fleet
 
 def warmed(prepared: Prepared, request: RunRequest) -> Prepared:
     """The same with what the search starts from. Raises UserError where ``request.transfer_from`` cannot be used."""
-    method = preset(request.method)
+    method = method_named(request.method)
     knowledge = what_applies(prepared.tasks, method, request.transfer_from, pretrained=request.pretrained)
     if knowledge is None:
         return prepared
@@ -131,7 +131,7 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
 def plan(request: RunRequest) -> Plan:
     """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
     Raises UserError."""
-    method = preset(request.method)
+    method = method_named(request.method)
     if request.transfer_from is not None:
         check_source(request.transfer_from)
     by_device = probe_fleet(request.fleet)

@@ -1,20 +1,12 @@
-"""Pre-trained cost models as files, and the one that comes with fleet-tune.
-
-A network's weights stand in the file as arrays by their names; trees as the bytes that XGBoost wrote of them.
-"""
+"""Pre-trained cost models as files, and the one that comes with fleet-tune."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from fleet_tune.errors import ModelFileError
 from fleet_tune.records import model_file
@@ -30,20 +22,12 @@ from policies.features.views import FEATURE_VERSION
 
 BUILTIN_PATH = Path(__file__).parents[1] / "data" / "x86-cpu.safetensors"
 
-_OPAQUE = "bytes"  # a part that is no safetensors by itself
-
 
 def to_file(
     model: CostModel, device_kind: str, data: Iterable[DataSource], metrics: Mapping[str, float] | None = None
 ) -> ModelFile:
     """A trained model with its manifest. ``device_kind``: ``cpu`` or ``cuda``, what it was trained for."""
     saved = model_bytes.unpack(model.save())
-    arrays: dict[str, NDArray[Any]] = {}
-    for number, part in enumerate(saved.parts):
-        try:
-            arrays |= {f"{number}/{name}": values for name, values in load_arrays(part).items()}
-        except SafetensorError:
-            arrays[f"{number}/{_OPAQUE}"] = np.frombuffer(part, dtype=np.uint8)
     manifest = Manifest(
         model=saved.kind,
         header=dict(saved.header),
@@ -53,20 +37,15 @@ def to_file(
         metrics=dict(metrics or {}),
         created_by=f"fleet-tune {__version__}",
     )
-    return ModelFile(manifest, arrays)
+    return ModelFile(manifest, saved.arrays)
 
 
 def from_file(file: ModelFile, path: Path) -> CostModel:
     """The model of a file; ``path`` is for messages. Raises :class:`ModelFileError` where the arrays are not those of
     the model that the manifest names."""
-    parts: dict[int, dict[str, NDArray[Any]]] = {}
     try:
-        for name, values in file.arrays.items():
-            number, _, own = name.partition("/")
-            parts.setdefault(int(number), {})[own] = values
-        packed = tuple(_part(parts[number]) for number in range(len(parts)))
-        return load_model(model_bytes.pack(Saved(file.manifest.model, file.manifest.header, packed)))
-    except (KeyError, ValueError, TypeError) as error:
+        return load_model(model_bytes.pack(Saved(file.manifest.model, file.manifest.header, file.arrays)))
+    except ValueError as error:
         raise ModelFileError(
             f"the model {path} is not one that fleet-tune can use: {error}",
             "give a file that 'fleet-tune model' wrote, or train it anew with 'fleet-tune model pretrain'",
@@ -93,9 +72,3 @@ def data_sources(name: str, tasks: Iterable[TaskData]) -> DataSource:
         count += len(data)
         classes.add(data.task.device_class.name)
     return DataSource(name, state.hexdigest(), count, tuple(sorted(classes)))
-
-
-def _part(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    if set(arrays) == {_OPAQUE}:
-        return arrays[_OPAQUE].tobytes()
-    return bytes(save_arrays(dict(arrays)))

@@ -24,7 +24,7 @@ from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.out_folder import prepare_folder
-from policies.search.methods import preset
+from policies.search.methods import method_named
 
 if TYPE_CHECKING:
     from fleet_tune.runs.preparation import Prepared
@@ -63,7 +63,7 @@ class Run:
         without records."""
         request = self.request
         # What is plainly wrong is told before anything starts.
-        preset(request.method)
+        method_named(request.method)
         if not isinstance(request.network, tuple):
             locate(request.network)
         prepare_folder(request.out)

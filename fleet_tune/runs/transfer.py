@@ -26,7 +26,7 @@ from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import transfers
-from policies.search.methods import Preset
+from policies.search.methods import Method
 
 FINGERPRINTS = "fingerprints"
 
@@ -110,10 +110,10 @@ def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
     return Knowledge(str(path), imported.tasks, left_out=imported.unmatched)
 
 
-def builtin_applies(entries: Sequence[SearchTask], preset: Preset) -> bool:
+def builtin_applies(entries: Sequence[SearchTask], method: Method) -> bool:
     """Whether the model that comes with fleet-tune is used without being asked for: for our own method, where all tasks
     are for x86 CPUs. The methods of the papers start as they were published."""
-    return preset.name == "fleet" and BUILTIN_PATH.is_file() and all(map(_for_x86, entries))
+    return method.starts_pretrained and BUILTIN_PATH.is_file() and all(map(_for_x86, entries))
 
 
 def _for_x86(entry: SearchTask) -> bool:
@@ -122,29 +122,29 @@ def _for_x86(entry: SearchTask) -> bool:
 
 
 def what_applies(
-    entries: Sequence[SearchTask], preset: Preset, source: Path | None, *, pretrained: bool
+    entries: Sequence[SearchTask], method: Method, source: Path | None, *, pretrained: bool
 ) -> Knowledge | None:
     """What ``source`` holds, or the model that comes with fleet-tune where there is no source, ``pretrained`` allows it
     and it applies; None where the search starts from nothing. Raises :class:`UserError`."""
     if source is not None:
         return read_source(source, entries)
-    if pretrained and builtin_applies(entries, preset):
+    if pretrained and builtin_applies(entries, method):
         return read_source(Path(BUILTIN))
-    if preset.offline:
+    if method.training is not None and method.training.offline:
         raise TransferError(
-            f"the method '{preset.name}' is never trained here and has no pre-trained model",
+            f"the method '{method.name}' is never trained here and has no pre-trained model",
             "name one with --transfer-from",
         )
     return None
 
 
-def lessons(entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset) -> tuple[Lesson, ...]:
+def lessons(entries: Sequence[SearchTask], knowledge: Knowledge, method: Method) -> tuple[Lesson, ...]:
     """What each task would learn: where the method's model can be pre-trained itself, or a model is given, what all
     tasks share; else a task whose workload was measured before has a model of its own. Trains nothing. Raises
     :class:`UserError` where nothing in the source applies to any task."""
-    if not preset.learned_model:
+    if method.training is None:
         raise TransferError(
-            f"the method '{preset.name}' has no cost model that could learn from {knowledge.name}",
+            f"the method '{method.name}' has no cost model that could learn from {knowledge.name}",
             "choose another --method, or leave out --transfer-from",
         )
     if knowledge.model is not None:
@@ -153,7 +153,7 @@ def lessons(entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset)
         kinds = {knowledge.device_kind}
     else:
         kinds = {data.abstraction.kind for data in knowledge.tasks if data.ok.any()}
-    known: Mapping[str, Sequence[TaskData]] = {} if preset.learns_on else by_workload(knowledge.tasks)
+    known: Mapping[str, Sequence[TaskData]] = {} if method.learns_on else by_workload(knowledge.tasks)
     found: list[Lesson] = []
     for entry in entries:
         if teaches_own(known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction):
@@ -185,13 +185,13 @@ def summary(knowledge: Knowledge, learned: Sequence[Lesson]) -> Transferred:
 
 
 def with_priors(
-    entries: Sequence[SearchTask], knowledge: Knowledge, preset: Preset, seed: int
+    entries: Sequence[SearchTask], knowledge: Knowledge, method: Method, seed: int
 ) -> tuple[tuple[SearchTask, ...], Transferred]:
     """The tasks, each with the model that it starts from (:func:`lessons`), and what that was made of. Raises
     :class:`UserError`."""
-    learned = lessons(entries, knowledge, preset)
+    learned = lessons(entries, knowledge, method)
     shared = {
-        kind: _shared_prior(knowledge, preset, kind, seed)
+        kind: _shared_prior(knowledge, method, kind, seed)
         for kind in {
             entry.abstraction.kind for entry, lesson in zip(entries, learned, strict=True) if lesson == "shared"
         }
@@ -213,14 +213,15 @@ def with_priors(
     return tuple(found), summary(knowledge, learned)
 
 
-def _shared_prior(knowledge: Knowledge, preset: Preset, kind: str, seed: int) -> bytes:
+def _shared_prior(knowledge: Knowledge, method: Method, kind: str, seed: int) -> bytes:
     """The model that tasks of this kind of device share, saved."""
     if knowledge.model is not None:
         return knowledge.model.save()
     sources = [data for data in knowledge.tasks if data.abstraction.kind == kind]
-    assert preset.model is not None
-    if preset.learns_on and transfers(preset.model):
-        model = general_prior(sources, seed, preset.model, from_analyzer=preset.from_analyzer)
+    training = method.training
+    assert training is not None
+    if training.learns_on and transfers(training.model):
+        model = general_prior(sources, seed, training.model, from_analyzer=training.from_analyzer)
     else:
         model = general_prior(sources, seed)
     assert model is not None  # there is a success of this kind among them

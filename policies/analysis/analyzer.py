@@ -22,9 +22,9 @@ from policies.analysis import cpu as cpu_analysis
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.cpu import CpuModel
 from policies.analysis.cuda import CudaModel
-from policies.analysis.quantities import Floats
 from policies.analysis.symbols import Symbols
-from policies.space.sampling import Matrix, sample
+from policies.arrays import Floats, Matrix
+from policies.space.sampling import sample
 from policies.space.variants import Rows, by_variant, variant
 
 Model = CpuModel | CudaModel

@@ -31,7 +31,6 @@ from policies.analysis.cpu_parts import (
     smooth_max,
 )
 from policies.analysis.quantities import (
-    Floats,
     Ints,
     contiguous_run,
     enclosing_depth,
@@ -47,7 +46,7 @@ from policies.analysis.quantities import (
     working_set,
 )
 from policies.analysis.symbols import Symbols
-from policies.space.sampling import Matrix
+from policies.arrays import Floats, Matrix
 
 FMA_PORTS = 2
 FMA_LATENCY = 4

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from fleet_tune.sketch import INLINE_LOCATION, Access, Statement
 from policies.analysis import symbols as pruner
-from policies.analysis.quantities import Floats, Ints, Nest, footprint
+from policies.analysis.quantities import Ints, Nest, footprint
+from policies.arrays import Floats
 
 LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
 

@@ -22,7 +22,6 @@ from fleet_tune.sketch import INLINE_LOCATION, Access, Choice, Sketch, Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.launch import placed_inside, shared_bytes
 from policies.analysis.quantities import (
-    Floats,
     Ints,
     Nest,
     contiguous_run,
@@ -33,7 +32,7 @@ from policies.analysis.quantities import (
     touched_elements,
 )
 from policies.analysis.symbols import Symbols
-from policies.space.sampling import Matrix
+from policies.arrays import Floats, Matrix
 
 MAX_VTHREADS = 8
 """Virtual threads that TVM's check of GPU code allows."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fleet_tune.sketch import Access, Sketch, Statement
-from policies.analysis.quantities import Floats, Nest, dimension_ranges, nest, product_of, touched_elements
-from policies.space.sampling import Matrix
+from policies.analysis.quantities import Nest, dimension_ranges, nest, product_of, touched_elements
+from policies.arrays import Floats, Matrix
 
 BOUND = ("blockIdx", "threadIdx", "vthread")
 

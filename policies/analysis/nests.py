@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.sketch import Access, Statement
-from policies.space.sampling import Matrix
+from policies.arrays import Floats, Matrix
 
-Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fleet_tune.sketch import INLINE_LOCATION, Access, Location, Sketch, Statement
 from policies.analysis.nests import (
     Dimension,
-    Floats,
     Ints,
     Nest,
     dimensions_of,
@@ -24,10 +23,9 @@ from policies.analysis.nests import (
     product_of,
     shape_of,
 )
-from policies.space.sampling import Matrix
+from policies.arrays import Floats, Matrix
 
 __all__ = [
-    "Floats",
     "Ints",
     "Nest",
     "contiguous_run",

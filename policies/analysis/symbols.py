@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleet_tune.domain import DeviceAbstraction
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 ELEMENT_BYTES = 4
 MEMORY_LINE_BYTES = {"cpu": 64, "cuda": 128}

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models import state as model_bytes
 from policies.cost_models.lambda_rank import fastest_of_group
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
-from policies.cost_models.protocol import Groups, Seen, check_records
+from policies.cost_models.protocol import Seen, check_records
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, INVARIANT, RELATION, check_version
 
@@ -231,10 +231,13 @@ class GradientBoostedModel:
         }
 
     def save(self) -> bytes:
-        """See :meth:`CostModel.save`: each booster in XGBoost's binary JSON, then the knots of a rank model's map."""
+        """See :meth:`CostModel.save`: each booster in XGBoost's binary JSON, and the knots of a rank model's map."""
         if not self._boosters:
             raise ValueError("the model has not been trained")
-        parts = [bytes(booster.save_raw("ubj")) for booster in self._boosters]
+        arrays: dict[str, NDArray[Any]] = {
+            f"trees.{member}": model_bytes.opaque(bytes(booster.save_raw("ubj")))
+            for member, booster in enumerate(self._boosters)
+        }
         header = {
             "version": FEATURE_VERSION,
             "seed": self.seed,
@@ -246,8 +249,8 @@ class GradientBoostedModel:
             "map_slope": self._map.slope if self._map else None,
         }
         if self._map:
-            parts += [model_bytes.pack_array(self._map.at), model_bytes.pack_array(self._map.values)]
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, tuple(parts)))
+            arrays |= {"map.at": self._map.at, "map.values": self._map.values}
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
@@ -255,16 +258,15 @@ class GradientBoostedModel:
         import xgboost
 
         saved = model_bytes.unpack(data, cls.KIND)
-        header, parts = saved.header, list(saved.parts)
+        header, arrays = saved.header, saved.arrays
         check_version(header)
         model = cls(header["seed"], BoostedSettings(**header["settings"]), header["offset_column"])
         model._columns, model._shift, model._noise = header["columns"], header["shift"], header["noise"]
         if header["map_slope"] is not None:
-            values, at = model_bytes.unpack_array(parts.pop()), model_bytes.unpack_array(parts.pop())
-            model._map = MonotoneMap(at, values, header["map_slope"])
-        for part in parts:
+            model._map = MonotoneMap(arrays["map.at"], arrays["map.values"], header["map_slope"])
+        for member in range(model.settings.members):
             booster = xgboost.Booster({"nthread": 1})
-            booster.load_model(bytearray(part))
+            booster.load_model(bytearray(arrays[f"trees.{member}"].tobytes()))
             model._boosters.append(booster)
         model._origin = list(model._boosters)
         return model

@@ -16,9 +16,9 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models import state as model_bytes
-from policies.cost_models.protocol import Groups, Seen, check_records
+from policies.cost_models.protocol import Seen, check_records
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
@@ -114,10 +114,8 @@ class RandomForestModel:
             "max_features": self.max_features,
             "columns": self._columns,
             "depth": self._forest.depth,
-            "arrays": list(arrays),
         }
-        parts = tuple(model_bytes.pack_array(values) for values in arrays.values())
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, parts))
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
@@ -126,10 +124,7 @@ class RandomForestModel:
         header = saved.header
         check_version(header)
         model = cls(header["seed"], header["trees"], header["max_features"])
-        arrays = {
-            name: model_bytes.unpack_array(part) for name, part in zip(header["arrays"], saved.parts, strict=True)
-        }
-        model._forest = Forest(**arrays, depth=header["depth"])
+        model._forest = Forest(**saved.arrays, depth=header["depth"])
         model._columns = header["columns"]
         return model
 

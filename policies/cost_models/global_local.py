@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models import state as model_bytes
-from policies.cost_models.protocol import CostModel, Groups, Seen
+from policies.cost_models.protocol import CostModel, Seen
 from policies.features.table import SYMBOLIC, FeatureTable
 
 PRIOR_DEVIATION = 0.5
@@ -86,18 +86,18 @@ class GlobalLocalModel:
     def save(self) -> bytes:
         """See :meth:`CostModel.save`."""
         header: dict[str, Any] = {"shift": self._shift}
-        local = (self._local.save(),) if self._local is not None and self._trained else ()
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, (self._general.save(), *local)))
+        parts = {"general": self._general.save()}
+        if self._local is not None and self._trained:
+            parts["local"] = self._local.save()
+        return model_bytes.pack(model_bytes.with_inner(model_bytes.Saved(self.KIND, header, {}), parts))
 
     @classmethod
     def load(cls, data: bytes, read: Callable[[bytes], CostModel]) -> Self:
         """The model that ``save`` wrote. ``read``: reads the two models in it. ValueError for other bytes."""
         saved = model_bytes.unpack(data, cls.KIND)
-        if len(saved.parts) not in (1, 2):
-            raise ValueError("these bytes are not a global and a local model")
-        general, *local = map(read, saved.parts)
-        model = cls(general, local[0] if local else None)
-        model._trained = bool(local)
+        parts = {name: read(part) for name, part in model_bytes.inner(saved).items()}
+        model = cls(parts["general"], parts.get("local"))
+        model._trained = "local" in parts
         model._shift = float(saved.header["shift"])
         return model
 

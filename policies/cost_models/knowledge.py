@@ -13,17 +13,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.records.dataset import TaskData
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
-from policies.cost_models.protocol import CostModel, Groups, targets
+from policies.arrays import Floats, Groups
+from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.registry import ModelName, make_model, views_of
 from policies.features.table import FeatureTable, joint_layout, symbolic_features
 from policies.features.views import table
+
+if TYPE_CHECKING:  # the type alone: nothing here reads a file
+    from fleet_tune.records.dataset import TaskData
 
 LEAST_RECORDS = 32
 """Fewer aligned records of a workload than this say less than what is known of other workloads."""

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
-from policies.cost_models.protocol import Groups
+from policies.arrays import Floats, Groups
 
 if TYPE_CHECKING:
     import torch

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.cost_models.monotone import MonotoneMap
 
 LEAST_LEFT_OUT = 8

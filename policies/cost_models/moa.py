@@ -19,15 +19,17 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models import state as model_bytes
-from policies.cost_models.protocol import CostModel, Groups, Seen
+from policies.cost_models.protocol import CostModel, Seen
 from policies.features.table import FeatureTable
 
 Weights = Mapping[str, NDArray[np.float32]]
 
 MOMENTUM = 0.99
 """The paper's, and its code's."""
+
+_SIAMESE = "siamese/"
 
 
 @runtime_checkable
@@ -128,22 +130,19 @@ class MomentumModel:
         """See :meth:`CostModel.save`; ValueError before the first training of a fresh network."""
         if self._siamese is None:
             raise ValueError("a model that was not trained cannot be saved")
-        names = sorted(self._siamese)
-        header: dict[str, Any] = {"momentum": self.momentum, "updates": self.updates, "names": names}
-        arrays = (model_bytes.pack_array(self._siamese[name]) for name in names)
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, (self._model.save(), *arrays)))
+        header: dict[str, Any] = {"momentum": self.momentum, "updates": self.updates}
+        arrays = {f"{_SIAMESE}{name}": values for name, values in self._siamese.items()}
+        saved = model_bytes.Saved(self.KIND, header, arrays)
+        return model_bytes.pack(model_bytes.with_inner(saved, {"target": self._model.save()}))
 
     @classmethod
     def load(cls, data: bytes, read: Callable[[bytes], CostModel]) -> Self:
         """The model that ``save`` wrote. ``read``: reads the network in it. ValueError for other bytes."""
         saved = model_bytes.unpack(data, cls.KIND)
-        names = saved.header["names"]
-        if len(saved.parts) != len(names) + 1:
-            raise ValueError("these bytes are not a model with its siamese weights")
-        network = read(saved.parts[0])
+        network = read(model_bytes.inner(saved)["target"])
         if not isinstance(network, Weighted):
             raise ValueError("the model in these bytes has no weights to adapt")
-        siamese = {name: model_bytes.unpack_array(part) for name, part in zip(names, saved.parts[1:], strict=True)}
+        siamese = model_bytes.prefixed(saved.arrays, _SIAMESE)
         follow(siamese, network.weights())  # refuses weights of another network
         model = cls(network, pretrained=False, momentum=float(saved.header["momentum"]))
         model._siamese = siamese

@@ -3,7 +3,8 @@
 A rank model's scores only order candidates. Acquisition functions need a mean and a deviation with a unit, so the
 scores are mapped by a strictly increasing, piecewise linear function: the records are sorted by score, averaged in at
 most ``BINS`` bins of equal size, neighbouring bins that are out of order are pooled (isotonic regression by pooling
-adjacent violators), and the function runs through what is left, its *knots*.
+adjacent violators), and the function runs through what is left, its *knots*. (scikit-learn's and SciPy's give no knots
+of their own, and merge bins of equal scores at another time.)
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 BINS = 12
 LEAST_SLOPE = 1e-3

@@ -20,17 +20,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models import state as model_bytes
 from policies.cost_models.lambda_rank import lambda_rank, relevance
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
-from policies.cost_models.protocol import Groups, Seen, check_records
+from policies.cost_models.protocol import Seen, check_records
 from policies.features.table import FeatureTable
 from policies.features.views import FEATURE_VERSION, INVARIANT, VIEW_SHAPES, check_version
 
@@ -131,9 +131,7 @@ class NetworkModel:
         return each.mean(axis=0), np.sqrt(spread(each) ** 2 + self._noise**2)
 
     def save(self) -> bytes:
-        """See :meth:`CostModel.save`: a header of plain values, and all arrays in the safetensors format."""
-        from safetensors.numpy import save
-
+        """See :meth:`CostModel.save`: a header of plain values, and all weights and scales by their names."""
         header = {
             "version": FEATURE_VERSION,
             "seed": self.seed,
@@ -144,28 +142,23 @@ class NetworkModel:
             "updates": self._updates,
             "slope": None if self._level is None else self._level.slope,
         }
-        arrays = dict(self.weights())
+        arrays: dict[str, NDArray[Any]] = dict(self.weights())
         for name in self.inputs:
             arrays[f"centre.{name}"], arrays[f"scale.{name}"] = self._centre[name], self._scale[name]
         if self._level is not None:
             arrays["level.at"], arrays["level.values"] = self._level.at, self._level.values
-        contiguous = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
-        return model_bytes.pack(model_bytes.Saved(self.KIND, header, (save(contiguous),)))
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
         """The model that ``save`` wrote; ValueError for other bytes, or a model of another feature version."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
         saved = model_bytes.unpack(data, cls.KIND)
         header = saved.header
         check_version(header)
-        (part,) = saved.parts
+        arrays = dict(saved.arrays)
         try:
-            arrays = load(part)
             settings = NetworkSettings(**header["settings"])
-        except (SafetensorError, TypeError) as error:
+        except TypeError as error:
             raise ValueError(f"the cost model '{cls.KIND}' cannot be read: {error}") from error
         model = cls(header["seed"], settings, from_analyzer=header["from_analyzer"])
         model._stand_in, model._noise = float(header["stand_in"]), float(header["noise"])

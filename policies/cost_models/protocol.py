@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.features.table import FeatureTable
-
-Groups = NDArray[np.int64]
 
 FAILURE_FACTOR = 2.0
 """A failed candidate counts as this many times slower than the slowest measured one."""

@@ -1,4 +1,4 @@
-"""The cost models by name: what a preset may ask for, and which class reads a saved one."""
+"""The cost models by name: what a method may ask for, and which class reads a saved one."""
 
 from __future__ import annotations
 

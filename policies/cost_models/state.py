@@ -1,78 +1,71 @@
-"""Saved cost models: one container for all of them, without pickle.
+"""What a saved cost model is: plain values and arrays by name, in the bytes of :mod:`fleet_tune.records.array_codec`.
 
-A file is ``FTMODEL1``, a 16-byte BLAKE2b digest of the rest, and a msgpack map with the model's kind, its header of
-plain values, and its parts (bytes, such as trees or arrays). A file that was cut off or changed is refused.
-"""
+A model that is made of others holds their arrays beside its own, under a prefix (:func:`with_inner`)."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-_MAGIC = b"FTMODEL1"
-_DIGEST_BYTES = 16
-_ARRAY_TYPES = frozenset({"float32", "float64", "int32", "int64"})
+from fleet_tune.records import array_codec
+
+_INNER = "inner"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Saved:
-    """What a file holds. ``kind`` names the class, ``header`` has plain values, ``parts`` opaque bytes."""
+    """``kind`` names the class, ``header`` has plain values, ``arrays`` are read-only once they were read."""
 
     kind: str
     header: Mapping[str, Any]
-    parts: tuple[bytes, ...]
+    arrays: Mapping[str, NDArray[Any]]
 
 
 def pack(saved: Saved) -> bytes:
-    """The file's bytes."""
-    body: bytes = msgpack.packb({"kind": saved.kind, "header": dict(saved.header), "parts": list(saved.parts)})
-    return _MAGIC + _digest(body) + body
+    """The bytes of a saved model."""
+    return array_codec.encode({"model": saved.kind, "header": dict(saved.header)}, saved.arrays)
 
 
 def unpack(data: bytes, kind: str | None = None) -> Saved:
-    """What :func:`pack` wrote; ValueError for other bytes, damaged ones, or a model of another kind than ``kind``."""
-    start = len(_MAGIC) + _DIGEST_BYTES
-    if not data.startswith(_MAGIC):
-        raise ValueError("these bytes are not a cost model")
-    body = data[start:]
-    if data[len(_MAGIC) : start] != _digest(body):
-        raise ValueError("the cost model is cut off or damaged: its checksum differs")
+    """What :func:`pack` wrote, or what stands in a model file; ValueError for other bytes, damaged ones, or a model of
+    another kind than ``kind``."""
     try:
-        content = msgpack.unpackb(body)
-        saved = Saved(content["kind"], content["header"], tuple(content["parts"]))
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError("these bytes are not laid out as a cost model") from error
+        fields, arrays = array_codec.decode(data)
+        saved = Saved(fields["model"], fields["header"], arrays)
+    except array_codec.DamagedError as error:
+        raise ValueError("the cost model is cut off or damaged: its checksum differs") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"these bytes are not a cost model: {error}") from error
     if kind is not None and saved.kind != kind:
         raise ValueError(f"these bytes are not a cost model of the kind '{kind}' but of '{saved.kind}'")
     return saved
 
 
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+def with_inner(saved: Saved, models: Mapping[str, bytes]) -> Saved:
+    """``saved`` with other saved models in it, by name."""
+    parts = {name: unpack(data) for name, data in models.items()}
+    inner = {name: {"kind": part.kind, "header": dict(part.header)} for name, part in parts.items()}
+    arrays = {f"{name}/{own}": values for name, part in parts.items() for own, values in part.arrays.items()}
+    return Saved(saved.kind, {**saved.header, _INNER: inner}, {**saved.arrays, **arrays})
 
 
-def pack_array(values: NDArray[Any]) -> bytes:
-    """An array as bytes, with its type and shape; ValueError for a type other than 32- and 64-bit numbers."""
-    if values.dtype.name not in _ARRAY_TYPES:
-        raise ValueError(f"arrays of {values.dtype.name} are not saved")
-    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
-    packed: bytes = msgpack.packb([values.dtype.name, list(values.shape), little.tobytes()])
-    return packed
+def inner(saved: Saved) -> dict[str, bytes]:
+    """The saved models that :func:`with_inner` put in, by name."""
+    return {
+        name: pack(Saved(part["kind"], part["header"], prefixed(saved.arrays, f"{name}/")))
+        for name, part in saved.header[_INNER].items()
+    }
 
 
-def unpack_array(data: bytes) -> NDArray[Any]:
-    """The array that :func:`pack_array` wrote; ValueError for other bytes."""
-    try:
-        name, shape, content = msgpack.unpackb(data)
-        if name not in _ARRAY_TYPES:
-            raise ValueError(f"arrays of {name} are not read")
-        stored = np.frombuffer(content, dtype=np.dtype(name).newbyteorder("<"))
-        return stored.reshape(shape).astype(np.dtype(name))
-    except (TypeError, ValueError) as error:
-        raise ValueError("these bytes are not an array of a cost model") from error
+def prefixed(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """The arrays whose name begins with the prefix, by the rest of their names, in order."""
+    return {name.removeprefix(prefix): arrays[name] for name in sorted(arrays) if name.startswith(prefix)}
+
+
+def opaque(content: bytes) -> NDArray[np.uint8]:
+    """Bytes of another library as an array."""
+    return np.frombuffer(content, dtype=np.uint8)

@@ -37,7 +37,6 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Access, Sketch, Statement
 from policies.analysis.launch import block_inside, bound_depth, launch
 from policies.analysis.quantities import (
-    Floats,
     Ints,
     Nest,
     contiguous_run,
@@ -49,9 +48,8 @@ from policies.analysis.quantities import (
     working_set,
 )
 from policies.analysis.symbols import MEMORY_LINE_BYTES
+from policies.arrays import Features, Floats, Matrix
 from policies.features.loops import Buffer, buffers
-from policies.features.table import Features
-from policies.space.sampling import Matrix
 
 STEPS = 8
 NUMBERS = 23

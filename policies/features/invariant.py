@@ -16,8 +16,8 @@ from policies.analysis import cpu as cpu_analysis
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.analyzer import core_names, model
 from policies.analysis.quantities import nest
-from policies.features.table import PREDICTED, Features
-from policies.space.sampling import Matrix
+from policies.arrays import Features, Matrix
+from policies.features.table import PREDICTED
 
 LEAST_TERM = 2.0**-40
 DESCRIBED = "described"

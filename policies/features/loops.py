@@ -38,9 +38,8 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Access, Choice, Sketch, Statement
-from policies.analysis.quantities import Floats, Nest, footprint, nest, parallel_extent, vector_extent
-from policies.features.table import Features
-from policies.space.sampling import Matrix
+from policies.analysis.quantities import Nest, footprint, nest, parallel_extent, vector_extent
+from policies.arrays import Features, Floats, Matrix
 
 LOOPS = 24
 BUFFERS = 4

@@ -24,7 +24,6 @@ from policies.analysis import symbols as pruner
 from policies.analysis.analyzer import analyse
 from policies.analysis.launch import launch
 from policies.analysis.quantities import (
-    Floats,
     Nest,
     contiguous_run,
     enclosing_depth,
@@ -34,11 +33,10 @@ from policies.analysis.quantities import (
     parallel_extent,
     vector_extent,
 )
+from policies.arrays import Features, Floats, Matrix
 from policies.features.invariant import NAMES as INVARIANT_NAMES
 from policies.features.invariant import invariant_features
 from policies.features.loops import BUFFERS, buffers
-from policies.features.table import Features
-from policies.space.sampling import Matrix
 
 STATEMENTS = 8
 

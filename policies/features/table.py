@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import Analysis, analyse
-from policies.space.sampling import Matrix, log_coordinates, sample
-
-Features = NDArray[np.float32]
+from policies.arrays import Features, Matrix
+from policies.space.sampling import log_coordinates, sample
 
 PREDICTED = "log_predicted"
 """Name of the column that holds the natural logarithm of the analyzer's seconds."""

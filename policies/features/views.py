@@ -27,11 +27,11 @@ import numpy as np
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
+from policies.arrays import Features, Matrix
 from policies.features import dataflow, invariant
 from policies.features import loops as loop_context
 from policies.features import statements as statement_features
-from policies.features.table import SYMBOLIC, Features, FeatureTable
-from policies.space.sampling import Matrix
+from policies.features.table import SYMBOLIC, FeatureTable
 from policies.space.variants import by_variant
 
 FEATURE_VERSION = 1

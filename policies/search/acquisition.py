@@ -1,8 +1,8 @@
-"""Acquisition: which candidates are worth a trial, and how many of a batch are drawn at random (AdaTune section 4.2).
+"""Acquisition: which candidates are worth a trial (AdaTune section 4.2).
 
 Direction: everything here is **maximised**. A model predicts log seconds, lower is better; an :class:`Acquisition`
 takes such predictions and gives scores that are never negative, larger for better, and comparable among all candidates
-that are scored with the same incumbent. :data:`ACQUISITIONS` has them by name.
+that are scored with the same incumbent.
 
 Notation: ``mu`` and ``sigma`` of a prediction; ``best``: the incumbent's performance; ``Phi`` and ``phi``: cumulated
 and density function of the standard normal distribution.
@@ -11,34 +11,19 @@ and density function of the standard normal distribution.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 _INVERSE_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
-AcquisitionName = Literal["ei", "pi", "ucb", "mean"]
-
 CONFIDENCE = 1.0
 """Deviations that the confidence bound adds to the mean."""
-
-
-class Acquisition(Protocol):
-    """Scores of candidates from a model's prediction: see the module's docstring."""
-
-    def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
-        """Scores ``(n,)`` of predictions ``(n,)``; ``best_secs``: the incumbent's cost, infinite without one.
-
-        Never negative or NaN; 0 for a prediction that is NaN, has a negative deviation, or is infinitely slow. An empty
-        array gives an empty array.
-        """
-        ...
 
 
 def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
@@ -141,75 +126,83 @@ def _checked(mean: Floats, deviation: Floats) -> tuple[Floats, Floats, NDArray[n
     return mean, deviation, ~(np.isnan(mean) | np.isnan(deviation) | (deviation < 0) | np.isneginf(mean))
 
 
-ACQUISITIONS: Mapping[AcquisitionName, Acquisition] = {
-    "ei": improvement_of_secs,
-    "pi": probability_of_secs,
-    "ucb": confidence_bound_of_secs,
-    "mean": throughput_of_secs,
-}
+class Acquisition(Protocol):
+    """Scores of candidates from a model's prediction: see the module's docstring."""
 
+    @property
+    def name(self) -> str:
+        """What a proposal gives as its reason."""
+        ...
 
-class Exploration(Protocol):
-    """How much of a batch is drawn at random."""
+    def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """Scores ``(n,)`` of predictions ``(n,)``; ``best_secs``: the incumbent's cost, infinite without one.
 
-    def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:
-        """Share of random candidates, in [0, 1]; the predictions ``(n,)`` are those of candidates not yet measured."""
+        Never negative or NaN; 0 for a prediction that is NaN, has a negative deviation, or is infinitely slow. An empty
+        array gives an empty array.
+        """
+        ...
+
+    def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """What annealing minimises, ``(n,)``: of the same order as minus the scores."""
         ...
 
 
 @dataclass(frozen=True)
-class FixedEpsilon:
-    """The same share always: 0.05 in AutoTVM and Ansor."""
+class ExpectedImprovement:
+    """AdaTune equations 1 and 2: :func:`improvement_of_secs`."""
 
-    epsilon: float
+    name: ClassVar[str] = "ei"
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.epsilon <= 1.0:
-            raise ValueError(f"a share between 0 and 1 is needed, got {self.epsilon}")
+    def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """See :class:`Acquisition`."""
+        return improvement_of_secs(mean_log_secs, deviation, best_secs)
 
-    def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:  # noqa: ARG002
-        """See :meth:`Exploration.share`."""
-        return self.epsilon
+    def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """See :class:`Acquisition`."""
+        return -self(mean_log_secs, deviation, best_secs)
 
 
 @dataclass(frozen=True)
-class ContextualEpsilon:
-    """AdaTune equation 3 within bounds: see :func:`epsilon_of_secs`. AdaTune predicts 20 random candidates for it."""
+class ProbabilityOfImprovement:
+    """:func:`probability_of_secs`."""
 
-    low: float = 0.0
-    high: float = 1.0
+    name: ClassVar[str] = "pi"
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.low <= self.high <= 1.0:
-            raise ValueError(f"0 <= low <= high <= 1 is needed, got {self.low} and {self.high}")
+    def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """See :class:`Acquisition`."""
+        return probability_of_secs(mean_log_secs, deviation, best_secs)
 
-    def share(self, mean_log_secs: Floats, deviation: Floats, best_secs: float) -> float:
-        """See :meth:`Exploration.share`."""
-        return epsilon_of_secs(mean_log_secs, deviation, best_secs, self.low, self.high)
-
-
-def contextual_epsilon(deviation: Floats, best: float, low: float = 0.0, high: float = 1.0) -> float:
-    """AdaTune equation 3: share of random candidates, ``mean(sigma of unsampled plans) / Perf(best)``, clipped.
-
-    ``deviation``: of performance, in the unit of ``best``; values that are not finite or negative are left out. With
-    no deviation left, or a best that is not positive and finite, nothing is known: ``high``.
-    """
-    if not 0.0 <= low <= high <= 1.0:
-        raise ValueError(f"0 <= low <= high <= 1 is needed, got {low} and {high}")
-    deviation = np.asarray(deviation, dtype=np.float64)
-    known = deviation[np.isfinite(deviation) & (deviation >= 0)]
-    if known.size == 0 or not (0 < best < math.inf):
-        return high
-    return float(np.clip(known.mean() / best, low, high))
+    def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """See :class:`Acquisition`."""
+        return -self(mean_log_secs, deviation, best_secs)
 
 
-def epsilon_of_secs(
-    mean_log_secs: Floats, deviation: Floats, best_secs: float, low: float = 0.0, high: float = 1.0
-) -> float:
-    """:func:`contextual_epsilon` for a model of log seconds: the deviation of throughput is ``throughput * sigma``."""
-    if not 0 < best_secs < math.inf:
-        return high
-    with np.errstate(over="ignore", invalid="ignore"):
-        throughput = np.exp(-np.asarray(mean_log_secs, dtype=np.float64))
-        spread = throughput * np.asarray(deviation, dtype=np.float64)
-    return contextual_epsilon(spread, 1.0 / best_secs, low, high)
+@dataclass(frozen=True)
+class ConfidenceBound:
+    """:func:`confidence_bound_of_secs`, ``confidence`` deviations above the mean."""
+
+    name: ClassVar[str] = "ucb"
+    confidence: float = CONFIDENCE
+
+    def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """See :class:`Acquisition`."""
+        return confidence_bound_of_secs(mean_log_secs, deviation, best_secs, self.confidence)
+
+    def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """See :class:`Acquisition`."""
+        return -self(mean_log_secs, deviation, best_secs)
+
+
+@dataclass(frozen=True)
+class PredictedMean:
+    """The prediction itself: :func:`throughput_of_secs`."""
+
+    name: ClassVar[str] = "mean"
+
+    def __call__(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:
+        """See :class:`Acquisition`."""
+        return throughput_of_secs(mean_log_secs, deviation, best_secs)
+
+    def energy(self, mean_log_secs: Floats, deviation: Floats, best_secs: float, /) -> Floats:  # noqa: ARG002
+        """See :class:`Acquisition`: the log seconds, so that steps of annealing are ratios of seconds."""
+        return mean_log_secs

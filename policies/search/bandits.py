@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 EXPLORATION = 0.3
 """The constant C of Bansor equations 3 and 5."""
-TaskPolicy = Literal["ucb", "gradient", "round-robin"]
+ALPHA = 0.2
+WINDOW = 16
+"""Weight of what was gained lately in a task's gradient (Bansor equation 2), and the trials that this is taken over."""
 
 
 def ucb(rewards: Floats, visits: Floats, exploration: float = EXPLORATION) -> Floats:
@@ -116,7 +118,7 @@ class TaskChoice:
     reason: str
 
 
-def latency_gradient(state: TaskState, alpha: float = 0.2, window: int = 16) -> float:
+def latency_gradient(state: TaskState, alpha: float = ALPHA, window: int = WINDOW) -> float:
     """Bansor equation 2: seconds of network latency that one more trial is expected to save, not negative.
 
     ``w (alpha (g(t - dt) - g(t)) / dt + (1 - alpha) min(g(t) / t, g(t) - floor))``: what the last ``window`` trials
@@ -137,35 +139,107 @@ def latency_gradient(state: TaskState, alpha: float = 0.2, window: int = 16) -> 
     return state.weight * (alpha * slope + (1.0 - alpha) * guess)
 
 
-class TaskBandit:
-    """Grants trials to tasks: UCB on the gradient of the network's latency (Bansor equations 2, 5, 6).
+class TaskAllocation(Protocol):
+    """Which of several tasks, all of them tried once, gets the next trials."""
 
-    Objective: the sum over tasks of weight times best seconds. Untried tasks come first (Ansor's warm-up, one round of
-    round robin), those with the most work foremost; finished tasks never. ``policy``: ``ucb`` (Bansor), ``gradient``
-    (Ansor: the largest gradient, or with probability ``epsilon`` a random task), ``round-robin`` (the task with the
-    fewest trials). ``alpha`` and ``window`` (in trials) of :func:`latency_gradient`. ``round_trials``: trials that
-    count as one visit in the bound; Bansor counts rounds.
+    @property
+    def name(self) -> str: ...
+
+    def pick(
+        self, states: Sequence[TaskState], open_tasks: Sequence[int], rng: np.random.Generator, round_trials: int
+    ) -> TaskChoice:
+        """One of ``open_tasks``, at least one index of ``states``. ``round_trials``: trials that count as a visit."""
+        ...
+
+
+@dataclass(frozen=True)
+class UcbTasks:
+    """Bansor equations 5 and 6: an upper confidence bound on the gradient of the network's latency.
+
+    ``alpha`` and ``window`` (in trials) of :func:`latency_gradient`.
     """
 
-    def __init__(
+    name: ClassVar[str] = "ucb"
+    exploration: float = EXPLORATION
+    alpha: float = ALPHA
+    window: int = WINDOW
+
+    def pick(
         self,
-        seed: int = 0,
-        *,
-        policy: TaskPolicy = "ucb",
-        exploration: float = EXPLORATION,
-        alpha: float = 0.2,
-        window: int = 16,
-        epsilon: float = 0.05,
-        round_trials: int = 1,
-    ) -> None:
+        states: Sequence[TaskState],
+        open_tasks: Sequence[int],
+        rng: np.random.Generator,  # noqa: ARG002
+        round_trials: int,
+    ) -> TaskChoice:
+        """See :class:`TaskAllocation`."""
+        gradients = _gradients(states, open_tasks, self.alpha, self.window)
+        visits = np.array([states[at].visits for at in open_tasks], dtype=np.float64)
+        rewards = task_rewards(gradients)
+        scores = ucb(rewards, visits / round_trials, self.exploration)
+        best = int(scores.argmax())
+        return TaskChoice(
+            open_tasks[best], f"UCB {scores[best]:.3f}: reward {rewards[best]:.3f} after {int(visits[best])} trials"
+        )
+
+
+@dataclass(frozen=True)
+class GradientTasks:
+    """Ansor: the largest gradient, or with probability ``epsilon`` a random task."""
+
+    name: ClassVar[str] = "gradient"
+    epsilon: float = 0.05
+    alpha: float = ALPHA
+    window: int = WINDOW
+
+    def pick(
+        self,
+        states: Sequence[TaskState],
+        open_tasks: Sequence[int],
+        rng: np.random.Generator,
+        round_trials: int,  # noqa: ARG002
+    ) -> TaskChoice:
+        """See :class:`TaskAllocation`."""
+        if rng.random() < self.epsilon:
+            return TaskChoice(int(rng.choice(open_tasks)), "random")
+        gradients = _gradients(states, open_tasks, self.alpha, self.window)
+        best = int(gradients.argmax())
+        return TaskChoice(open_tasks[best], f"gradient {gradients[best]:.2e} s a trial")
+
+
+@dataclass(frozen=True)
+class RoundRobinTasks:
+    """The task with the fewest trials."""
+
+    name: ClassVar[str] = "round-robin"
+
+    def pick(
+        self,
+        states: Sequence[TaskState],
+        open_tasks: Sequence[int],
+        rng: np.random.Generator,  # noqa: ARG002
+        round_trials: int,  # noqa: ARG002
+    ) -> TaskChoice:
+        """See :class:`TaskAllocation`."""
+        return TaskChoice(min(open_tasks, key=lambda at: (states[at].visits, at)), "round robin")
+
+
+def _gradients(states: Sequence[TaskState], open_tasks: Sequence[int], alpha: float, window: int) -> Floats:
+    return np.array([latency_gradient(states[at], alpha, window) for at in open_tasks])
+
+
+class TaskBandit:
+    """Grants trials to tasks: by default UCB on the gradient of the network's latency (Bansor equations 2, 5, 6).
+
+    Objective: the sum over tasks of weight times best seconds. Untried tasks come first (Ansor's warm-up, one round of
+    round robin), those with the most work foremost; finished tasks never; all others as ``allocation`` says.
+    ``round_trials``: trials that count as one visit in a bound; Bansor counts rounds.
+    """
+
+    def __init__(self, seed: int = 0, allocation: TaskAllocation | None = None, *, round_trials: int = 1) -> None:
         if round_trials < 1:
             raise ValueError(f"a round has at least one trial, got {round_trials}")
         self._rng = np.random.default_rng(seed)
-        self._policy = policy
-        self._exploration = exploration
-        self._alpha = alpha
-        self._window = window
-        self._epsilon = epsilon
+        self._allocation = allocation or UcbTasks()
         self._round_trials = round_trials
 
     def choose(self, states: Sequence[TaskState]) -> TaskChoice | None:
@@ -177,21 +251,7 @@ class TaskBandit:
         if untried:
             index = max(untried, key=lambda at: (states[at].weight * states[at].flop, -at))
             return TaskChoice(index, "untried")
-        if self._policy == "round-robin":
-            return TaskChoice(min(open_tasks, key=lambda at: (states[at].visits, at)), "round robin")
-        gradients = np.array([latency_gradient(states[at], self._alpha, self._window) for at in open_tasks])
-        if self._policy == "gradient":
-            if self._rng.random() < self._epsilon:
-                return TaskChoice(int(self._rng.choice(open_tasks)), "random")
-            best = int(gradients.argmax())
-            return TaskChoice(open_tasks[best], f"gradient {gradients[best]:.2e} s a trial")
-        visits = np.array([states[at].visits for at in open_tasks], dtype=np.float64)
-        rewards = task_rewards(gradients)
-        scores = ucb(rewards, visits / self._round_trials, self._exploration)
-        best = int(scores.argmax())
-        return TaskChoice(
-            open_tasks[best], f"UCB {scores[best]:.3f}: reward {rewards[best]:.3f} after {int(visits[best])} trials"
-        )
+        return self._allocation.pick(states, open_tasks, self._rng, self._round_trials)
 
 
 def task_rewards(gradients: Floats) -> Floats:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
-from policies.search.acquisition import ACQUISITIONS, improvement_of_secs
+from policies.arrays import Floats, Matrix
+from policies.search.acquisition import Acquisition, improvement_of_secs
 from policies.search.draft import Drafted
-from policies.search.methods import Preset
 from policies.search.prediction import Predictor
 from policies.search.selection import greedy, neighbourhood_discount, per_second
 from policies.search.task_records import Proposal, TaskRecords
-from policies.space.sampling import Matrix, decision_ids, log_coordinates
+from policies.space.sampling import decision_ids, log_coordinates
 
 MEASURED_RADIUS = 0.7
 """Radius around measured candidates, relative to that around pending ones: their neighbours teach little."""
@@ -42,6 +41,25 @@ class Offered:
 
 
 @dataclass(frozen=True)
+class Selection:
+    """How a batch is selected among the offered candidates, beside the acquisition.
+
+    ``alpha``: weight of diversity (AutoTVM equation 3) among the ``top_factor * batch`` best (its lambda; None: all).
+    ``radius``: of the discounted neighbourhood of what is pending, in doublings of a tile factor. ``per_second``: the
+    scores are divided by the seconds that the trial is expected to take.
+    """
+
+    alpha: float = 0.0
+    top_factor: float | None = None
+    radius: float = 0.0
+    per_second: bool = False
+
+    def enough(self, count: int) -> int:
+        """How many of the best candidates a batch of ``count`` is selected from at least."""
+        return math.ceil((self.top_factor or 1.0) * count)
+
+
+@dataclass(frozen=True)
 class Chosen:
     """A candidate chosen for a batch, with its score."""
 
@@ -63,12 +81,15 @@ def choose(
     shares: NDArray[np.int64],
     records: TaskRecords,
     predictor: Predictor,
-    preset: Preset,
+    acquisition: Acquisition,
+    selection: Selection,
     count: int,
+    *,
+    joint: bool,
 ) -> list[Chosen]:
     """At most ``count`` of the offered candidates, the best first; at most ``shares[sketch]`` of each sketch.
 
-    Where the preset lets sketches compete (``joint``), they are chosen together by their scores alone.
+    ``joint``: sketches compete, and candidates are chosen together by their scores alone.
     """
     offered = [each for each in offered if len(each)]
     if not offered or count <= 0:
@@ -77,45 +98,51 @@ def choose(
     # With nothing measured, the gain is over the slowest offered candidate: one level for all sketches.
     slowest = max(float(each.mean.max()) for each in offered)
     incumbent_secs = best_secs if math.isfinite(best_secs) else math.exp(slowest)
-    scored = [(each, _scores(each, records, predictor, preset, incumbent_secs)) for each in offered]
-    if preset.sketch_policy == "joint":
-        return _together(scored, records, preset, count)
+    scored = []
+    for each in offered:
+        scores = acquisition(each.mean, each.deviation, incumbent_secs)
+        scored.append((each, _adjusted(scores, each, records, predictor, selection)))
+    if joint:
+        return _together(scored, records, selection, count)
     chosen = [
-        each for pair in scored for each in _together([pair], records, preset, min(int(shares[pair[0].sketch]), count))
+        each
+        for pair in scored
+        for each in _together([pair], records, selection, min(int(shares[pair[0].sketch]), count))
     ]
     chosen.sort(key=lambda each: -each.score)
     return chosen[:count]
 
 
-def _scores(each: Offered, records: TaskRecords, predictor: Predictor, preset: Preset, incumbent_secs: float) -> Floats:
-    """What is maximised, not negative, with the neighbourhood of known candidates discounted."""
-    scores = ACQUISITIONS[preset.acquisition](each.mean, each.deviation, incumbent_secs)
-    if preset.per_second:
+def _adjusted(
+    scores: Floats, each: Offered, records: TaskRecords, predictor: Predictor, selection: Selection
+) -> Floats:
+    """What is maximised, not negative: per second, and with the neighbourhood of known candidates discounted."""
+    if selection.per_second:
         scores = per_second(scores, predictor.trial_secs(each.sketch, each.drafted, each.mean, records.best_secs))
-    if preset.radius > 0:
+    if selection.radius > 0:
         sketch = records.sketches[each.sketch]
         points = log_coordinates(sketch, each.drafted.matrix)
         pending = log_coordinates(sketch, records.pending_rows(each.sketch))
         measured = log_coordinates(sketch, records.measured_rows(each.sketch))
-        scores = scores * neighbourhood_discount(points, pending, preset.radius)
-        scores = scores * neighbourhood_discount(points, measured, MEASURED_RADIUS * preset.radius)
+        scores = scores * neighbourhood_discount(points, pending, selection.radius)
+        scores = scores * neighbourhood_discount(points, measured, MEASURED_RADIUS * selection.radius)
     return scores
 
 
 def _together(
-    scored: Sequence[tuple[Offered, Floats]], records: TaskRecords, preset: Preset, count: int
+    scored: Sequence[tuple[Offered, Floats]], records: TaskRecords, selection: Selection, count: int
 ) -> list[Chosen]:
     """Greedy choice among the candidates of one or several sketches."""
     scores = np.concatenate([values for _, values in scored])
     owner = np.repeat(np.arange(len(scored)), [len(each) for each, _ in scored])
     row = np.concatenate([np.arange(len(each)) for each, _ in scored])
-    if preset.top_factor is not None:
+    if selection.top_factor is not None:
         # AutoTVM chooses among the top lambda * b candidates.
-        top = np.argsort(-scores, kind="stable")[: math.ceil(preset.top_factor * count)]
+        top = np.argsort(-scores, kind="stable")[: selection.enough(count)]
         top.sort()
         scores, owner, row = scores[top], owner[top], row[top]
     components, points, covered = _decisions(scored, owner, row, records)
-    chosen = greedy(scores, components, points, count, preset.alpha, preset.radius, covered)
+    chosen = greedy(scores, components, points, count, selection.alpha, selection.radius, covered)
     return [Chosen(float(scores[at]), scored[owner[at]][0], int(row[at])) for at in chosen]
 
 

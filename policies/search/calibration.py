@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Features, Floats
 
 MIN_RECORDS = 8
 """Fewer records than this only shift the analyzer by their median, they do not bend it."""
@@ -39,8 +39,6 @@ LEAST_SCALE = 0.5
 
 BLOCK = 1024
 """Candidates corrected together: their kernel with some hundred records stays in a core's cache."""
-
-Features = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

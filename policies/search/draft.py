@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch, Tile
 from policies.analysis.analyzer import analyse
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features
 from policies.search.fitness import CalibratedFitness, analyzer_log_secs
 from policies.search.fitness import Fitness as Fitness
-from policies.space.sampling import Matrix, crossover, enumerate_all, mutate, sample, space_size, unique_rows
+from policies.space.sampling import crossover, enumerate_all, mutate, sample, space_size, unique_rows
 
 LEAST_SIZE = 128
 NICHES = 16

@@ -16,10 +16,10 @@ import numpy as np
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import core_names, models
-from policies.analysis.quantities import Floats
-from policies.features.table import PREDICTED, Features, JointLayout, symbolic_features
+from policies.arrays import Features, Floats, Matrix
+from policies.features.table import PREDICTED, JointLayout, symbolic_features
 from policies.search.calibration import Calibration
-from policies.space.sampling import Matrix, log_coordinates
+from policies.space.sampling import log_coordinates
 
 LEAST_TERM = 2.0**-40
 """Terms are at least this before their logarithm is taken, as in the features."""

@@ -1,149 +1,148 @@
-"""Where candidates come from: the generators that a preset chooses from, behind one interface.
+"""Where candidates come from: the generators that a method chooses from, behind one interface.
 
 A generator offers candidates of one sketch that are neither measured nor pending; :mod:`policies.search.batch` selects
-among them. Which space it offers from, the whole sketch or a pool, is the space's business
-(:mod:`policies.search.pools`)."""
+among them. It is only settings: what a task knows is a :class:`Search`. Which space it offers from, the whole sketch or
+a pool, is the space's business (:mod:`policies.search.spaces`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
-from policies.search.acquisition import ACQUISITIONS
-from policies.search.annealing import Chains
-from policies.search.draft import Drafted
-from policies.search.methods import Preset
-from policies.search.pools import Space
+from policies.arrays import Floats, Matrix
+from policies.search.acquisition import Acquisition
+from policies.search.annealing import AnnealingSettings, Chains
+from policies.search.draft import Drafted, DraftSettings, Fitness
 from policies.search.prediction import Predictor
+from policies.search.spaces import Space
 from policies.search.task_records import TaskRecords
-from policies.space.sampling import Matrix
 
 SEEDS = 16
 """Best measured candidates of a sketch, from which a genetic search starts again."""
 
 
+@dataclass(frozen=True)
+class Search:
+    """What generators work on: the parts of one task's search. ``chains``: of each sketch; they persist from batch to
+    batch."""
+
+    spaces: Sequence[Space]
+    chains: Sequence[Chains]
+    records: TaskRecords
+    predictor: Predictor
+    acquisition: Acquisition
+    rng: np.random.Generator
+
+
 class Generator(Protocol):
     """Offers candidates of one sketch."""
 
-    def offer(self, sketch: int, sketches: int, count: int) -> Drafted:
+    @property
+    def name(self) -> str:
+        """What a proposal gives as its reason while nothing has succeeded."""
+        ...
+
+    @property
+    def with_analyzer(self) -> bool:
+        """Whether the calibrated analyzer has a say in what is predicted: see
+        :class:`policies.search.prediction.Predictor`."""
+        ...
+
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
         """Distinct candidates, neither measured nor pending, the best first by the generator's own measure.
 
         ``sketches``: how many sketches share this batch, so that it takes about the time of one; ``count``: how many
-        will be taken at most. Fewer come back where the space has no more, and none where the generator knows nothing
-        to go by: then the batch is random.
+        are enough to choose from. Fewer come back where the space has no more, and none where the generator knows
+        nothing to go by: then the batch is random.
         """
         ...
 
 
 @dataclass(frozen=True)
-class Search:
-    """What generators work on: the parts of one task's search."""
+class DraftGenerator:
+    """A genetic search on the calibrated analyzer, and the model together with it once there is one (Pruner's draft
+    with what the records say)."""
 
-    spaces: Sequence[Space]
-    records: TaskRecords
-    predictor: Predictor
-    preset: Preset
-    rng: np.random.Generator
+    name: ClassVar[str] = "draft"
+    with_analyzer: ClassVar[bool] = True
+    settings: DraftSettings = field(default_factory=DraftSettings)
+
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
+        """See :class:`Generator`; the draft's size is that of its settings."""
+        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch))
 
 
+@dataclass(frozen=True)
 class GeneticGenerator:
-    """A genetic search on the predictor's mean: Pruner's draft with the analyzer's say, Ansor's without.
+    """A genetic search on the model alone (Ansor's evolutionary search); nothing is offered until there is one."""
 
-    Without it nothing is offered until there is a first model.
-    """
+    name: ClassVar[str] = "genetic"
+    with_analyzer: ClassVar[bool] = False
+    settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
-
-    def offer(self, sketch: int, sketches: int, count: int) -> Drafted:
-        """See :class:`Generator`."""
-        del count  # the draft's size is the preset's
-        search = self._search
-        space, known = search.spaces[sketch], search.records.known(sketch)
-        if search.preset.generator == "genetic" and not search.predictor.has_model:
-            return space.nothing()
-        return space.draft(
-            search.rng,
-            search.preset.draft.shared_by(sketches),
-            search.predictor.fitness(sketch),
-            search.records.best_rows(sketch, SEEDS),
-            known,
-        )
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
+        """See :class:`Generator`; the draft's size is that of its settings."""
+        if not search.predictor.has_model:
+            return search.spaces[sketch].nothing()
+        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch))
 
 
+@dataclass(frozen=True)
 class LatentGenerator:
     """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record."""
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    name: ClassVar[str] = "latent"
+    with_analyzer: ClassVar[bool] = False
+    settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, sketch: int, sketches: int, count: int) -> Drafted:
-        """See :class:`Generator`."""
-        del count  # the draft's size is the preset's
-        search = self._search
-        return search.spaces[sketch].draft(
-            search.rng,
-            search.preset.draft.shared_by(sketches),
-            None,
-            search.records.best_rows(sketch, SEEDS),
-            search.records.known(sketch),
-        )
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
+        """See :class:`Generator`; the draft's size is that of its settings."""
+        return _drafted(search, sketch, self.settings.shared_by(sketches), None)
 
 
+def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None) -> Drafted:
+    records = search.records
+    best = records.best_rows(sketch, SEEDS)
+    return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.known(sketch))
+
+
+@dataclass(frozen=True)
 class AnnealingGenerator:
     """Simulated annealing (AutoTVM); nothing is offered until there is a first model.
 
-    The energy is minus what the acquisition function makes of the model's prediction: the predicted log seconds, or
-    AdaTune's expected improvement. The chains of a sketch persist from batch to batch.
+    The energy is what the acquisition makes of the model's prediction: the predicted log seconds, or minus AdaTune's
+    expected improvement.
     """
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        self._chains = [Chains() for _ in search.spaces]
+    name: ClassVar[str] = "annealing"
+    with_analyzer: ClassVar[bool] = False
+    settings: AnnealingSettings = field(default_factory=AnnealingSettings)
 
-    def offer(self, sketch: int, sketches: int, count: int) -> Drafted:
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
         """See :class:`Generator`."""
-        search = self._search
-        space, known = search.spaces[sketch], search.records.known(sketch)
+        space = search.spaces[sketch]
         if not search.predictor.has_model:
             return space.nothing()
         best_secs = search.records.best_secs
 
         def energy(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
-            mean, deviation = search.predictor.predict(sketch, matrix, features, analytic)
-            if search.preset.acquisition == "mean":
-                return mean
-            return -ACQUISITIONS[search.preset.acquisition](mean, deviation, best_secs)
+            return search.acquisition.energy(*search.predictor.predict(sketch, matrix, features, analytic), best_secs)
 
-        settings = search.preset.annealing.shared_by(sketches)
-        keep = math.ceil(count * (search.preset.top_factor or 1.0))
-        return space.anneal(self._chains[sketch], search.rng, settings, energy, keep, known)
+        settings = self.settings.shared_by(sketches)
+        return space.anneal(search.chains[sketch], search.rng, settings, energy, count, search.records.known(sketch))
 
 
+@dataclass(frozen=True)
 class RandomGenerator:
     """Offers nothing: every candidate of the batch is a random one of the whole space."""
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    name: ClassVar[str] = "random"
+    with_analyzer: ClassVar[bool] = False
 
-    def offer(self, sketch: int, sketches: int, count: int) -> Drafted:
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
         """See :class:`Generator`."""
-        del sketches, count
-        return self._search.spaces[sketch].nothing()
-
-
-def make_generator(search: Search) -> Generator:
-    """The generator that the preset names."""
-    if search.preset.generator == "annealing":
-        return AnnealingGenerator(search)
-    if search.preset.generator == "latent":
-        return LatentGenerator(search)
-    if search.preset.generator == "random":
-        return RandomGenerator(search)
-    return GeneticGenerator(search)
+        return search.spaces[sketch].nothing()

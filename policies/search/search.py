@@ -1,10 +1,10 @@
 """The search of one task: draft, verify, select (DESIGN section 4), with nothing but arrays and plain values.
 
-A :class:`TaskSearch` puts together the parts that a preset chooses: it holds what was measured and what is pending
-(:mod:`policies.search.task_records`), allocates the trials of a batch to the sketches (:mod:`policies.search.bandits`),
-lets a generator offer candidates of them (:mod:`policies.search.generators`), and selects among those
-(:mod:`policies.search.batch`) by what is predicted (:mod:`policies.search.prediction`). ``observe`` takes outcomes, in
-any order, also those of an earlier run.
+A :class:`TaskSearch` lets the parts of a method work together: it holds what was measured
+(:mod:`policies.search.training_table`) and what is pending (:mod:`policies.search.task_records`), allocates the trials
+of a batch to the sketches (:mod:`policies.search.allocation`), lets a generator offer candidates of them
+(:mod:`policies.search.generators`), and selects among those (:mod:`policies.search.batch`) by what is predicted
+(:mod:`policies.search.prediction`). ``observe`` takes outcomes, in any order, also those of an earlier run.
 
 Deterministic: the same seed and the same sequence of calls propose the same candidates.
 """
@@ -19,21 +19,23 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.cost_models.global_local import GlobalLocalModel
-from policies.cost_models.protocol import CostModel, targets
-from policies.search.acquisition import ContextualEpsilon, Exploration, FixedEpsilon
-from policies.search.bandits import allocate
+from policies.cost_models.protocol import CostModel
+from policies.search.allocation import Arms
+from policies.search.annealing import Chains
 from policies.search.batch import Offered, best_gain, choose
-from policies.search.draft import innermost_tiles
-from policies.search.generators import Search, make_generator
-from policies.search.methods import Preset
-from policies.search.pools import OpenSpace, Pool, PoolSpace, Space
+from policies.search.exploration import untried
+from policies.search.generators import Search
+from policies.search.methods.method import Method
 from policies.search.prediction import Predictor
-from policies.search.task_records import Observation, Placed, Proposal, TaskRecords
-from policies.search.trainer import Trainer, TrainingSet
+from policies.search.spaces import OpenSpace, PoolSpace, Space
+from policies.search.task_records import Observation, Placed, Proposal
+from policies.search.trainer import Trainer
+from policies.search.training_table import TrainingTable
+from policies.space.pools import Pool
 
-__all__ = ["Observation", "Pool", "Proposal", "TaskSearch", "TrainingSet"]
+__all__ = ["Observation", "Proposal", "TaskSearch"]
 
 RANDOM_TRIES = 8
 EXPECTED_BEST_SAMPLE = 512
@@ -55,7 +57,7 @@ class TaskSearch:
         sketches: Sequence[Sketch],
         flop: float,
         device: DeviceAbstraction,
-        preset: Preset,
+        method: Method,
         rng: np.random.Generator,
         pools: Sequence[Pool] | None = None,
         prior: CostModel | None = None,
@@ -64,27 +66,30 @@ class TaskSearch:
             raise ValueError("a task needs at least one sketch")
         if pools is not None and [pool.sketch.id for pool in pools] != [sketch.id for sketch in sketches]:
             raise ValueError("pools are given for each sketch of the task, in their order")
-        self._preset = preset
-        self._exploration: Exploration = (
-            ContextualEpsilon(*preset.epsilon_bounds) if preset.epsilon is None else FixedEpsilon(preset.epsilon)
-        )
+        self._method = method
         self._rng = rng
         self._spaces: list[Space] = (
             [OpenSpace(sketch, device) for sketch in sketches]
             if pools is None
             else [PoolSpace(pool, device) for pool in pools]
         )
-        self._records = TaskRecords(sketches)
-        views = (*preset.views, *(prior.views if prior is not None and preset.learned_model else ()))
-        self._predictor = Predictor(sketches, flop, device, analyzer=preset.generator == "draft", views=views)
-        self._generator = make_generator(Search(self._spaces, self._records, self._predictor, preset, rng))
-        self._trainer = Trainer(preset, prior if preset.learned_model else None)
-        self._first = self._trainer.first
+        self._table = TrainingTable(sketches, device, method.views_with(prior))
+        self._records = self._table.records
+        self._predictor = Predictor(self._table, flop, analyzer=method.generator.with_analyzer)
+        chains = [Chains() for _ in sketches]
+        self._search = Search(self._spaces, chains, self._records, self._predictor, method.acquisition, rng)
+        self._trainer = None if method.training is None else Trainer(method.training, prior)
+        self._first = None if self._trainer is None else self._trainer.first
         self._predictor.use_model(self._first)
         self._predicted_gain = math.inf
         self._expected: Floats | None = None
 
     # -- what is known --------------------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> TrainingTable:
+        """What was observed; read-only for others."""
+        return self._table
 
     @property
     def exhausted(self) -> bool:
@@ -121,21 +126,14 @@ class TaskSearch:
 
         ValueError for a candidate that is not of this task.
         """
-        self._predictor.add(self._records.add(observations))
-        costs = self._records.ordered_costs
-        self._predictor.set_costs(costs, self._records.ordered_build_secs)
+        self._table.observe(observations)
+        self._predictor.refresh()
         if self._predictor.model is self._first and isinstance(self._first, GlobalLocalModel):
-            self._first.level(self._predictor.features, targets(costs))
+            self._first.level(self._table.features, self._table.log_secs)
 
     def release(self, candidates: Iterable[Placed]) -> None:
         """Forget pending candidates that will never be measured; they may be proposed again."""
         self._records.release(candidates)
-
-    def training_set(self) -> TrainingSet:
-        """All observed candidates in the joint layout; failures count as slower than the slowest success."""
-        costs, layout = self._records.ordered_costs, self._predictor.layout
-        groups = np.zeros(len(costs), dtype=np.int64)
-        return TrainingSet(self._predictor.features, targets(costs), groups, layout.names, layout.offset_column)
 
     def train(self, seed: int) -> CostModel | None:
         """The method's model after everything observed; None where it has none, or there is no success.
@@ -143,9 +141,9 @@ class TaskSearch:
         See :class:`policies.search.trainer.Trainer`. The search itself does not change: hand the model to
         :meth:`use_model`, here or in another process.
         """
-        if not self._preset.learned_model or not (self._preset.offline or math.isfinite(self.best_secs)):
+        if self._trainer is None or not (self._trainer.offline or math.isfinite(self.best_secs)):
             return None
-        return self._trainer.train({"": self.training_set()}, seed)
+        return self._trainer.train({"": self._table.training_set()}, seed)
 
     def use_model(self, model: CostModel | None) -> None:
         """Verify with this trained model from now on; None goes back to what was used before the first one."""
@@ -167,14 +165,22 @@ class TaskSearch:
         offered = [self._offer(int(at), len(wanted), int(shares[at])) for at in wanted]
         self._predicted_gain = self._gain(offered)
         exploit = count - self._random_count(offered, count)
-        reason = self._preset.acquisition if math.isfinite(self.best_secs) else self._preset.generator
-        proposals = [
-            each.offered.proposal(each.row, f"{reason} {each.score:.3g}")
-            for each in choose(offered, shares, self._records, self._predictor, self._preset, exploit)
-        ]
+        method = self._method
+        reason = method.acquisition.name if math.isfinite(self.best_secs) else method.generator.name
+        chosen = choose(
+            offered,
+            shares,
+            self._records,
+            self._predictor,
+            method.acquisition,
+            method.selection,
+            exploit,
+            joint=method.sketches.joint,
+        )
+        proposals = [each.offered.proposal(each.row, f"{reason} {each.score:.3g}") for each in chosen]
         self._records.mark(proposals)
-        if self._preset.explore == "draft" and len(proposals) < count:
-            explored = self._untried(offered, count - len(proposals))
+        if method.exploration.within_draft and len(proposals) < count:
+            explored = untried(offered, self._records, count - len(proposals), self._rng)
             self._records.mark(explored)
             proposals += explored
         for _ in range(RANDOM_TRIES):
@@ -193,7 +199,7 @@ class TaskSearch:
         )
 
     def _offer(self, sketch: int, sketches: int, count: int) -> Offered:
-        drafted = self._generator.offer(sketch, sketches, count)
+        drafted = self._method.generator.offer(self._search, sketch, sketches, self._method.selection.enough(count))
         return Offered(sketch, drafted, *self._predictor.drafted(sketch, drafted))
 
     def _gain(self, offered: Sequence[Offered]) -> float:
@@ -203,25 +209,10 @@ class TaskSearch:
 
     def _shares(self, count: int) -> NDArray[np.int64]:
         """Trials of this batch for each sketch."""
-        capacity = np.minimum(self._left(), count)
-        if self._preset.sketch_policy == "joint":
-            return capacity.astype(np.int64)
-        if self._preset.sketch_policy == "uniform":
-            open_arms = np.flatnonzero(capacity >= 1)
-            turns = count if self._preset.turn == "trial" else 1
-            chosen = self._rng.choice(open_arms, size=turns)
-            granted = np.bincount(np.resize(chosen, count), minlength=len(capacity))
-            return np.minimum(granted, capacity.astype(np.int64))
-        bests, preference = self._records.bests, None
-        if self._preset.generator == "draft":
-            bests, preference = self._expected_bests()
-        visits = (self._records.measured + self._records.pending).astype(np.float64)
-        if self._preset.turn == "round":
-            # Bansor counts rounds; one grant then takes the whole batch.
-            granted = allocate(bests, visits / self._preset.batch, capacity, 1, self._preset.exploration, preference)
-            return np.minimum(granted * count, capacity.astype(np.int64))
-        prices = self._records.trial_prices if self._preset.per_second else None
-        return allocate(bests, visits, capacity, count, self._preset.exploration, preference, prices)
+        method = self._method
+        expected = self._expected_bests if method.generator.with_analyzer else None
+        arms = Arms(self._records, self._left(), method.batch if method.by_round else None, expected)
+        return method.sketches.shares(arms, count, self._rng)
 
     def _expected_bests(self) -> tuple[Floats, Floats]:
         """The best of each sketch for the bandit, and which sketch is to be preferred, by the analyzer.
@@ -251,46 +242,25 @@ class TaskSearch:
 
     def _random_count(self, offered: Sequence[Offered], count: int) -> int:
         """How many of the batch are random: a fixed share, or AdaTune's contextual epsilon (equation 3)."""
-        plans = self._random_plans() if self._preset.epsilon_plans else offered
+        epsilon = self._method.exploration.epsilon
+        plans = self._random_plans(epsilon.plans) if epsilon.plans else offered
         means = np.concatenate([each.mean for each in plans]) if plans else np.empty(0)
         deviations = np.concatenate([each.deviation for each in plans]) if plans else np.empty(0)
-        share = self._exploration.share(means, deviations, self.best_secs)
+        share = epsilon.share(means, deviations, self.best_secs)
         # The fraction left over becomes a chance, so that small batches explore too, in the long run.
         return math.floor(share * count + self._rng.random())
 
-    def _random_plans(self) -> list[Offered]:
+    def _random_plans(self, count: int) -> list[Offered]:
         """Random candidates of all sketches for the contextual epsilon; none while nothing is predicted."""
         if not self._predictor.has_model:
             return []
-        return self._drawn(np.empty(0, dtype=np.int64), self._preset.epsilon_plans, feasible=False)
-
-    def _untried(self, offered: Sequence[Offered], count: int) -> list[Proposal]:
-        """Random candidates among the more promising half of the best one of every innermost tile that was neither
-        measured nor is pending."""
-        choices = [(each, row) for each in offered for row in self._untried_tiles(each)]
-        choices.sort(key=lambda choice: float(choice[0].mean[choice[1]]))
-        promising = choices[: max(len(choices) // 2, count)]
-        return [
-            promising[at][0].proposal(promising[at][1], "exploration")
-            for at in self._rng.permutation(len(promising))[:count]
-        ]
-
-    def _untried_tiles(self, offered: Offered) -> list[int]:
-        """The best offered candidate of every innermost tile that was neither measured nor is pending."""
-        records, sketch = self._records, offered.sketch
-        known = np.concatenate([records.measured_rows(sketch), records.pending_rows(sketch)])
-        ids = innermost_tiles(records.sketches[sketch], np.concatenate([offered.drafted.matrix, known]))
-        tiles, tried = ids[: len(offered)], ids[len(offered) :]
-        order = np.argsort(offered.mean, kind="stable")
-        order = order[~np.isin(tiles[order], tried)]
-        firsts: list[int] = order[np.unique(tiles[order], return_index=True)[1]].tolist()
-        return firsts
+        return self._drawn(np.empty(0, dtype=np.int64), count, feasible=False)
 
     def _uniform(self, shares: NDArray[np.int64], proposals: Sequence[Proposal], count: int) -> list[Proposal]:
         """Random candidates of what the sketches' shares leave, then of any sketch. Fewer where draws repeat."""
         taken = np.bincount([proposal.sketch for proposal in proposals], minlength=len(shares))
         rest = np.repeat(np.arange(len(shares)), np.maximum(shares - taken, 0))
-        drawn = self._drawn(rest, count, feasible=self._preset.generator == "draft")
+        drawn = self._drawn(rest, count, feasible=self._method.generator.with_analyzer)
         return [each.proposal(row, "random") for each in drawn for row in range(len(each))]
 
     def _drawn(self, wanted: NDArray[np.int64], count: int, *, feasible: bool) -> list[Offered]:

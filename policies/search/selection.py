@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 
 
 def neighbourhood_discount(points: Floats, centres: Floats, radius: float) -> Floats:

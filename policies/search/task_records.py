@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
-from policies.space.sampling import Matrix, is_valid, row_keys
+from policies.arrays import Floats, Matrix
+from policies.space.sampling import is_valid, row_keys
 
 
 @dataclass(frozen=True)

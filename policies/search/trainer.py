@@ -16,51 +16,80 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Groups
 from policies.cost_models.global_local import GlobalLocalModel, only_views
 from policies.cost_models.moa import MomentumModel, Weighted, copied
-from policies.cost_models.protocol import CostModel, Groups
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import ModelName, kind_of, learns_on, make_model, views_of
 from policies.features.table import FeatureTable
-from policies.search.methods import Preset
+from policies.search.training_table import TrainingSet
 
 
 @dataclass(frozen=True)
-class TrainingSet:
-    """What is trained on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
-    ``(n,)``, names of the symbolic columns.
+class Training:
+    """Which cost model a method has, and how it is trained.
 
-    ``offset_column``: the analyzer's log seconds, None where not every sketch of the task is described.
+    ``from_analyzer``: whether it starts from the analyzer's prediction; ``momentum``: of its adaptation
+    (:mod:`policies.cost_models.moa`), None: it is fine-tuned; ``offline``: it is never trained on what this run
+    measures, so that it has to be pre-trained.
     """
 
-    features: FeatureTable
-    log_secs: Floats
-    groups: Groups
-    names: tuple[str, ...]
-    offset_column: int | None
+    model: ModelName
+    from_analyzer: bool = False
+    momentum: float | None = None
+    offline: bool = False
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The views of candidates that the model reads."""
+        return views_of(self.model)
+
+    @property
+    def kind(self) -> str:
+        """What a saved model calls itself."""
+        return kind_of(self.model)
+
+    @property
+    def learns_on(self) -> bool:
+        """Whether the model is updated from where it stands, instead of made anew from all records."""
+        return learns_on(self.model)
+
+    def make_model(self, seed: int, offset_column: int | None) -> CostModel:
+        """An untrained cost model; ``offset_column`` from the training set."""
+        made = make_model(self.model, seed, offset_column if self.from_analyzer else None)
+        if self.momentum is None:
+            return made
+        assert isinstance(made, Weighted)
+        return MomentumModel(made, False, self.momentum)
 
 
 class Trainer:
-    """Trains the models of one task or device class by a preset. ``first``: what predicts before any training."""
+    """Trains the models of one task or device class. ``first``: what predicts before any training."""
 
-    def __init__(self, preset: Preset, prior: CostModel | None = None) -> None:
-        self._preset = preset
+    def __init__(self, training: Training, prior: CostModel | None = None) -> None:
+        self._training = training
         self._prior = prior
         self._model: CostModel | None = None
         self._learned: dict[str, int] = {}
+
+    @property
+    def offline(self) -> bool:
+        """Whether nothing is ever trained."""
+        return self._training.offline
 
     @property
     def first(self) -> CostModel | None:
         """The prior as the search is to use it until there is more; None without one."""
         if self._prior is None:
             return None
-        return self._prior if self._preset.offline or self._tuned_on(self._prior) else GlobalLocalModel(self._prior)
+        return self._prior if self._training.offline or self._tuned_on(self._prior) else GlobalLocalModel(self._prior)
 
     def takes(self, model: CostModel) -> bool:
         """Whether a saved model is one that this trainer can go on from."""
         trained: CostModel | None = model
-        if self._preset.momentum is not None:
+        if self._training.momentum is not None:
             trained = model.target if isinstance(model, MomentumModel) else None
-        return self._preset.learns_on and isinstance(trained, Weighted) and self._preset.kind == trained.KIND
+        return self._training.learns_on and isinstance(trained, Weighted) and self._training.kind == trained.KIND
 
     def resume(self, model: CostModel) -> None:
         """Go on from what an earlier process trained and saved: it has seen no record yet."""
@@ -72,9 +101,9 @@ class Trainer:
 
         ``known``: at least one record. An offline method's is the prior, None without one.
         """
-        if self._preset.offline:
+        if self._training.offline:
             return self._prior
-        if not self._preset.learns_on:
+        if not self._training.learns_on:
             made = self._made(known, seed)
             made.fit(*joined(known, made.views))
             return made
@@ -95,19 +124,19 @@ class Trainer:
         """The model that the first training begins with."""
         columns = [each.offset_column for each in known.values()]
         offset_column = None if None in columns else columns[0]
-        preset, prior = self._preset, self._prior
+        training, prior = self._training, self._prior
         if prior is None:
-            return preset.make_model(seed, offset_column)
+            return training.make_model(seed, offset_column)
         if self._tuned_on(prior):
             assert isinstance(prior, Weighted)
             network = copied(prior)
-            return network if preset.momentum is None else MomentumModel(network, True, preset.momentum)
+            return network if training.momentum is None else MomentumModel(network, True, training.momentum)
         # The global model has the analyzer's say in it already.
-        return GlobalLocalModel(prior, preset.make_model(seed, None))
+        return GlobalLocalModel(prior, training.make_model(seed, None))
 
     def _tuned_on(self, prior: CostModel) -> bool:
         """Whether the method's own model goes on from the prior's weights."""
-        return self._preset.learns_on and isinstance(prior, Weighted) and self._preset.kind == prior.KIND
+        return self._training.learns_on and isinstance(prior, Weighted) and self._training.kind == prior.KIND
 
 
 def joined(

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.domain import StopRule
-from policies.analysis.quantities import Floats
-from policies.features.table import Features
+from policies.arrays import Features, Floats
 
 BUILD_SECS = 0.25
 BUILD_SECS_PER_OPERATION = 0.0008

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.sketch import Choice, Decision, Location, Sketch, Tile
-
-Matrix = NDArray[np.int64]
+from policies.arrays import Matrix
 
 TABLE_LIMIT = 50_000
 """Largest number of factorisations of one tile that is kept as a table."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.sketch import Location, Sketch
-from policies.space.sampling import Matrix
+from policies.arrays import Matrix
 
 Rows = NDArray[np.intp]
 

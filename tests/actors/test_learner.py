@@ -129,7 +129,7 @@ def learner_of(entries: tuple[SearchTask, ...], method: str, folder: Path | None
     for each in entries:
         rows = sample(each.sketches[0], 32, np.random.default_rng(1))
         costs = 1e-4 * (1 + np.abs(np.log2(rows[:, 1]) - 3))
-        made._searches[each.task.id].observe(
+        made._tables[each.task.id].observe(
             Observation(0, tuple(map(int, row)), float(cost)) for row, cost in zip(rows, costs, strict=True)
         )
     return made
@@ -153,7 +153,7 @@ def test_a_model_of_symbolic_features_serves_one_task() -> None:
 
 def test_tasks_with_priors_start_from_them() -> None:
     trees = InvariantTreesModel(0, from_analyzer=True)
-    known = learner_of((entry(64, "one"),), "fleet:boosted-invariant")._searches["matmul64@one"].training_set()
+    known = learner_of((entry(64, "one"),), "fleet:boosted-invariant")._tables["matmul64@one"].training_set()
     trees.fit(known.features, known.log_secs, known.groups)
     learner = learner_of(tuple(dataclasses.replace(each, prior=trees.save()) for each in ENTRIES), "fleet")
     weights = learner._train("matmul128@one")

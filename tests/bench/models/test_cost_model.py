@@ -12,16 +12,10 @@ import pytest
 from bench.measured import DATA, dataset_path, first, held_out_path, read
 from bench.models.contenders import Known
 from bench.models.cost_model import BENCHMARK, _figures, run
-from bench.models.ranking import Ranked, correlation, parts, top_k
+from bench.models.ranking import Ranked, correlation, parts
 from bench.result import BenchError
 from fleet_tune.records.dataset import save
 from policies.features.views import describe
-
-
-def test_top_k_is_pruners_equation() -> None:
-    # (2 * 1 + 3 * 2) / (4 * 1 + 3 * 2) = 8 / 10
-    assert top_k([2.0, 3.0], [4.0, 3.0], [1.0, 2.0]) == pytest.approx(0.8)
-    assert top_k([2.0, 3.0], [2.0, 3.0], [1.0, 2.0]) == 1.0
 
 
 def test_what_a_ranking_found() -> None:

@@ -24,43 +24,46 @@ from bench.search.replay_runs import (
     with_effect,
 )
 from fleet_tune.records.dataset import TaskData
-from policies.search.methods import PRESET_NAMES, preset
+from policies.search.methods import METHOD_NAMES, method_named
 from tests.bench.made_up import made_up
 
 
-@pytest.mark.parametrize("name", PRESET_NAMES)
+@pytest.mark.parametrize("name", METHOD_NAMES)
 def test_every_method_arrives(data: TaskData, name: str) -> None:
     task = RecordedTask(data)
-    run = run_task(task, preset(name), 1, curve_trials=0)
+    run = run_task(task, method_named(name), 1, curve_trials=0)
     good = int((data.cost_secs <= data.best_secs * (1 + TOLERANCE)).sum())
     assert 1 <= run.trials <= len(data) - good + 1
     assert run.trial_secs == pytest.approx(0.75 * run.trials)
     assert list(run.curve) == sorted(run.curve)
     assert run.curve[-1] >= 1 / (1 + TOLERANCE)
-    assert run_task(task, preset(name), 1, curve_trials=0) == run
+    assert run_task(task, method_named(name), 1, curve_trials=0) == run
 
 
 def test_a_run_goes_on_for_its_curve(data: TaskData) -> None:
-    run = run_task(RecordedTask(data), preset("random"), 2, curve_trials=len(data))
+    run = run_task(RecordedTask(data), method_named("random"), 2, curve_trials=len(data))
     assert run.curve[-1] == 1.0  # everything was measured
 
 
 def test_a_network_of_two_tasks_arrives(data: TaskData) -> None:
     tasks = [RecordedTask(data), RecordedTask(made_up("other", seed=5))]
-    for chosen in (preset("bansor"), dataclasses.replace(preset("random"), batch=16)):
+    for chosen in (method_named("bansor"), dataclasses.replace(method_named("random"), batch=16)):
         assert 2 <= run_network(tasks, chosen, 0) <= sum(len(task.data) for task in tasks)
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("name", ["fleet", "bansor", "autotvm"])
 def test_an_effect_is_switched_and_nothing_else(effect: Effect, name: str) -> None:
-    before = preset(name)
+    before = method_named(name)
     on = has_effect(before, effect)
     assert with_effect(before, effect, on) is before
     switched = with_effect(before, effect, not on)
     assert has_effect(switched, effect) is not on
     assert all(has_effect(switched, other) == has_effect(before, other) for other in EFFECTS if other != effect)
-    assert (switched.batch, switched.model, switched.task_policy) == (before.batch, before.model, before.task_policy)
+    assert (switched.batch, switched.tasks, switched.selection) == (before.batch, before.tasks, before.selection)
+    assert switched.training is not None
+    assert before.training is not None
+    assert switched.training.model == before.training.model
 
 
 def test_variants_are_named_by_what_is_switched() -> None:
@@ -68,10 +71,10 @@ def test_variants_are_named_by_what_is_switched() -> None:
     assert names[:2] == ["fleet", "fleet - draft"]
     assert "bansor + ei" in names
     assert "bansor - sketch-ucb" in names
-    assert {chosen.task_policy for chosen in network_variants().values()} == {"ucb", "gradient", "round-robin"}
-    assert all_methods(["all"]) == PRESET_NAMES
+    assert {chosen.tasks.name for chosen in network_variants().values()} == {"ucb", "gradient", "round-robin"}
+    assert all_methods(["all"]) == METHOD_NAMES
     assert all_methods(["ansor", "fleet"]) == ("ansor", "fleet")
-    assert [name for name in PRESET_NAMES if is_deep(preset(name))] == ["pruner", "moa-pruner"]
+    assert [name for name in METHOD_NAMES if is_deep(method_named(name))] == ["pruner", "moa-pruner"]
 
 
 def test_figures_are_medians_and_geometric_means() -> None:
@@ -94,10 +97,10 @@ def test_figures_are_medians_and_geometric_means() -> None:
 
 def test_a_method_that_proposes_nothing_is_told(data: TaskData) -> None:
     task = RecordedTask(data)
-    search = task.search(preset("random"), 0)
+    search = task.search(method_named("random"), 0)
     search.observe(observations(data, range(len(data))))
     with pytest.raises(BenchError, match="proposes nothing"):
-        task.round(search, dataclasses.replace(preset("random"), batch=4), 0)
+        task.round(search, dataclasses.replace(method_named("random"), batch=4), 0)
 
 
 def test_its_tables() -> None:

@@ -17,8 +17,9 @@ from tvm_ffi import structural_walk
 
 from fleet_tune.sketch import Sketch
 from policies.analysis.launch import launch, shared_bytes
-from policies.analysis.quantities import Floats, nest
-from policies.space.sampling import Matrix, sample
+from policies.analysis.quantities import nest
+from policies.arrays import Floats, Matrix
+from policies.space.sampling import sample
 from tests.devices.sketches.test_symbolic_quantities import CUDA, drawn, listed
 from tests.helpers.lowered import placed_blocks
 from tests.helpers.workloads import TARGETS, WORKLOADS, space

@@ -29,7 +29,8 @@ from policies.analysis.quantities import (
     touched_elements,
     vector_extent,
 )
-from policies.space.sampling import Matrix, sample
+from policies.arrays import Matrix
+from policies.space.sampling import sample
 from tests.helpers.lowered import Placed, Touch, common_loops, placed_blocks
 from tests.helpers.workloads import TARGETS, WORKLOADS, space, task
 

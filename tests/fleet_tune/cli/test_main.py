@@ -22,7 +22,7 @@ from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Limits
 from fleet_tune.errors import NetworkError
 from fleet_tune.results import NetworkResult, Plan, Progress, TaskProgress, TuneResult
-from policies.search.methods import PRESET_NAMES
+from policies.search.methods import METHOD_NAMES
 
 TASK = TaskProgress("h@zen5", "conv", "zen5", 2, 2e9, 3, 8, 1e-3, best_rule="register_blocked")
 RESULT = TuneResult(
@@ -243,7 +243,7 @@ def test_no_command_prints_the_help(command: list[str], capsys: pytest.CaptureFi
 def test_the_help_names_every_method_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tune", "--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in PRESET_NAMES)
+    assert all(name in text for name in METHOD_NAMES)
 
 
 def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from fleet_tune import api
 from fleet_tune.cli import main as cli
 from fleet_tune.config.request import RunRequest
 from fleet_tune.results import Plan
-from policies.search.methods import SEARCH_MODELS, preset
+from policies.search.methods import SEARCH_MODELS, method_named
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_model_in_place_of_the_methods_own(planned: list[str], options: str, method: str) -> None:
     assert cli.main(["tune", "net.onnx", "--dry-run", *options.split()]) == 0
     assert planned == [method]
-    assert preset(method).name == method
+    assert method_named(method).name == method
 
 
 def test_the_old_name_of_the_option_works_and_says_so(planned: list[str], capsys: pytest.CaptureFixture[str]) -> None:

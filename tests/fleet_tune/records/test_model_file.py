@@ -19,6 +19,7 @@ from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
 from policies.cost_models.networks import MlpModel
 from policies.cost_models.neural import NetworkSettings
 from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import load_model
 from policies.features.table import FeatureTable
 from policies.features.views import FEATURE_VERSION, VIEW_SHAPES
 
@@ -66,7 +67,13 @@ def test_the_weights_of_a_network_stand_in_the_file_by_their_names(tmp_path: Pat
     assert isinstance(network, MlpModel)
     stored = load_arrays(path.read_bytes())
     for name, values in network.weights().items():
-        np.testing.assert_array_equal(stored[f"0/{name}"], values)
+        np.testing.assert_array_equal(stored[name], values)
+
+
+def test_the_bytes_of_a_file_are_those_of_a_model(model: CostModel) -> None:
+    probe = table(model.views, 8)
+    read = load_model(model_file.encode(to_file(model, "cpu", DATA)))
+    np.testing.assert_array_equal(read.predict(probe)[0], model.predict(probe)[0])
 
 
 def test_every_cut_is_refused(model: CostModel, tmp_path: Path) -> None:
@@ -118,9 +125,9 @@ def test_arrays_that_are_not_those_of_the_model_are_refused(tmp_path: Path) -> N
         model_file.save(ModelFile(network.manifest, arrays | {name: forged}), path)
         with pytest.raises(ModelFileError, match="not one that fleet-tune can use"):
             read_model(path)
-    unnumbered = ModelFile(network.manifest, {"weights": np.zeros(3, np.float32)})
+    unknown_names = ModelFile(network.manifest, {"weights": np.zeros(3, np.float32)})
     with pytest.raises(ModelFileError):
-        from_file(unnumbered, tmp_path)
+        from_file(unknown_names, tmp_path)
     unknown = dataclasses.replace(network, manifest=dataclasses.replace(network.manifest, model="oracle"))
     with pytest.raises(ModelFileError, match="oracle"):
         from_file(unknown, tmp_path)

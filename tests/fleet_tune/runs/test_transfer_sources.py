@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from fleet_tune.runs.transfer import (
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel
 from policies.cost_models.registry import load_model
-from policies.search.methods import preset
+from policies.search.methods import method_named
 
 DATA = Path(__file__).parents[3] / "bench" / "data"
 
@@ -71,7 +73,7 @@ def entries(dataset: Dataset, count: int = 2) -> tuple[SearchTask, ...]:
 
 
 def test_a_dataset_teaches_tasks_that_it_does_not_have(other: Path, here: Dataset) -> None:
-    warm, transferred = with_priors(entries(here), read_source(other), preset("fleet"), 0)
+    warm, transferred = with_priors(entries(here), read_source(other), method_named("fleet"), 0)
     for entry in warm:
         assert isinstance(load_model(entry.prior), InvariantTreesModel)
     assert transferred == Transferred(str(other), candidates=192, left_out=0, own_tasks=0, shared_tasks=2)
@@ -81,7 +83,7 @@ def test_the_same_workload_elsewhere_teaches_a_model_of_its_own(other: Path, her
     main_tasks = load(DATA / "znver5-2.ftd")
     assert read_source(other).tasks[0].task.workload.hash == main_tasks[0].task.workload.hash
     known, unknown = entries(main_tasks, 1)[0], entries(here, 1)[0]
-    (own, shared), transferred = with_priors((known, unknown), read_source(other), preset("fleet"), 0)
+    (own, shared), transferred = with_priors((known, unknown), read_source(other), method_named("fleet"), 0)
     assert type(load_model(own.prior)) is GradientBoostedModel  # of the task's own features, which no other task shares
     assert isinstance(load_model(shared.prior), InvariantTreesModel)
     assert (transferred.own_tasks, transferred.shared_tasks) == (1, 1)
@@ -89,25 +91,25 @@ def test_the_same_workload_elsewhere_teaches_a_model_of_its_own(other: Path, her
 
 def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here: Dataset) -> None:
     own = entries(here)
-    assert builtin_applies(own, preset("fleet"))
-    assert not builtin_applies(own, preset("autotvm"))  # a paper's method starts as it was published
-    found = what_applies(own, preset("fleet"), None, pretrained=True)
+    assert builtin_applies(own, method_named("fleet"))
+    assert not builtin_applies(own, method_named("autotvm"))  # a paper's method starts as it was published
+    found = what_applies(own, method_named("fleet"), None, pretrained=True)
     assert found is not None
-    assert summary(found, lessons(own, found, preset("fleet"))) == Transferred("pretrained", 0, 0, 0, 2)
-    assert all(entry.prior for entry in with_priors(own, found, preset("fleet"), 0)[0])
-    assert what_applies(own, preset("fleet"), None, pretrained=False) is None
-    assert what_applies(own, preset("autotvm"), None, pretrained=True) is None
+    assert summary(found, lessons(own, found, method_named("fleet"))) == Transferred("pretrained", 0, 0, 0, 2)
+    assert all(entry.prior for entry in with_priors(own, found, method_named("fleet"), 0)[0])
+    assert what_applies(own, method_named("fleet"), None, pretrained=False) is None
+    assert what_applies(own, method_named("autotvm"), None, pretrained=True) is None
 
 
 def test_what_cannot_be_transferred_is_told(here: Dataset, other: Path, tmp_path: Path) -> None:
     own = entries(here, 1)
     with pytest.raises(TransferError, match="no cost model"):
-        with_priors(own, read_source(other), preset("random"), 0)
+        with_priors(own, read_source(other), method_named("random"), 0)
     with pytest.raises(TransferError, match="never trained here"):
-        what_applies(own, preset("pruner:offline"), None, pretrained=True)
+        what_applies(own, method_named("pruner:offline"), None, pretrained=True)
     for_gpu = Knowledge("gpu", model=read_source(Path("pretrained")).model, device_kind="cuda")
     with pytest.raises(UserError, match="fleet has none"):
-        with_priors(own, for_gpu, preset("fleet"), 0)
+        with_priors(own, for_gpu, method_named("fleet"), 0)
     (tmp_path / "text").write_text("no source")
     with pytest.raises(TransferError, match="is no record database"):
         check_source(tmp_path / "text")
@@ -134,6 +136,16 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple
     code = main(["model", *map(str, arguments)])
     told = capsys.readouterr()
     return code, told.out, told.err
+
+
+def test_pretraining_loads_neither_ray_nor_tvm(other: Path, tmp_path: Path) -> None:
+    code = "import sys; from fleet_tune.cli.main import main; code = main(sys.argv[1:]); "
+    code += "print(code, [name for name in ('ray', 'tvm', 'actors') if name in sys.modules])"
+    arguments = ["model", "pretrain", str(other), "--compact", "--out", str(tmp_path / "made.safetensors")]
+    child = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=DATA.parents[1], capture_output=True, text=True, check=True
+    )
+    assert child.stdout.splitlines()[-1] == "0 []"
 
 
 def test_a_model_is_pretrained_evaluated_and_finetuned(

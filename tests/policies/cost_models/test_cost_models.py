@@ -8,13 +8,13 @@ import subprocess
 import sys
 from typing import get_args
 
-import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
 from policies.cost_models import state as model_bytes
 from policies.cost_models.neural import NetworkModel
 from policies.cost_models.protocol import CostModel
+from policies.cost_models.rank_quality import rank_correlation
 from policies.cost_models.registry import ModelName, load_model, make_model
 from policies.features.table import FeatureTable
 from policies.features.views import VIEW_SHAPES
@@ -43,10 +43,6 @@ def fixed_views(features: np.ndarray, prior: np.ndarray) -> dict[str, np.ndarray
         first[:, 1] = 1.0
     views["invariant"][:, 0] = prior
     return views
-
-
-def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
 
 
 def same(one: CostModel, other: CostModel, features: FeatureTable) -> bool:
@@ -186,11 +182,11 @@ def test_damaged_or_foreign_bytes_are_refused(model: CostModel) -> None:
     for broken in (b"", b"other", whole[:-3], whole[:7], whole[:30], whole[:40] + b"x" + whole[41:], whole + b"y"):
         with pytest.raises(ValueError, match=r"not a cost model|cut off or damaged"):
             load_model(broken)
-    unknown = model_bytes.pack(model_bytes.Saved("oracle", {}, ()))
+    unknown = model_bytes.pack(model_bytes.Saved("oracle", {}, {}))
     with pytest.raises(ValueError, match="unknown kind 'oracle'"):
         load_model(unknown)
     with pytest.raises(ValueError, match="lacks what this version reads"):
-        load_model(model_bytes.pack(model_bytes.Saved(type(model).KIND, {"seed": 1}, ())))  # type: ignore[attr-defined]
+        load_model(model_bytes.pack(model_bytes.Saved(type(model).KIND, {"seed": 1}, {})))  # type: ignore[attr-defined]
 
 
 def test_a_model_of_another_feature_version_is_refused(model: CostModel) -> None:
@@ -207,21 +203,17 @@ def test_unknown_name() -> None:
         make_model("oracle", 0)  # type: ignore[arg-type]
 
 
-def test_arrays_survive_packing() -> None:
-    for kind in (np.float32, np.float64, np.int32, np.int64):
-        values = np.arange(6).reshape(3, 2).astype(kind)
-        again = model_bytes.unpack_array(model_bytes.pack_array(values))
-        assert again.dtype == values.dtype
-        assert again.tolist() == values.tolist()
-    with pytest.raises(ValueError, match="not saved"):
-        model_bytes.pack_array(np.array(["text"]))
-    for broken in (b"", b"\xc1", msgpack.packb(3), msgpack.packb(["object", [1], b"x"]), msgpack.packb([1, 2])):
-        with pytest.raises(ValueError, match=r"not an array|not read"):
-            model_bytes.unpack_array(broken)
-
-
 def test_importing_the_models_loads_no_heavy_library() -> None:
     code = "import sys, policies.cost_models.registry; "
     code += "print([name for name in ('xgboost', 'sklearn', 'torch') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_importing_what_records_teach_loads_nothing_that_reads_files() -> None:
+    code = "import sys, policies.cost_models.knowledge; "
+    code += (
+        "print([name for name in ('fleet_tune.records.dataset', 'fleet_tune.records.store') if name in sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

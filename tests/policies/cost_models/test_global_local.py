@@ -18,9 +18,10 @@ from policies.cost_models.moa import MomentumModel
 from policies.cost_models.networks import PacmModel
 from policies.cost_models.registry import load_model
 from policies.features.table import SYMBOLIC, FeatureTable
-from policies.search.methods import preset
+from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
-from policies.search.trainer import Trainer, TrainingSet, joined
+from policies.search.trainer import Trainer, Training, joined
+from policies.search.training_table import TrainingSet, TrainingTable
 from policies.space.sampling import sample
 
 
@@ -100,16 +101,22 @@ def test_saved_and_read_it_predicts_the_same(general: GradientBoostedModel) -> N
 # -- trainers -------------------------------------------------------------------------------------------------------
 
 
-def known(sketch: Sketch, device: DeviceAbstraction, views: str, count: int = 24) -> TrainingSet:
+def known(sketch: Sketch, device: DeviceAbstraction, method: str, count: int = 24) -> TrainingSet:
     """Records of a task, as a search with this method has them."""
-    search = made_search(sketch, device, views)
+    table = TrainingTable((sketch,), device, method_named(method).views)
     rows = sample(sketch, count, np.random.default_rng(0))
-    search.observe(Observation(0, tuple(map(int, row)), 1e-3 * float(row[0])) for row in rows)
-    return search.training_set()
+    table.observe(Observation(0, tuple(map(int, row)), 1e-3 * float(row[0])) for row in rows)
+    return table.training_set()
+
+
+def training_of(method: str) -> Training:
+    training = method_named(method).training
+    assert training is not None
+    return training
 
 
 def made_search(sketch: Sketch, device: DeviceAbstraction, method: str, prior: object = None) -> TaskSearch:
-    return TaskSearch((sketch,), 2.0 * 256**3, device, preset(method), np.random.default_rng(0), None, prior)  # type: ignore[arg-type]
+    return TaskSearch((sketch,), 2.0 * 256**3, device, method_named(method), np.random.default_rng(0), None, prior)  # type: ignore[arg-type]
 
 
 def trained_pacm(training: TrainingSet) -> PacmModel:
@@ -125,24 +132,24 @@ def test_what_becomes_of_a_prior(tiled: Sketch, cpu: DeviceAbstraction) -> None:
     trees.fit(known(tiled, cpu, "fleet:boosted-invariant").features, training.log_secs, training.groups)
 
     # A network of the method's kind is fine-tuned, and adapted by momentum where the method says so.
-    tuned = Trainer(preset("pruner"), pacm)
+    tuned = Trainer(training_of("pruner"), pacm)
     assert tuned.first is pacm
     first = tuned.train({"a": training}, 0)
     assert isinstance(first, PacmModel)
     assert first is not pacm
-    adapted = Trainer(preset("moa-pruner"), pacm).train({"a": training}, 0)
+    adapted = Trainer(training_of("moa-pruner"), pacm).train({"a": training}, 0)
     assert isinstance(adapted, MomentumModel)
 
     # Another model is the global one.
     both = {"a": dataclasses.replace(training, features=known(tiled, cpu, "fleet:boosted-invariant").features)}
-    model = Trainer(preset("fleet"), trees).train(both, 0)
+    model = Trainer(training_of("fleet"), trees).train(both, 0)
     assert isinstance(model, GlobalLocalModel)
     assert model.general is trees
 
     # Offline, nothing is trained.
-    offline = Trainer(preset("pruner:offline"), pacm)
+    offline = Trainer(training_of("pruner:offline"), pacm)
     assert offline.train({"a": training}, 0) is pacm
-    assert Trainer(preset("pruner:offline")).train({"a": training}, 0) is None
+    assert Trainer(training_of("pruner:offline")).train({"a": training}, 0) is None
 
 
 def test_a_model_that_learns_on_is_told_each_record_once(tiled: Sketch, cpu: DeviceAbstraction) -> None:
@@ -150,7 +157,7 @@ def test_a_model_that_learns_on_is_told_each_record_once(tiled: Sketch, cpu: Dev
     half = TrainingSet(
         training.features.take(slice(0, 12)), training.log_secs[:12], training.groups[:12], training.names, None
     )
-    trainer = Trainer(preset("pruner"))
+    trainer = Trainer(training_of("pruner"))
     model = trainer.train({"a": half}, 0)
     assert trainer.train({"a": half}, 0) is model  # nothing new
     assert trainer.train({"a": training}, 0) is model

@@ -1,4 +1,4 @@
-"""Acquisition functions and exploration shares, also on hostile input."""
+"""Acquisition functions, also on hostile input."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from policies.search.acquisition import (
-    ACQUISITIONS,
     Acquisition,
-    ContextualEpsilon,
-    FixedEpsilon,
+    ConfidenceBound,
+    ExpectedImprovement,
+    PredictedMean,
+    ProbabilityOfImprovement,
     confidence_bound_of_secs,
-    contextual_epsilon,
-    epsilon_of_secs,
     expected_improvement,
     improvement_of_secs,
     probability_of_improvement,
     probability_of_secs,
     throughput_of_secs,
+)
+
+ALL = pytest.mark.parametrize(
+    "acquire",
+    [ExpectedImprovement(), ProbabilityOfImprovement(), ConfidenceBound(), PredictedMean()],
+    ids=lambda acquire: acquire.name,
 )
 
 
@@ -72,20 +77,6 @@ def test_improvement_of_seconds() -> None:
     assert ranked[0] > ranked[1]
 
 
-def test_contextual_epsilon() -> None:
-    assert contextual_epsilon(np.array([1.0, 3.0]), 10.0) == pytest.approx(0.2)
-    assert contextual_epsilon(np.array([1.0, 3.0]), 10.0, 0.3, 0.5) == 0.3
-    assert contextual_epsilon(np.array([1.0, math.nan, -1.0, math.inf]), 10.0) == pytest.approx(0.1)
-    for best in (0.0, -1.0, math.nan, math.inf):
-        assert contextual_epsilon(np.array([1.0]), best, 0.0, 0.4) == 0.4
-    assert contextual_epsilon(np.empty(0), 10.0, 0.0, 0.4) == 0.4
-    with pytest.raises(ValueError, match="low <= high"):
-        contextual_epsilon(np.ones(1), 1.0, 0.5, 0.2)
-    # Everything as fast as the incumbent, 20% uncertain.
-    assert epsilon_of_secs(np.log([2.0, 2.0]), np.array([0.2, 0.2]), 2.0) == pytest.approx(0.2)
-    assert epsilon_of_secs(np.zeros(2), np.ones(2), math.inf, 0.1, 0.3) == 0.3
-
-
 def test_probability_of_improvement_by_hand() -> None:
     # Z = 0.5, 0 and -0.5.
     found = probability_of_improvement(np.array([3.0, 2.0, 1.0]), np.array([2.0, 2.0, 2.0]), 2.0)
@@ -121,15 +112,27 @@ def test_confidence_bound_and_mean_by_hand() -> None:
         confidence_bound_of_secs(mean, deviation, 1.0, -1.0)
 
 
-@pytest.mark.parametrize("acquire", ACQUISITIONS.values(), ids=ACQUISITIONS.keys())
+@ALL
 def test_all_prefer_the_faster_of_two_alike(acquire: Acquisition) -> None:
     for best in (0.5, math.inf):
         scores = acquire(np.log([2.0, 1.0, 3.0]), np.full(3, 0.3), best)
-        assert scores.argmax() == 1 or (acquire is probability_of_secs and math.isinf(best))
+        assert scores.argmax() == 1 or (isinstance(acquire, ProbabilityOfImprovement) and math.isinf(best))
     assert acquire(np.empty(0), np.empty(0), 1.0).shape == (0,)
 
 
-@pytest.mark.parametrize("acquire", ACQUISITIONS.values(), ids=ACQUISITIONS.keys())
+@ALL
+def test_energies_order_candidates_as_scores_do(acquire: Acquisition) -> None:
+    mean, deviation = np.log([2.0, 0.5, 1.0, 3.0]), np.array([0.1, 0.2, 0.3, 0.4])
+    scores, energies = acquire(mean, deviation, 1.5), acquire.energy(mean, deviation, 1.5)
+    assert np.argsort(energies, kind="stable").tolist() == np.argsort(-scores, kind="stable").tolist()
+
+
+def test_the_energy_of_the_mean_is_in_log_seconds() -> None:
+    mean = np.log([2.0, 0.5])
+    assert PredictedMean().energy(mean, np.ones(2), 1.0) is mean
+
+
+@ALL
 @given(
     arrays(np.float64, 4, elements=st.floats(allow_nan=True, allow_infinity=True)),
     arrays(np.float64, 4, elements=st.floats(allow_nan=True, allow_infinity=True)),
@@ -144,22 +147,3 @@ def test_all_are_never_negative_nor_nan(
     assert (scores >= 0).all()  # false for NaN
     useless = np.isnan(mean) | np.isnan(deviation) | (deviation < 0) | (mean == math.inf)
     assert (scores[useless] == 0).all()
-
-
-def test_exploration_shares() -> None:
-    mean, deviation = np.log([2.0, 2.0]), np.array([0.2, 0.2])
-    assert FixedEpsilon(0.05).share(mean, deviation, 2.0) == 0.05
-    assert ContextualEpsilon().share(mean, deviation, 2.0) == pytest.approx(0.2)
-    assert ContextualEpsilon(0.02, 0.1).share(mean, deviation, 2.0) == 0.1
-    # Nothing measured, nothing predicted, no usable deviation: nothing is known.
-    for rule_mean, rule_deviation, best in (
-        (mean, deviation, math.inf),
-        (mean[:0], deviation[:0], 2.0),
-        (mean, np.full(2, math.nan), 2.0),
-    ):
-        assert ContextualEpsilon(0.02, 0.1).share(rule_mean, rule_deviation, best) == 0.1
-    assert ContextualEpsilon().share(mean, np.zeros(2), 2.0) == 0.0
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        FixedEpsilon(1.5)
-    with pytest.raises(ValueError, match="low <= high"):
-        ContextualEpsilon(0.5, 0.2)

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from policies.search.bandits import (
+    GradientTasks,
+    RoundRobinTasks,
+    TaskAllocation,
     TaskBandit,
-    TaskPolicy,
     TaskState,
+    UcbTasks,
     allocate,
     is_finished,
     latency_gradient,
@@ -136,19 +139,18 @@ def test_finished_tasks_get_nothing() -> None:
 
 def test_other_policies() -> None:
     states = [TaskState(1, 1e9, (2.0, 1.0)), TaskState(1, 1e9, (0.2, 0.1))]
-    assert run(TaskBandit(policy="round-robin"), list(states), 10) == [5, 5]
-    greedy = TaskBandit(policy="gradient", epsilon=0.0).choose(states)
+    assert run(TaskBandit(0, RoundRobinTasks()), list(states), 10) == [5, 5]
+    greedy = TaskBandit(0, GradientTasks(epsilon=0.0)).choose(states)
     assert greedy is not None
     assert greedy.index == 0
-    picks = {TaskBandit(seed, policy="gradient", epsilon=1.0).choose(states) for seed in range(20)}
+    picks = {TaskBandit(seed, GradientTasks(epsilon=1.0)).choose(states) for seed in range(20)}
     assert {choice.index for choice in picks if choice} == {0, 1}
 
 
-@pytest.mark.parametrize("policy", ["ucb", "gradient"])
-def test_all_failures_are_borne(policy: str) -> None:
+@pytest.mark.parametrize("tasks", [UcbTasks(), GradientTasks()], ids=lambda tasks: tasks.name)
+def test_all_failures_are_borne(tasks: TaskAllocation) -> None:
     states = [TaskState(1, 1e9, (INF, INF)), TaskState(1, 1e9, (INF,)), TaskState(1, 1e9, (1.0,))]
-    bandit = TaskBandit(policy="ucb" if policy == "ucb" else "gradient")
-    assert sum(run(bandit, states, 12)) == 12
+    assert sum(run(TaskBandit(0, tasks), states, 12)) == 12
 
 
 def test_is_finished() -> None:
@@ -190,15 +192,17 @@ def test_allocation_bears_prices_and_costs_that_are_no_numbers() -> None:
     assert allocate(np.empty(0), np.empty(0), np.empty(0), 5).tolist() == []
 
 
-@pytest.mark.parametrize("policy", ["ucb", "gradient", "round-robin"])
+@pytest.mark.parametrize(
+    "tasks", [UcbTasks(), GradientTasks(epsilon=0.0), RoundRobinTasks()], ids=lambda tasks: tasks.name
+)
 @pytest.mark.parametrize("odd", [NAN, INF, -1.0, 0.0])
-def test_odd_floors_and_costs_never_stop_the_allocation(policy: TaskPolicy, odd: float) -> None:
+def test_odd_floors_and_costs_never_stop_the_allocation(tasks: TaskAllocation, odd: float) -> None:
     states = [
         TaskState(1, 1e9, (2.0, 1.0), floor_secs=odd),
         TaskState(1, 1e9, (odd, odd)),
         TaskState(1, 1e9, (2.0, 1.0), floor_secs=0.1),
     ]
-    assert sum(run(TaskBandit(policy=policy, epsilon=0.0), states, 30)) == 30
+    assert sum(run(TaskBandit(0, tasks), states, 30)) == 30
 
 
 def test_rounds_are_counted_where_a_choice_lasts_a_round() -> None:
@@ -220,7 +224,7 @@ def test_rounds_are_counted_where_a_choice_lasts_a_round() -> None:
 
 def test_the_gradient_rule_takes_the_largest_gradient_after_one_round_of_all() -> None:
     states = [TaskState(1, 1e9), TaskState(1, 2e9), TaskState(1, 1e9, (1.0,))]
-    bandit = TaskBandit(policy="gradient", epsilon=0.0)
+    bandit = TaskBandit(0, GradientTasks(epsilon=0.0))
     first = bandit.choose(states)
     assert first is not None
     assert (first.index, first.reason) == (1, "untried")

@@ -13,7 +13,8 @@ from fleet_tune.errors import UserError
 from fleet_tune.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import analyse
 from policies.search.annealing import AnnealingSettings
-from policies.search.methods import PRESET_NAMES, preset
+from policies.search.generators import AnnealingGenerator
+from policies.search.methods import METHOD_NAMES, method_named
 from policies.search.search import Observation, Proposal, TaskSearch
 from policies.space.sampling import is_valid, sample
 
@@ -59,8 +60,9 @@ class SyntheticDevice:
 
 
 def make(sketches: tuple[Sketch, ...], device: DeviceAbstraction, method: str = "fleet", seed: int = 0) -> TaskSearch:
-    # Short chains, so that the tests are fast.
-    chosen = replace(preset(method), annealing=AnnealingSettings(chains=16, steps=12, patience=8))
+    chosen = method_named(method)
+    if isinstance(chosen.generator, AnnealingGenerator):  # short chains, so that the tests are fast
+        chosen = replace(chosen, generator=AnnealingGenerator(AnnealingSettings(chains=16, steps=12, patience=8)))
     return TaskSearch(sketches, FLOP, device, chosen, np.random.default_rng(seed))
 
 
@@ -68,7 +70,7 @@ def keys(proposals: list[Proposal]) -> list[tuple[int, tuple[int, ...]]]:
     return [(p.sketch, p.decisions) for p in proposals]
 
 
-@pytest.mark.parametrize("method", PRESET_NAMES)
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_never_repeats_and_always_valid(method: str, sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
     device = SyntheticDevice(sketches, cpu)
     search = make(sketches, cpu, method)
@@ -139,8 +141,8 @@ def test_replayed_records_count_and_are_idempotent(sketches: tuple[Sketch, ...],
     assert after.observed == before.observed == 48
     assert after.best_secs == before.best_secs
     assert (
-        after.training_set().features.view("symbolic").tobytes()
-        == before.training_set().features.view("symbolic").tobytes()
+        after.table.training_set().features.view("symbolic").tobytes()
+        == before.table.training_set().features.view("symbolic").tobytes()
     )
     assert set(keys(after.propose(32))).isdisjoint((o.sketch, o.decisions) for o in outcomes)
     # A failure that was mended counts as mended; a slower repetition does not.
@@ -159,13 +161,13 @@ def test_all_failures_are_borne(sketches: tuple[Sketch, ...], cpu: DeviceAbstrac
         search.observe(Observation(p.sketch, p.decisions, math.inf) for p in proposals)
     assert search.best_secs == math.inf
     assert search.train(seed=0) is None
-    assert np.isfinite(search.training_set().log_secs).all()
+    assert np.isfinite(search.table.training_set().log_secs).all()
 
 
 def test_small_space_is_exhausted_exactly(cpu: DeviceAbstraction) -> None:
     small = Sketch(0, "r", "t", (Tile(8, 2, 8), Choice("unroll", (0, 16, 64))), (), "undescribed")
     single = Sketch(1, "loops", "nothing open", (), (), "undescribed")
-    for method in PRESET_NAMES:
+    for method in METHOD_NAMES:
         search = make((small, single), cpu, method)
         found: list[Proposal] = []
         for _ in range(40):
@@ -199,7 +201,7 @@ def test_undescribed_sketch_beside_a_described_one(
         batch = search.propose(12)
         search.observe(Observation(p.sketch, p.decisions, 1e-4 * (1 + p.sketch)) for p in batch)
         search.use_model(search.train(seed=0))
-    assert search.training_set().offset_column is None
+    assert search.table.training_set().offset_column is None
     assert len(search.propose(12)) == 12
 
 
@@ -213,14 +215,12 @@ def test_bad_calls(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None
     with pytest.raises(ValueError, match="columns"):
         search.observe([Observation(0, (1, 2), 1.0)])
     with pytest.raises(ValueError, match="at least one sketch"):
-        TaskSearch((), FLOP, cpu, preset("fleet"), np.random.default_rng(0))
+        TaskSearch((), FLOP, cpu, method_named("fleet"), np.random.default_rng(0))
 
 
 def test_unknown_methods() -> None:
     with pytest.raises(UserError, match=r"no method 'best'.*fleet, autotvm, adatune, ansor, bansor, pruner"):
-        preset("best")
-    with pytest.raises(ValueError, match="no cost model"):
-        preset("random").make_model(0, None)
+        method_named("best")
 
 
 def test_works_for_a_gpu(blocked: Sketch, gpu: DeviceAbstraction) -> None:

@@ -1,32 +1,28 @@
 """What a search may propose: the whole space of a sketch, or the candidates that a recorded dataset has of it.
 
 A search in the open asks for any decision vector of a sketch. A search on a dataset (``bench replay``, the replay
-device) can only be answered for the candidates that were measured: a :class:`Pool` lists them, and every generator
-works on it instead: a draft scores the pool's rows by its fitness and keeps the share that it keeps of what it explores
-in the open, annealing chains walk from row to row, random candidates are random rows.
+device) can only be answered for the candidates that were measured: a :class:`policies.space.pools.Pool` lists them, and
+every generator works on it instead: a draft scores the pool's rows by its fitness and keeps the share that it keeps of
+what it explores in the open, annealing chains walk from row to row, random candidates are random rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Set
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats, Matrix
 from policies.features.table import feature_names
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_tiles
+from policies.space.pools import Pool
 from policies.space.sampling import (
-    Matrix,
-    decision_ids,
     enumerate_all,
-    is_valid,
-    log_coordinates,
     mutate,
     row_keys,
     sample,
@@ -34,11 +30,8 @@ from policies.space.sampling import (
     unique_rows,
 )
 
-NEIGHBOURS = 16
-"""Rows of a pool that a chain may step to from a row."""
 JUMP_SHARE = 0.1
 """Share of steps that go to any row: the neighbours alone need not connect a pool."""
-_CHUNK = 256
 
 
 def _evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
@@ -50,65 +43,9 @@ def _evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness
     return Drafted(matrix, features, none, none, none)
 
 
-class Pool:
-    """The candidates of one sketch that exist. ``matrix`` (n, d): distinct decision vectors, read-only.
-
-    Made once and shared by many searches: what is computed of its rows is kept. ValueError for rows that repeat or that
-    are no candidates of the sketch.
-    """
-
-    def __init__(self, sketch: Sketch, matrix: Matrix) -> None:
-        rows = np.array(matrix, dtype=np.int64).reshape(len(matrix), sketch.width)
-        if not is_valid(sketch, rows).all():
-            raise ValueError(f"a pool of sketch {sketch.index} has rows that are no candidates of it")
-        if len(unique_rows(rows)) != len(rows):
-            raise ValueError(f"a pool of sketch {sketch.index} repeats candidates")
-        rows.setflags(write=False)
-        self.sketch = sketch
-        self.matrix = rows
-        self._evaluated: dict[DeviceAbstraction, Drafted] = {}
-
-    def __len__(self) -> int:
-        return len(self.matrix)
-
-    @cached_property
-    def keys(self) -> tuple[bytes, ...]:
-        """The key of each row (see :func:`policies.space.sampling.row_keys`)."""
-        return tuple(row_keys(self.matrix))
-
-    @cached_property
-    def row_of(self) -> dict[bytes, int]:
-        """The row of each key."""
-        return {key: row for row, key in enumerate(self.keys)}
-
-    def evaluated(self, device: DeviceAbstraction) -> Drafted:
-        """All rows in their order, with features and the analyzer's prediction; computed once for each device."""
-        if device not in self._evaluated:
-            self._evaluated[device] = _evaluate(self.sketch, self.matrix, device)
-        return self._evaluated[device]
-
-    @cached_property
-    def neighbours(self) -> NDArray[np.int64]:
-        """The rows nearest to each row, shape ``(n, min(NEIGHBOURS, n - 1))``: those that differ in the fewest whole
-        decisions, and of these the ones at the least distance of log coordinates."""
-        count = min(NEIGHBOURS, len(self) - 1)
-        if count < 1:
-            return np.empty((len(self), 0), dtype=np.int64)
-        ids = decision_ids(self.sketch, self.matrix)
-        points = log_coordinates(self.sketch, self.matrix)
-        squares = np.square(points).sum(axis=1)
-        farthest = 1.0 + 4.0 * float(squares.max(initial=0.0))
-        nearest = np.empty((len(self), count), dtype=np.int64)
-        for start in range(0, len(self), _CHUNK):
-            rows = slice(start, min(start + _CHUNK, len(self)))
-            differing = np.zeros((rows.stop - start, len(self)))
-            for column in range(ids.shape[1]):
-                differing += ids[rows, column, None] != ids[None, :, column]
-            squared = squares[rows, None] + squares[None, :] - 2.0 * points[rows] @ points.T
-            distance = differing + np.maximum(squared, 0.0) / farthest
-            distance[np.arange(rows.stop - start), np.arange(start, rows.stop)] = np.inf
-            nearest[rows] = np.argsort(distance, axis=1, kind="stable")[:, :count]
-        return nearest
+def evaluated(pool: Pool, device: DeviceAbstraction) -> Drafted:
+    """All rows of a pool in their order, with features and the analyzer's prediction; worked out once for a device."""
+    return pool.once(device, lambda: _evaluate(pool.sketch, pool.matrix, device))
 
 
 class OpenSpace:
@@ -189,12 +126,12 @@ class PoolSpace:
 
     def nothing(self) -> Drafted:
         """No candidate."""
-        return self._pool.evaluated(self._device).take(np.empty(0, dtype=np.intp))
+        return evaluated(self._pool, self._device).take(np.empty(0, dtype=np.intp))
 
     def _scored(self, fitness: Fitness | None) -> Drafted:
         """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
         as in the open."""
-        known = self._pool.evaluated(self._device)
+        known = evaluated(self._pool, self._device)
         if fitness is None:
             return known
         scores = fitness(known.matrix, known.features, known.analytic_log_secs)
@@ -212,7 +149,7 @@ class PoolSpace:
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
         """``count`` random rows that are not excluded; fewer only where fewer are left."""
         unseen = self._unseen(excluded)
-        return self._pool.evaluated(self._device).take(rng.permutation(unseen)[:count])
+        return evaluated(self._pool, self._device).take(rng.permutation(unseen)[:count])
 
     def draft(
         self,
@@ -247,7 +184,7 @@ class PoolSpace:
     ) -> Drafted:
         """The best ``keep`` rows that annealing visits, less the excluded ones."""
         if not len(self._pool):
-            return self._pool.evaluated(self._device)
+            return evaluated(self._pool, self._device)
         scored = self._scored(fitness)
         neighbours = self._pool.neighbours
 

@@ -7,10 +7,11 @@ import pytest
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Choice, Sketch, Tile
-from policies.analysis.quantities import Floats
+from policies.arrays import Floats
 from policies.search.annealing import AnnealingSettings, Chains
 from policies.search.draft import DraftSettings
-from policies.search.pools import NEIGHBOURS, OpenSpace, Pool, PoolSpace
+from policies.search.spaces import OpenSpace, PoolSpace, evaluated
+from policies.space.pools import Pool
 from policies.space.sampling import row_keys, sample, unique_rows
 
 RNG = np.random.default_rng
@@ -31,20 +32,17 @@ def space(pool: Pool, cpu: DeviceAbstraction) -> PoolSpace:
     return PoolSpace(pool, cpu)
 
 
-def test_rows_must_be_distinct_candidates(tiled: Sketch) -> None:
-    matrix = sample(tiled, 3, RNG(0))
-    with pytest.raises(ValueError, match="repeats"):
-        Pool(tiled, matrix[[0, 1, 0]])
-    broken = matrix.copy()
-    broken[1, 0] = 77
-    with pytest.raises(ValueError, match="no candidates"):
-        Pool(tiled, broken)
+def test_a_pool_is_evaluated_once_for_a_device(pool: Pool, cpu: DeviceAbstraction, gpu: DeviceAbstraction) -> None:
+    first = evaluated(pool, cpu)
+    assert len(first.matrix) == len(pool)
+    assert evaluated(pool, cpu) is first
+    assert evaluated(pool, gpu) is not first
 
 
 def test_draft_keeps_the_best_eighth(pool: Pool, space: PoolSpace, cpu: DeviceAbstraction) -> None:
     drafted = space.draft(RNG(0), DraftSettings(), analyzer_alone, None, frozenset())
     assert len(drafted.matrix) == 50  # 512 of 1024 x 4 is an eighth of the 400 rows
-    known = pool.evaluated(cpu)
+    known = evaluated(pool, cpu)
     feasible = np.sort(known.log_secs[np.isfinite(known.log_secs)])
     assert drafted.log_secs[0] == feasible[0]
     assert (np.diff(drafted.log_secs) >= 0).all()
@@ -70,29 +68,12 @@ def test_chains_walk_the_pool_to_its_best_row(pool: Pool, space: PoolSpace, cpu:
     found = space.anneal(Chains(), RNG(0), AnnealingSettings(), analyzer_alone, 20, frozenset())
     assert set(row_keys(found.matrix)) <= set(pool.keys)
     assert len(unique_rows(found.matrix)) == 20
-    known = pool.evaluated(cpu)
+    known = evaluated(pool, cpu)
     best = np.sort(known.log_secs)[:20]
     assert found.log_secs.tolist() == best.tolist()
     excluded = set(row_keys(found.matrix[:1]))
     again = space.anneal(Chains(), RNG(0), AnnealingSettings(), analyzer_alone, 20, excluded)
     assert excluded.isdisjoint(row_keys(again.matrix))
-
-
-def test_neighbours_differ_in_few_decisions(pool: Pool) -> None:
-    near = pool.neighbours
-    assert near.shape == (400, NEIGHBOURS)
-    for row in range(0, 400, 50):
-        assert row not in near[row]
-        assert len(set(near[row].tolist())) == NEIGHBOURS
-        differing = [
-            sum(
-                not np.array_equal(pool.matrix[row, at : at + d.width], pool.matrix[other, at : at + d.width])
-                for d, at in zip(pool.sketch.decisions, pool.sketch.offsets, strict=True)
-            )
-            for other in range(400)
-        ]
-        others = sorted(differing[:row] + differing[row + 1 :])
-        assert sorted(differing[other] for other in near[row]) == others[:NEIGHBOURS]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])

@@ -1,0 +1,102 @@
+"""Which sketches of a task the candidates of a batch come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.arrays import Floats
+from policies.search.bandits import EXPLORATION, allocate
+from policies.search.task_records import TaskRecords
+
+
+@dataclass(frozen=True)
+class Arms:
+    """The sketches of a task as the arms of a bandit.
+
+    ``left`` (k,): candidates of each sketch that are neither measured nor pending. ``round_trials``: the choice is one
+    of a sketch for a whole round of that many trials; None: one for each trial. ``expected``: where the analyzer has a
+    say, the best cost of each sketch, measured or expected, and which sketch it prefers (higher first), each (k,);
+    None: what was measured alone counts.
+    """
+
+    records: TaskRecords
+    left: Floats
+    round_trials: int | None
+    expected: Callable[[], tuple[Floats, Floats]] | None
+
+
+class SketchAllocation(Protocol):
+    """Gives the trials of a batch to the sketches of a task."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def joint(self) -> bool:
+        """Whether candidates of all sketches are chosen together, by their scores alone."""
+        ...
+
+    def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """At most how many of ``count`` trials each sketch gets, ``(k,)``; never more than it has candidates left."""
+        ...
+
+
+@dataclass(frozen=True)
+class JointSketches:
+    """All sketches are one space, as in AutoTVM's templates: each may get the whole batch."""
+
+    name: ClassVar[str] = "joint"
+    joint: ClassVar[bool] = True
+
+    def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
+        """See :class:`SketchAllocation`."""
+        return _capacity(arms, count)
+
+
+@dataclass(frozen=True)
+class UniformSketches:
+    """Sketches drawn uniformly among those that have candidates left (Ansor)."""
+
+    name: ClassVar[str] = "uniform"
+    joint: ClassVar[bool] = False
+
+    def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """See :class:`SketchAllocation`."""
+        capacity = _capacity(arms, count)
+        drawn = rng.choice(np.flatnonzero(capacity), size=count if arms.round_trials is None else 1)
+        return np.minimum(np.bincount(np.resize(drawn, count), minlength=len(capacity)), capacity)
+
+
+@dataclass(frozen=True)
+class UcbSketches:
+    """Bansor equations 3 and 4: an upper confidence bound on each sketch's best.
+
+    ``exploration``: the constant C. ``priced``: beyond the paper, a visit weighs what a trial of the sketch takes
+    (where sketches are chosen trial by trial).
+    """
+
+    name: ClassVar[str] = "ucb"
+    joint: ClassVar[bool] = False
+    exploration: float = EXPLORATION
+    priced: bool = False
+
+    def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
+        """See :class:`SketchAllocation`."""
+        records = arms.records
+        bests, preference = (records.bests, None) if arms.expected is None else arms.expected()
+        visits = (records.measured + records.pending).astype(np.float64)
+        if arms.round_trials is None:
+            prices = records.trial_prices if self.priced else None
+            return allocate(bests, visits, arms.left, count, self.exploration, preference, prices)
+        # Bansor counts rounds; one grant then takes the whole batch.
+        granted = allocate(bests, visits / arms.round_trials, arms.left, 1, self.exploration, preference)
+        return np.minimum(granted * count, _capacity(arms, count))
+
+
+def _capacity(arms: Arms, count: int) -> NDArray[np.int64]:
+    return np.minimum(arms.left, count).astype(np.int64)

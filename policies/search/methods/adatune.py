@@ -1,0 +1,26 @@
+"""AdaTune (Li et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from policies.search.acquisition import ExpectedImprovement
+from policies.search.exploration import ContextualEpsilon, Exploration
+from policies.search.methods.autotvm import AUTOTVM
+from policies.search.methods.method import Method
+from policies.search.trainer import Training
+
+PLANS = 20
+"""Random candidates that the contextual epsilon is taken from."""
+
+ADATUNE: Method = replace(
+    AUTOTVM,
+    name="adatune",
+    source="AdaTune: simulated annealing on a random forest, expected improvement, contextual epsilon",
+    acquisition=ExpectedImprovement(),
+    exploration=Exploration(ContextualEpsilon(plans=PLANS)),
+    training=Training("forest"),
+    batch=32,
+)
+"""AdaTune, Algorithm 1 and appendix A: batches of 32, a random forest of 10 trees with max_features 10, equations 1 and
+2 in AutoTVM's diversity objective, equation 3 over 20 random plans; everything else AutoTVM's."""

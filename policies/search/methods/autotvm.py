@@ -1,0 +1,31 @@
+"""AutoTVM (Chen et al. 2018)."""
+
+from __future__ import annotations
+
+from policies.search.acquisition import PredictedMean
+from policies.search.allocation import JointSketches
+from policies.search.annealing import AnnealingSettings
+from policies.search.bandits import RoundRobinTasks
+from policies.search.batch import Selection
+from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.generators import AnnealingGenerator
+from policies.search.methods.method import Method
+from policies.search.trainer import Training
+
+AUTOTVM = Method(
+    name="autotvm",
+    source="AutoTVM: simulated annealing on boosted trees (rank objective), diversity-aware choice, epsilon 0.05",
+    tasks=RoundRobinTasks(),
+    sketches=JointSketches(),
+    generator=AnnealingGenerator(AnnealingSettings(chains=128, steps=500)),
+    acquisition=PredictedMean(),
+    selection=Selection(alpha=0.1, top_factor=2.0),
+    exploration=Exploration(FixedEpsilon(0.05)),
+    training=Training("boosted-rank"),
+    batch=64,
+)
+"""AutoTVM, Algorithm 1 and appendix A.3: batches of 64 (``b_GBT``), 128 chains of at most 500 steps (``n_sa``,
+``step_sa``), epsilon 0.05, the rank objective of equation 2, equation 3 among the best ``lambda * b``. Open in the
+paper: lambda (figure 6 tries 1, 2 and 4: 2 here), alpha (0.1: a candidate of new components alone gains a tenth of the
+best score), and tasks, which it tunes one by one: in turn here. A template is one space: our sketches compete as one.
+"""

@@ -1,0 +1,29 @@
+"""Ours."""
+
+from __future__ import annotations
+
+from policies.search.acquisition import ExpectedImprovement
+from policies.search.allocation import UcbSketches
+from policies.search.bandits import UcbTasks
+from policies.search.batch import Selection
+from policies.search.exploration import ContextualEpsilon, Exploration
+from policies.search.generators import DraftGenerator
+from policies.search.methods.method import Method
+from policies.search.trainer import Training
+
+FLEET = Method(
+    name="fleet",
+    source="fleet-tune: calibrated draft, expected improvement per second, UCB over sketches and tasks",
+    tasks=UcbTasks(),
+    sketches=UcbSketches(priced=True),
+    generator=DraftGenerator(),
+    acquisition=ExpectedImprovement(),
+    selection=Selection(alpha=0.1, radius=1.0, per_second=True),
+    exploration=Exploration(ContextualEpsilon(0.02, 0.2), within_draft=True),
+    training=Training("boosted", from_analyzer=True),
+    batch=8,
+    starts_pretrained=True,
+)
+"""Pruner's draft on an analyzer that is calibrated online, boosted trees that start from the analyzer, AdaTune's
+expected improvement and contextual epsilon (bounded by 2 and 20 percent), Bansor's bandits, AutoTVM's diversity;
+batches of 8, because nothing waits for a round to end."""

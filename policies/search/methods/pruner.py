@@ -1,0 +1,41 @@
+"""Pruner and MoA-Pruner (Qiao et al.)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from policies.cost_models.moa import MOMENTUM
+from policies.search.acquisition import PredictedMean
+from policies.search.allocation import JointSketches
+from policies.search.bandits import GradientTasks
+from policies.search.draft import DraftSettings
+from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.generators import LatentGenerator
+from policies.search.methods.method import Method
+from policies.search.trainer import Training
+
+PRUNER = Method(
+    name="pruner",
+    source="Pruner: latent schedule explorer on the analyzer, verified by PaCM, epsilon 0.1",
+    tasks=GradientTasks(),
+    sketches=JointSketches(),
+    generator=LatentGenerator(DraftSettings(size=512, population=1536, generations=3, mutation=0.85)),
+    acquisition=PredictedMean(),
+    exploration=Exploration(FixedEpsilon(0.1)),
+    training=Training("pacm"),
+    batch=10,
+    by_round=True,
+)
+"""Pruner, Algorithm 1, section 4 and its code: a genetic search on the symbol-based analyzer (population 1,536, two
+steps, mutation 0.85) drafts 512 candidates, PaCM verifies them, rounds of ten measurements of which a tenth is random,
+Ansor's gradient over the tasks. The draft is new each round (its code renews it every second one), and is not bred
+further on the cost model. The analyzer is ours, without its calibration."""
+
+MOA_PRUNER: Method = replace(
+    PRUNER,
+    name="moa-pruner",
+    source="MoA-Pruner: Pruner with momentum online adaptation of a pre-trained PaCM, momentum 0.99",
+    training=Training("pacm", momentum=MOMENTUM),
+)
+"""Pruner with section 4.3. Its first siamese model is a pre-trained PaCM (``--transfer-from``); without one it is what
+the first training makes."""

@@ -1,0 +1,57 @@
+"""The methods by their names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fleet_tune.errors import UserError
+from policies.cost_models.registry import MODEL_NAMES, ModelName, views_of
+from policies.features.views import PER_STORE
+from policies.search.methods.adatune import ADATUNE
+from policies.search.methods.ansor import ANSOR, BANSOR
+from policies.search.methods.autotvm import AUTOTVM
+from policies.search.methods.fleet import FLEET
+from policies.search.methods.method import Method
+from policies.search.methods.pruner import MOA_PRUNER, PRUNER
+from policies.search.methods.random import RANDOM
+
+_METHODS = {method.name: method for method in (FLEET, AUTOTVM, ADATUNE, ANSOR, BANSOR, PRUNER, MOA_PRUNER, RANDOM)}
+METHOD_NAMES = tuple(_METHODS)
+OFFLINE = "offline"
+SEARCH_MODELS: tuple[ModelName, ...] = tuple(name for name in MODEL_NAMES if PER_STORE not in views_of(name))
+"""The cost models that a search can use: their features follow from decisions alone."""
+
+
+def method_named(name: str) -> Method:
+    """The method of this name; UserError for one that is unknown.
+
+    A name may go on with a model that takes the place of the method's own, and with ``offline``: ``autotvm:tree-gru``,
+    ``pruner:offline``, ``autotvm:mlp:offline``. Such a method has the whole name, and starts from no model of its own
+    accord.
+    """
+    base, *changes = name.split(":")
+    choose = f"choose one of: {', '.join(METHOD_NAMES)}"
+    if base not in _METHODS:
+        raise UserError(f"there is no method '{base}'", choose)
+    method = _METHODS[base]
+    if not changes:
+        return method
+    if method.training is None:
+        raise UserError(f"the method '{base}' has no cost model to replace or to keep offline", choose)
+    models = [_search_model(change) for change in changes if change != OFFLINE]
+    if len(models) > 1:
+        raise UserError(f"'{name}' names {len(models)} cost models", "name one")
+    training = replace(method.training, model=[*models, method.training.model][0], offline=OFFLINE in changes)
+    return replace(method, name=name, training=training, starts_pretrained=False)
+
+
+def _search_model(name: str) -> ModelName:
+    for model in SEARCH_MODELS:
+        if name == model:
+            return model
+    raise UserError(f"there is no cost model '{name}' for a search", f"choose one of: {', '.join(SEARCH_MODELS)}")
+
+
+def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:
+    """The name by which :func:`method_named` finds a method with another model, or one that is not trained online."""
+    return ":".join([method, *([model] if model else []), *([OFFLINE] if offline else [])])

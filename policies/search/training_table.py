@@ -1,0 +1,97 @@
+"""The measured candidates of a task as models are trained on them: features beside costs, as they were observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.arrays import Floats, Groups, Matrix
+from policies.cost_models.protocol import targets
+from policies.features.table import SYMBOLIC, FeatureTable, JointLayout, joint_layout
+from policies.features.views import table
+from policies.search.draft import evaluate
+from policies.search.task_records import Observation, TaskRecords
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What is trained on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
+    ``(n,)``, names of the symbolic columns.
+
+    ``offset_column``: the analyzer's log seconds, None where not every sketch of the task is described.
+    """
+
+    features: FeatureTable
+    log_secs: Floats
+    groups: Groups
+    names: tuple[str, ...]
+    offset_column: int | None
+
+
+class TrainingTable:
+    """The records of one task, with the features of their candidates in the joint layout of its sketches.
+
+    ``views``: of the features, those that models read; the symbolic one is always made.
+    """
+
+    def __init__(
+        self, sketches: Sequence[Sketch], device: DeviceAbstraction, views: Sequence[str] = (SYMBOLIC,)
+    ) -> None:
+        self.sketches = tuple(sketches)
+        self.device = device
+        self.layout: JointLayout = joint_layout(self.sketches, device)
+        self.records = TaskRecords(self.sketches)
+        self._views = tuple(views)
+        self._features: list[FeatureTable] = []
+        self._analytic: list[Floats] = [np.empty(0)]
+
+    def observe(self, observations: Iterable[Observation]) -> None:
+        """Take in outcomes; a candidate seen before only changes if it is now faster (a failure was mended), or its
+        cost was revised. ValueError for a candidate that is not of this task."""
+        for at, matrix in enumerate(self.records.add(observations)):
+            if len(matrix):
+                known = evaluate(self.sketches[at], matrix, self.device)
+                self._features.append(self.described(at, matrix, known.features))
+                self._analytic.append(known.analytic_log_secs)
+
+    def described(self, sketch: int, matrix: Matrix, symbolic: NDArray[np.float32]) -> FeatureTable:
+        """Candidates ``(n, d)`` of a sketch as the models read them; ``symbolic`` (n, f): the sketch's own features."""
+        return table(self.layout.place(sketch, symbolic), self.sketches[sketch], matrix, self.device, self._views)
+
+    @property
+    def best_secs(self) -> float:
+        """Cost of the best measured candidate, infinite while there is none."""
+        return self.records.best_secs
+
+    @property
+    def features(self) -> FeatureTable:
+        """Joint features of the ``n`` measured candidates."""
+        if not self._features:
+            none = np.empty((0, self.sketches[0].width), dtype=np.int64)
+            return self.described(0, none, np.empty((0, len(self.layout.positions[0])), dtype=np.float32))
+        if len(self._features) > 1:
+            self._features = [FeatureTable.concatenate(self._features)]
+        return self._features[0]
+
+    @property
+    def analytic_log_secs(self) -> Floats:
+        """What the analyzer says of them, ``(n,)``, NaN where a sketch is not described."""
+        if len(self._analytic) > 1:
+            self._analytic = [np.concatenate(self._analytic)]
+        return self._analytic[0]
+
+    @property
+    def log_secs(self) -> Floats:
+        """Their log seconds ``(n,)``, all finite: failures count as slower than the slowest success."""
+        return targets(self.records.ordered_costs)
+
+    def training_set(self) -> TrainingSet:
+        """All of it, as a task of its own."""
+        log_secs = self.log_secs
+        groups = np.zeros(len(log_secs), dtype=np.int64)
+        return TrainingSet(self.features, log_secs, groups, self.layout.names, self.layout.offset_column)

@@ -1,0 +1,81 @@
+"""Which sketches a batch comes from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fleet_tune.sketch import Sketch
+from policies.search.allocation import Arms, JointSketches, SketchAllocation, UcbSketches, UniformSketches
+from policies.search.task_records import Observation, TaskRecords
+from policies.space.sampling import sample, unique_rows
+
+ALL = pytest.mark.parametrize(
+    "sketches", [JointSketches(), UniformSketches(), UcbSketches(), UcbSketches(priced=True)], ids=str
+)
+
+
+@pytest.fixture
+def arms(tiled: Sketch, blocked: Sketch) -> Arms:
+    """Eight records of each of two sketches; the second is a little faster, and its trials take three times as long."""
+    records = TaskRecords((tiled, blocked))
+    for at, sketch in enumerate(records.sketches):
+        rows = sample(sketch, 40, np.random.default_rng(0))
+        rows = rows[unique_rows(rows)][:8]
+        records.add(Observation(at, tuple(map(int, row)), 1.1 - 0.1 * at, trial_secs=1.0 + 2.0 * at) for row in rows)
+    return Arms(records, np.array([1000.0, 1000.0]), None, None)
+
+
+@ALL
+@pytest.mark.parametrize("round_trials", [None, 16])
+def test_shares_keep_to_what_is_left(sketches: SketchAllocation, round_trials: int | None, arms: Arms) -> None:
+    for left in ([3.0, 1000.0], [0.0, 5.0], [1000.0, 0.0]):
+        shares = sketches.shares(
+            replace(arms, left=np.array(left), round_trials=round_trials), 16, np.random.default_rng(0)
+        )
+        assert shares.shape == (2,)
+        assert (shares <= np.minimum(left, 16)).all()
+        assert shares.sum() >= 1
+        assert shares.sum() <= 16 or sketches.joint
+
+
+@ALL
+def test_the_same_seed_gives_the_same_shares(sketches: SketchAllocation, arms: Arms) -> None:
+    first, second = (sketches.shares(arms, 16, np.random.default_rng(3)) for _ in range(2))
+    assert first.tolist() == second.tolist()
+
+
+def test_joint_sketches_may_each_take_the_batch(arms: Arms) -> None:
+    assert JointSketches().joint
+    assert JointSketches().shares(arms, 16, np.random.default_rng(0)).tolist() == [16, 16]
+
+
+@pytest.mark.parametrize("sketches", [UniformSketches(), UcbSketches()], ids=str)
+def test_a_round_is_of_one_sketch(sketches: SketchAllocation, arms: Arms) -> None:
+    shares = sketches.shares(replace(arms, round_trials=16), 16, np.random.default_rng(0))
+    assert sorted(shares.tolist()) == [0, 16]
+
+
+def test_the_bound_prefers_the_better_and_the_cheaper(arms: Arms) -> None:
+    rng = np.random.default_rng(0)
+    plain = UcbSketches().shares(arms, 60, rng)
+    assert plain[1] > plain[0]  # the better one
+    priced = UcbSketches(priced=True).shares(arms, 60, rng)
+    assert priced[1] < plain[1]  # which is dear
+    assert UcbSketches(exploration=0.0).shares(arms, 60, rng).tolist() == [0, 60]
+
+
+def test_what_the_analyzer_expects_stands_for_what_was_measured(arms: Arms) -> None:
+    told = replace(arms, expected=lambda: (np.array([1.0, 100.0]), np.zeros(2)))
+    shares = UcbSketches(exploration=0.0).shares(told, 16, np.random.default_rng(0))
+    assert shares.tolist() == [16, 0]
+
+
+def test_only_the_bound_asks_what_is_expected(arms: Arms) -> None:
+    def refused() -> tuple[np.ndarray, np.ndarray]:
+        raise AssertionError("not to be worked out")
+
+    for sketches in (JointSketches(), UniformSketches()):
+        sketches.shares(replace(arms, expected=refused), 16, np.random.default_rng(0))

@@ -1,0 +1,80 @@
+"""How many candidates are drawn at random, and which of a draft: by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.search.batch import Offered
+from policies.search.draft import evaluate, innermost_tiles
+from policies.search.exploration import (
+    ContextualEpsilon,
+    FixedEpsilon,
+    contextual_epsilon,
+    epsilon_of_secs,
+    untried,
+)
+from policies.search.task_records import Observation, TaskRecords
+from policies.space.sampling import sample, unique_rows
+
+
+def test_contextual_epsilon() -> None:
+    assert contextual_epsilon(np.array([1.0, 3.0]), 10.0) == pytest.approx(0.2)
+    assert contextual_epsilon(np.array([1.0, 3.0]), 10.0, 0.3, 0.5) == 0.3
+    assert contextual_epsilon(np.array([1.0, math.nan, -1.0, math.inf]), 10.0) == pytest.approx(0.1)
+    for best in (0.0, -1.0, math.nan, math.inf):
+        assert contextual_epsilon(np.array([1.0]), best, 0.0, 0.4) == 0.4
+    assert contextual_epsilon(np.empty(0), 10.0, 0.0, 0.4) == 0.4
+    with pytest.raises(ValueError, match="low <= high"):
+        contextual_epsilon(np.ones(1), 1.0, 0.5, 0.2)
+    # Everything as fast as the incumbent, 20% uncertain.
+    assert epsilon_of_secs(np.log([2.0, 2.0]), np.array([0.2, 0.2]), 2.0) == pytest.approx(0.2)
+    assert epsilon_of_secs(np.zeros(2), np.ones(2), math.inf, 0.1, 0.3) == 0.3
+
+
+def test_exploration_shares() -> None:
+    mean, deviation = np.log([2.0, 2.0]), np.array([0.2, 0.2])
+    assert FixedEpsilon(0.05).share(mean, deviation, 2.0) == 0.05
+    assert ContextualEpsilon().share(mean, deviation, 2.0) == pytest.approx(0.2)
+    assert ContextualEpsilon(0.02, 0.1).share(mean, deviation, 2.0) == 0.1
+    # Nothing measured, nothing predicted, no usable deviation: nothing is known.
+    for rule_mean, rule_deviation, best in (
+        (mean, deviation, math.inf),
+        (mean[:0], deviation[:0], 2.0),
+        (mean, np.full(2, math.nan), 2.0),
+    ):
+        assert ContextualEpsilon(0.02, 0.1).share(rule_mean, rule_deviation, best) == 0.1
+    assert ContextualEpsilon().share(mean, np.zeros(2), 2.0) == 0.0
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        FixedEpsilon(1.5)
+    with pytest.raises(ValueError, match="low <= high"):
+        ContextualEpsilon(0.5, 0.2)
+
+
+def test_a_fixed_share_needs_no_plans() -> None:
+    assert FixedEpsilon(0.05).plans == ContextualEpsilon().plans == 0
+    assert ContextualEpsilon(plans=20).plans == 20
+
+
+def test_untried_are_the_best_of_tiles_that_were_not_tried(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    matrix = sample(tiled, 300, np.random.default_rng(0))
+    drafted = evaluate(tiled, matrix[unique_rows(matrix)], cpu)
+    offered = Offered(0, drafted, drafted.analytic_log_secs, np.zeros(len(drafted.matrix)))
+    records = TaskRecords((tiled,))
+    tiles = innermost_tiles(tiled, drafted.matrix)
+    tried = np.flatnonzero(tiles == tiles[np.argmin(offered.mean)])
+    records.add([Observation(0, tuple(map(int, drafted.matrix[tried[0]])), 1.0)])
+    drawn = untried([offered], records, 6, np.random.default_rng(1))
+    assert len(drawn) == 6
+    keys = {tuple(map(int, row)): at for at, row in enumerate(drafted.matrix)}
+    rows = [keys[each.decisions] for each in drawn]
+    assert len(set(tiles[rows])) == 6
+    assert not set(rows) & set(tried.tolist())  # its tile was measured
+    for row in rows:
+        assert offered.mean[row] == offered.mean[tiles == tiles[row]].min()
+    assert {each.reason for each in drawn} == {"exploration"}
+    assert untried([], records, 6, np.random.default_rng(1)) == []

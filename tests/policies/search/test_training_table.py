@@ -1,0 +1,72 @@
+"""The training table: what a learner makes of records, without a search."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.search.task_records import Observation
+from policies.search.training_table import TrainingTable
+from policies.space.sampling import sample, unique_rows
+
+
+def records(sketches: tuple[Sketch, ...], count: int = 6) -> list[Observation]:
+    observations = []
+    for at, sketch in enumerate(sketches):
+        rows = sample(sketch, 4 * count, np.random.default_rng(at))
+        for number, row in enumerate(rows[unique_rows(rows)][:count]):
+            observations.append(Observation(at, tuple(map(int, row)), math.inf if number == 2 else 1e-3 * (1 + number)))
+    return observations
+
+
+def test_rows_are_in_the_order_of_observation_and_failures_are_slow(
+    tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction
+) -> None:
+    sketches = (tiled, blocked)
+    table = TrainingTable(sketches, cpu)
+    assert len(table.features) == len(table.log_secs) == len(table.analytic_log_secs) == 0
+    assert table.best_secs == math.inf
+    observed = records(sketches)
+    for each in observed:
+        table.observe([each])
+    table.observe(observed)  # nothing new
+    assert table.best_secs == 1e-3
+    training = table.training_set()
+    assert len(training.features) == len(training.log_secs) == len(table.analytic_log_secs) == 12
+    assert training.groups.tolist() == [0] * 12
+    assert training.log_secs[0] == pytest.approx(math.log(1e-3))
+    assert training.log_secs[2] == training.log_secs.max() == pytest.approx(math.log(2 * 6e-3))
+    assert training.names == table.layout.names
+    first = table.described(0, np.array([observed[0].decisions]), np.zeros((1, len(table.layout.positions[0])), "f4"))
+    assert first.views == ("symbolic",) or set(first.views) == {"symbolic"}
+    column = training.offset_column
+    assert column is not None
+    np.testing.assert_allclose(training.features.view("symbolic")[:, column], table.analytic_log_secs, rtol=1e-5)
+
+
+def test_a_revised_cost_changes_the_targets(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    table = TrainingTable((tiled,), cpu)
+    (first, *_) = observed = records((tiled,))
+    table.observe(observed)
+    table.observe([Observation(0, first.decisions, 5.0, revised=True)])
+    assert table.log_secs[0] == pytest.approx(math.log(5.0))
+    assert table.best_secs == 2e-3
+
+
+def test_views_are_those_that_were_asked_for(tiled: Sketch, undescribed: Sketch, cpu: DeviceAbstraction) -> None:
+    table = TrainingTable((tiled,), cpu, ("statements", "invariant"))
+    table.observe(records((tiled,)))
+    assert set(table.training_set().features.views) == {"symbolic", "statements", "invariant"}
+    mixed = TrainingTable((undescribed,), cpu)
+    mixed.observe(records((undescribed,)))
+    assert mixed.training_set().offset_column is None
+    assert np.isnan(mixed.analytic_log_secs).all()
+
+
+def test_other_candidates_are_refused(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    with pytest.raises(ValueError, match="no sketch 5"):
+        TrainingTable((tiled,), cpu).observe([Observation(5, (1,), 1.0)])
