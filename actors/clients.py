@@ -72,17 +72,18 @@ class RecorderClient:
         return records
 
     async def stream(self, cursor: int = 0) -> AsyncIterator[list[Record]]:
-        """Committed records as they come, in groups; an empty group whenever all are read. A recorder that does not
-        answer is asked again, for as long as it takes."""
+        """Committed records as they come, in groups; an empty group once all that there were are read, and whenever
+        none has come for a while. A recorder that does not answer is asked again, for as long as it takes."""
         wait_secs = 0.0
         while True:
             async for attempt in _patiently():
                 with attempt:
                     records = await self.follow(cursor, wait_secs)
             yield records
-            wait_secs = 0.0 if records else _FOLLOW_SECS
             if records:
                 cursor = records[-1].seq
+            else:
+                wait_secs = _FOLLOW_SECS
 
     async def last_seq(self) -> int:
         seq: int = await ask(self._actor.last_seq.remote(), _STORE_SECS, "recorder")

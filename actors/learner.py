@@ -18,7 +18,8 @@ from typing import Any
 
 import ray
 
-from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
+from actors.calls import WINDOW_WAIT_SECS, Shared
+from actors.clients import RecorderClient
 from actors.searcher import group_observations, loaded_priors
 from devices.host.quiet import QuietTimeoutError, QuietWindow
 from fleet_tune.records.atomic_file import write_atomically
@@ -30,8 +31,6 @@ from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
 
 _LOG = logging.getLogger(__name__)
-_FOLLOW_SECS = 5.0
-_RETRY_SECS = 1.0
 # A model is trained from this many records on, and again when its records have grown by this share.
 _FIRST_TRAINING = 16
 _GROWTH = 0.15
@@ -50,7 +49,7 @@ class Learner:
         tasks: Shared[tuple[SearchTask, ...]],
         method: str,
         seed: int,
-        recorder: Shared[Any],
+        recorder: Shared[RecorderClient],
         quiet_window: str | None,
         folder: str | None = None,
     ) -> None:
@@ -108,19 +107,10 @@ class Learner:
         return newer()
 
     async def _train_from_records(self) -> None:
-        cursor = 0
-        while True:
-            try:
-                records = await ask(self._recorder.follow.remote(cursor, _FOLLOW_SECS), 60.0, "follow the records")
-            except (ActorLostError, ActorTimeoutError) as error:
-                _LOG.warning("%s", error)
-                await asyncio.sleep(_RETRY_SECS)
-                continue
+        async for records in self._recorder.stream():
             for task_id, observations in group_observations(records, self._sketch_index).items():
                 self._tables[task_id].observe(observations)
                 self._records[task_id] += len(observations)
-            if records:
-                cursor = records[-1].seq
             # While old records are still being read, training would be on a part of them.
             if len(records) < 256:
                 await self._train_due()

@@ -6,15 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, Shared, ask
+from actors.calls import WINDOW_WAIT_SECS, Shared
+from actors.clients import LearnerClient, Offer, RecorderClient
 from devices.host.quiet import QuietWindow
 from fleet_tune.domain import Candidate, Record
 from fleet_tune.search_task import SearchTask
@@ -23,22 +21,6 @@ from policies.cost_models.registry import load_model
 from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
 from policies.space.pools import Pool
-
-_LOG = logging.getLogger(__name__)
-_FOLLOW_SECS = 5.0
-_RETRY_SECS = 1.0
-
-
-@dataclass(frozen=True)
-class Offer:
-    """Answer to ``propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose, every
-    candidate is measured or under way. ``predicted_gain``: see
-    :attr:`policies.search.search.TaskSearch.predicted_gain`."""
-
-    number: int
-    candidates: tuple[Candidate, ...]
-    exhausted: bool
-    predicted_gain: float
 
 
 class Searcher:
@@ -49,8 +31,8 @@ class Searcher:
         tasks: Shared[tuple[SearchTask, ...]],
         method: str,
         seed: int,
-        recorder: Shared[Any],
-        learner: Shared[Any] | None,
+        recorder: Shared[RecorderClient],
+        learner: Shared[LearnerClient] | None,
         quiet_window: str | None,
     ) -> None:
         chosen = method_named(method)
@@ -76,8 +58,7 @@ class Searcher:
         self._recorder = recorder.get()
         self._learner = None if learner is None else learner.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
-        self._cursor = 0
-        self._replayed = asyncio.Event()
+        self._caught_up = asyncio.Event()
         # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
         self._lock = asyncio.Lock()
         self._followers: list[asyncio.Task[None]] = []
@@ -89,9 +70,9 @@ class Searcher:
         """Read the records of earlier runs, then follow new ones and the learner's models in the background."""
         if not self._followers:
             self._followers = [asyncio.create_task(self._follow_records()), asyncio.create_task(self._follow_models())]
-        replayed = asyncio.create_task(self._replayed.wait())
-        await asyncio.wait([replayed, *self._followers], return_when=asyncio.FIRST_COMPLETED)
-        replayed.cancel()
+        caught_up = asyncio.create_task(self._caught_up.wait())
+        await asyncio.wait([caught_up, *self._followers], return_when=asyncio.FIRST_COMPLETED)
+        caught_up.cancel()
         for follower in self._followers:
             if follower.done():
                 follower.result()  # a search that no longer learns must not go on in silence
@@ -127,16 +108,9 @@ class Searcher:
         return offer
 
     async def _follow_records(self) -> None:
-        while True:
-            wait_secs = _FOLLOW_SECS if self._replayed.is_set() else 0.0
-            try:
-                records = await ask(self._recorder.follow.remote(self._cursor, wait_secs), 60.0, "follow the records")
-            except (ActorLostError, ActorTimeoutError) as error:
-                _LOG.warning("%s", error)
-                await asyncio.sleep(_RETRY_SECS)
-                continue
+        async for records in self._recorder.stream():
             if not records:
-                self._replayed.set()
+                self._caught_up.set()
                 continue
             async with self._lock:
                 for task_id, observations in group_observations(records, self._sketch_index).items():
@@ -145,7 +119,6 @@ class Searcher:
                     # Recorded, and nothing learnt of it: its device was lost.
                     if record.task_id in self._searches and not record.measurement.outcome.blames_candidate:
                         self._release(record)
-            self._cursor = records[-1].seq
 
     def _release(self, record: Record) -> None:
         index = self._sketch_index[record.task_id].get(record.candidate.sketch_id)
@@ -155,25 +128,16 @@ class Searcher:
 
     async def _follow_models(self) -> None:
         """Take the learner's newest models; a slow or dead learner leaves the search with what it has."""
-        versions: dict[str, int] = {}
-        while self._learner is not None:
-            try:
-                fresh = await ask(self._learner.follow.remote(versions, _FOLLOW_SECS), 60.0, "follow the models")
-                models = {
-                    key: (version, load_model(await ask(weights, 30.0, "fetch a model")))
-                    for key, (version, [weights]) in fresh.items()
-                }
-            except (ActorLostError, ActorTimeoutError) as error:
-                _LOG.warning("%s", error)
-                await asyncio.sleep(_RETRY_SECS)
-                continue
-            for key, (version, model) in models.items():
-                versions[key] = version
+        if self._learner is None:
+            await asyncio.Event().wait()  # there is nothing to follow
+            return
+        async for models in self._learner.stream():
+            for key, weights in models.items():
+                model = load_model(weights)
                 async with self._lock:
                     for task_id, entry in self._tasks.items():
                         if key in (task_id, entry.task.device_class.name):
                             self._searches[task_id].use_model(model)
-        await asyncio.Event().wait()  # without a learner there is nothing to follow
 
 
 def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:

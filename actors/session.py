@@ -188,12 +188,12 @@ class Session:
         models = store.parent.absolute() / "models"
         self._tasks = Shared.put(tuple(entry.without_module() for entry in plan.tasks), models / "session")
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
-        recorder = Shared.put(actor)
+        recorder = Shared.put(self._recorder)
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._tasks, plan.method, plan.seed, recorder, self._window, str(models)
         )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._tasks, plan.method, plan.seed, recorder, Shared.put(learner), self._window
+            self._tasks, plan.method, plan.seed, recorder, Shared.put(LearnerClient(learner)), self._window
         )
         self._actors += [learner, searcher]
         search = SearcherClient(searcher)

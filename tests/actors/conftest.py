@@ -13,7 +13,7 @@ import pytest
 
 from actors.builder import Builder, Worker
 from actors.calls import Shared, remote_actor
-from actors.clients import BuilderClient, DeviceClient, RecorderClient, SearcherClient
+from actors.clients import BuilderClient, DeviceClient, LearnerClient, RecorderClient, SearcherClient
 from actors.cluster import connected
 from actors.device import device_actor
 from actors.learner import Learner
@@ -88,13 +88,19 @@ class Fleet:
         """Start everything; returns the scheduler's actor."""
         self.shared = Shared.put(self.tasks, self.store.parent / "models" / "session")
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
+        records = RecorderClient(recorder)
         learner = None
         if self.learner:
             learner = remote_actor(Learner, restarts=-1, concurrency=16).remote(
-                self.shared, self.method, 0, Shared.put(recorder), None, str(self.store.parent / "models")
+                self.shared, self.method, 0, Shared.put(records), None, str(self.store.parent / "models")
             )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
-            self.shared, self.method, 0, Shared.put(recorder), None if learner is None else Shared.put(learner), None
+            self.shared,
+            self.method,
+            0,
+            Shared.put(records),
+            None if learner is None else Shared.put(LearnerClient(learner)),
+            None,
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]
@@ -117,7 +123,6 @@ class Fleet:
             device_patience_secs=self.device_patience_secs,
             check_every_secs=self.check_every_secs,
         )
-        records = RecorderClient(recorder)
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
             SchedulerPlan(run, self.method, 0, 5.0, self.orders),
             records,

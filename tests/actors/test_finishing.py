@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from actors.calls import Shared, ask
+from actors.clients import RecorderClient
 from actors.recorder import make_record
 from actors.searcher import Searcher
 from devices.simulated.simulated import Faults
@@ -103,7 +104,7 @@ class _Given:
 
 
 def searcher_of(recorder: Any, entry: SearchTask = SMALL, method: str = "random") -> Searcher:
-    given: Any = _Given(recorder)
+    given: Any = _Given(RecorderClient(recorder))
     return Searcher(Shared.put((entry,)), method, 0, given, None, None)
 
 
