@@ -156,14 +156,16 @@ def _real_size(loops: Nest, dimension: Dimension) -> Floats | None:
 
 def _in_a_row(loops: Nest, depth: int | Ints, inside: Sequence[Floats]) -> Sequence[Floats]:
     """Consecutive iterations of each axis inside a depth: those of a rest, the slowest loop of its axis, are only where
-    all other loops of the axis are inside too."""
+    all other loops of the axis are inside too, or are of one iteration."""
     found = list(inside)
     for at, number in enumerate(loops.kept):
         if not loops.statement.loops[number].rest:
             continue
         faster = [other for other, axis in enumerate(loops.axes) if axis == loops.axes[at] and other < at]
         if faster:
-            strided = np.asarray((depth > faster[0]) & (depth <= at))
+            strided = np.zeros(loops.count, dtype=bool)
+            for other in faster:
+                strided |= (depth > other) & (depth <= at) & (loops.extents[other] > 1)
             found[loops.axes[at]] = np.where(strided, found[loops.axes[at]] / loops.extents[at], found[loops.axes[at]])
     return found
 
