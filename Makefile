@@ -2,6 +2,7 @@
 #
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run all tests
+#   make fuzz [FUZZ_EXAMPLES=1000 PYTEST_ARGS=]  look for new failing cases of the property tests: make each an @example
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
 #   make lint               ruff, mypy --strict and the layer rules
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
@@ -15,13 +16,14 @@ SHELL := /bin/bash
 BUDGET ?= 5m
 OUT ?= demo-out
 PYTEST_ARGS ?=
+FUZZ_EXAMPLES ?= 1000
 PYTHON ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-arm64 lint bench clean
+.PHONY: help setup demo test fuzz test-arm64 lint bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -37,6 +39,11 @@ demo: setup
 # Files beside each other: many tests wait for processes. More than four would share too few cores of a large machine.
 test: setup
 	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+
+# hypothesis marks its tests itself. A property takes as long as it takes: no limit on a test.
+fuzz: setup
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q -m hypothesis --timeout 0 \
+		-n logical --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 test-arm64: setup
 	@PYTHON='$(CURDIR)/$(BIN)/python' tests/arm64/board.sh prepare

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import properties
+
+properties.load_profile()
+
 
 @pytest.fixture(scope="session")
 def prometheus_dir() -> Path:

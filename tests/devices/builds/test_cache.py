@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from devices.builds import cache as artifact_cache
 from devices.builds.cache import ArtifactCache, artifact_key, folder_here
 from devices.protocol import Artifact, BuildRequest, TensorSpec
 from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from tests.helpers.properties import examples
 
 TASK = Task(Workload("hash", "matmul", 1e6, "{}"), DeviceClass("cpu", '{"kind":"llvm"}'))
 REQUEST = BuildRequest(TASK, Candidate(TASK.id, 3, "sketch", (4, 8)))
@@ -31,7 +32,7 @@ def test_what_was_stored_is_found(tmp_path: Path) -> None:
     assert ArtifactCache(tmp_path / "elsewhere").find(key, REQUEST) is None
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     library=st.binary(max_size=200),
     trace=st.text(max_size=50),

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm import te, topi
 from tvm.s_tir import Schedule
@@ -20,6 +20,7 @@ from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
 from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
 from fleet_tune.sketch import Axis, Choice, Location, Sketch, Statement, Tile
+from tests.helpers.properties import examples
 
 TARGET = resolve_target("native", threads=2)
 CUDA = resolve_target(
@@ -94,7 +95,7 @@ def _described_loops(statement: Statement, vector: tuple[int, ...]) -> list[tupl
     return loops
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(name=st.sampled_from(sorted(TASKS)), choice=st.integers(0, 10), seed=st.integers(0, 2**32 - 1))
 def test_loops_are_those_of_the_scheduled_program(name: str, choice: int, seed: int) -> None:
     space = _space(name)
@@ -109,7 +110,7 @@ def test_loops_are_those_of_the_scheduled_program(name: str, choice: int, seed: 
         )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(choice=st.integers(0, 10), seed=st.integers(0, 2**32 - 1))
 def test_post_processing_vectorises_and_parallelises_what_the_limits_say(choice: int, seed: int) -> None:
     """For sketches that leave it to the post-processors; the epilogue in a nest of its own never ends the fusion."""

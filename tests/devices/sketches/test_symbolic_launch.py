@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import tvm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir import meta_schedule as ms
@@ -22,6 +22,7 @@ from policies.arrays import Floats, Matrix
 from policies.space.sampling import sample
 from tests.devices.sketches.test_symbolic_quantities import CUDA, drawn, listed
 from tests.helpers.lowered import placed_blocks
+from tests.helpers.properties import examples
 from tests.helpers.workloads import TARGETS, WORKLOADS, space
 
 MAX_THREADS, MAX_SHARED = 1024, 49152
@@ -65,14 +66,14 @@ def allocated_bytes(schedule: Schedule) -> int:
     return sum(sizes)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(target=cuda_targets, workload=st.sampled_from(sorted(WORKLOADS)), draw=draws)
 def test_shared_memory_is_what_tvm_allocates(target: str, workload: str, draw: tuple[int, int]) -> None:
     sketch, rows, candidate = drawn(target, workload, draw)
     assert shared_bytes(sketch, rows)[0] == allocated_bytes(space(target, workload).apply(candidate))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(target=cuda_targets, workload=st.sampled_from(sorted(WORKLOADS)), draw=draws)
 def test_blocks_threads_and_virtual_threads(target: str, workload: str, draw: tuple[int, int]) -> None:
     sketch, rows, candidate = drawn(target, workload, draw)
@@ -103,7 +104,7 @@ def checks(target: str, workload: str) -> tuple[list[ms.Postproc], ms.Postproc, 
     return before, made[0], made[1]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(target=cuda_targets, workload=st.sampled_from(TILED), draw=draws)
 def test_tvm_refuses_what_is_over_the_limits(target: str, workload: str, draw: tuple[int, int]) -> None:
     """And the other way round: what the limits of threads and shared memory alone refuse is over them here."""

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -32,6 +32,7 @@ from policies.analysis.quantities import (
 from policies.arrays import Matrix
 from policies.space.sampling import sample
 from tests.helpers.lowered import Placed, Touch, common_loops, placed_blocks
+from tests.helpers.properties import examples
 from tests.helpers.workloads import TARGETS, WORKLOADS, space, task
 
 CPU = ("avx512", "avx2")
@@ -154,14 +155,14 @@ def test_every_sketch_is_described(target: str, workload: str) -> None:
         assert not sketch.undescribed
 
 
-@settings(max_examples=170, deadline=None)
+@examples(170)
 @given(where=spaces, draw=draws)
 def test_loops_and_footprints(where: tuple[str, str], draw: tuple[int, int]) -> None:
     """Extents, order and kinds of the loops of every statement that lists its own; what it touches inside each."""
     check_loops_and_footprints(where, draw)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(draw=draws)
 def test_a_softmax_of_attention(draw: tuple[int, int]) -> None:
     """Five blocks have places that depend on each other, in up to 720 combinations."""
@@ -200,7 +201,7 @@ def check_loops_and_footprints(where: tuple[str, str], draw: tuple[int, int]) ->
                 assert footprint(loops, access)[loops.compact_depth(end), 0] in counted, (statement.name, access, depth)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(where=spaces, draw=draws, cut=st.integers(0, 100))
 @example(where=("sm_87", "scaled-rows"), draw=(0, 0), cut=1)
 @example(where=("avx512", "softmax-heads"), draw=(12, 3601747118), cut=28)
@@ -234,7 +235,7 @@ def test_contiguous_runs_and_moved_elements(where: tuple[str, str], draw: tuple[
             assert times in counted or (bound_only and times >= min(counted)), (access, depth)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(where=spaces, draw=draws)
 def test_what_is_computed_inside_of_the_main_loops(where: tuple[str, str], draw: tuple[int, int]) -> None:
     """The region of a statement that is placed in the loops of the main one: stages in shared memory, sums that are
@@ -261,7 +262,7 @@ def test_what_is_computed_inside_of_the_main_loops(where: tuple[str, str], draw:
                 assert size in counted, (statement.name, access)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(target=st.sampled_from(CPU), workload=st.sampled_from(sorted(WORKLOADS)), draw=draws)
 def test_parallel_and_vectorised_loops(target: str, workload: str, draw: tuple[int, int]) -> None:
     """After post-processing: the parallel loop around the main statement, and its vectorised one."""
@@ -277,7 +278,7 @@ def test_parallel_and_vectorised_loops(target: str, workload: str, draw: tuple[i
         assert prod(real) == mine[0], (kind, block.extents, block.kinds())
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(where=spaces, draw=draws)
 def test_sums_held_in_registers(where: tuple[str, str], draw: tuple[int, int]) -> None:
     """Elements of the main statement's buffer in registers that a thread writes inside of the loops around it."""

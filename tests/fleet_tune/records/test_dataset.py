@@ -12,7 +12,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -39,6 +39,7 @@ from fleet_tune.records.dataset_codec import (
     encode_value,
 )
 from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from tests.helpers.properties import examples
 
 CPU = DeviceAbstraction("cpu", 2, 16, 32, 48 << 10, 1 << 20, 32 << 20, 3e11, 4e10)
 CLASS = DeviceClass("znver5-2", '{"kind":"llvm"}')
@@ -208,7 +209,7 @@ def some_datasets(draw: st.DrawFn) -> Dataset:
 
 
 @given(some_datasets())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_any_dataset_is_read_as_it_was_written(made: Dataset) -> None:
     assert same(datasets.decode(datasets.encode(made), "some"), made)
 
@@ -220,7 +221,7 @@ def test_any_dataset_is_read_as_it_was_written(made: Dataset) -> None:
         arrays.arrays(np.float64, arrays.array_shapes(max_dims=2, min_side=0)),
     )
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_any_array_is_read_as_it_was_written(array: np.ndarray[Any, Any]) -> None:
     read = decode_array(msgpack.unpackb(msgpack.packb(encode_array(array))))
     assert read.dtype == array.dtype

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health, Lease
@@ -21,6 +21,7 @@ from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Reco
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
 from fleet_tune.records.codec import encode_record
 from fleet_tune.records.store import SCHEMA_VERSION, RecordReader, RecordStore
+from tests.helpers.properties import examples
 
 ZEN5 = DeviceClass("zen5", '{"kind":"llvm"}')
 
@@ -200,7 +201,7 @@ def test_what_may_change_from_run_to_run_is_replaced(path: Path) -> None:
         }
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.lists(st.integers(0, 20), max_size=6), max_size=6))
 def test_any_sequence_of_appends_keeps_each_uid_once_in_first_come_order(batches: list[list[int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

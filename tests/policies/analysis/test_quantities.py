@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
@@ -26,6 +26,7 @@ from policies.analysis.quantities import (
     working_set,
 )
 from policies.space.sampling import sample
+from tests.helpers.properties import examples
 
 
 def convolution(height: int, kernel: int, stride: int, channels: int) -> tuple[Statement, Sketch]:
@@ -64,7 +65,7 @@ def touched_by_brute_force(statement: Statement, access: Access, extents: list[i
 
 
 @given(st.integers(0, 1000), st.sampled_from([(4, 3, 1), (6, 1, 2), (4, 3, 2), (4, 2, 3)]))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_footprint_equals_counting(seed: int, shape: tuple[int, int, int]) -> None:
     height, kernel, stride = shape
     statement, sketch = convolution(height, kernel, stride, 4)

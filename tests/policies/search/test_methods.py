@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from fleet_tune.domain import DeviceAbstraction
@@ -36,11 +36,12 @@ from policies.search.search import Observation, Proposal, TaskSearch
 from policies.search.trainer import Training
 from policies.space.pools import Pool
 from policies.space.sampling import log_coordinates, sample, unique_rows
+from tests.helpers.properties import examples
 
 FLOP = 2.0 * 256**3
 SMALL_DRAFT = DraftSettings(size=64, population=128, generations=2)
 SMALL_ANNEALING = AnnealingSettings(chains=16, steps=12, patience=8)
-FEW = settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = examples(2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def small(name: str) -> Method:

@@ -7,10 +7,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.search.selection import greedy, neighbourhood_discount, per_second
+from tests.helpers.properties import examples
 
 
 def test_neighbourhood_discount() -> None:
@@ -72,7 +73,7 @@ def test_infinite_scores_come_first_and_do_not_hide_the_others() -> None:
     assert greedy(scores, parts, points, 4, 0.0, 1.0) == [1, 3, 2, 0]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.floats(0.0, 3.0))
 def test_greedy_is_near_the_best_set(seed: int, count: int, alpha: float) -> None:
     """The objective is monotone and submodular, so that greedy choice reaches 1 - 1/e of the optimum."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.sketch import Choice, Location, Sketch, Tile
@@ -25,6 +25,7 @@ from policies.space.sampling import (
     tile_table,
     unique_rows,
 )
+from tests.helpers.properties import examples
 
 tiles = st.builds(Tile, st.integers(1, 600), st.integers(1, 5), st.sampled_from([1, 4, 16, 64, 1024]))
 
@@ -51,7 +52,7 @@ def test_tile_count_by_hand() -> None:
 
 
 @given(tiles)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_table_is_complete_and_valid(tile: Tile) -> None:
     if tile.parts == 1 and tile.extent > tile.innermost_limit:
         with pytest.raises(ValueError, match="no factorisation"):
@@ -102,7 +103,7 @@ def test_enumerate_all(undescribed: Sketch) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), tiles, tiles)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_mutants_and_children_are_candidates(seed: int, first: Tile, second: Tile) -> None:
     if any(t.parts == 1 and t.extent > t.innermost_limit for t in (first, second)):
         return
