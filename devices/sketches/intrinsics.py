@@ -4,14 +4,20 @@ MetaSchedule imports ``tvm.s_tir.tensor_intrin`` whenever it makes a context, an
 every target TVM knows: 10 to 25 s of CPU in each fresh process, of which x86 needs half a second. Importing this
 module puts an empty package in its place (unless the whole is loaded already), and :func:`load_intrinsics` fills in
 what a target needs.
+
+For each of them TVM's parser asks :mod:`inspect` for the source of every frame on the stack, and a frame that has no
+file (the import system's are such) is looked for in all modules that are loaded: CUDA's take 4 s from a thread that has
+nothing on its stack, and 10 to 20 s as an import.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tvm.s_tir
@@ -24,6 +30,7 @@ _MODULES = {
     "riscv64": ("riscv_cpu",),
     "cuda": ("cuda",),
 }
+_loading = threading.Lock()
 
 
 def load_intrinsics(target: str) -> None:
@@ -31,8 +38,28 @@ def load_intrinsics(target: str) -> None:
     attributes = json.loads(target)
     kind = attributes["kind"]
     architecture = str(attributes.get("mtriple", "")).split("-")[0]
-    for module in _MODULES.get(architecture if kind == "llvm" else kind, ()):
-        importlib.import_module(f"{_PACKAGE}.{module}")
+    names = [f"{_PACKAGE}.{name}" for name in _MODULES.get(architecture if kind == "llvm" else kind, ())]
+    with _loading:
+        missing = [name for name in names if name not in sys.modules]
+        if missing:
+            with ThreadPoolExecutor(1) as empty_stack:
+                for name in missing:
+                    empty_stack.submit(_load, name).result()
+
+
+def _load(name: str) -> None:
+    """Import a module of the package without the import system's frames around it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"TVM has no module {name}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        exec(compile(Path(spec.origin).read_bytes(), spec.origin, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    setattr(sys.modules[_PACKAGE], name.rpartition(".")[2], module)
 
 
 def _install() -> None:
