@@ -22,12 +22,13 @@ from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.protocol import Device
 from devices.simulated.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice
-from fleet_tune.domain import DeviceClass, Limits, Record, StopRule, Task, Workload
+from fleet_tune.domain import DeviceClass, Limits, Record, StopRule
 from fleet_tune.records.store import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from policies.measuring.stopping import decide
 from policies.runs.plan import PlannedTask, RunPlan
+from tests.helpers.tasks import make_task
 
 CLASS = DeviceClass("simulated", '{"kind":"llvm"}')
 
@@ -40,7 +41,7 @@ def ray_cluster() -> Iterator[None]:
 
 def search_task(name: str, extent: int = 64, weight: int = 1, device_class: DeviceClass = CLASS) -> SearchTask:
     """A task with one undescribed sketch of two tiles."""
-    task = Task(Workload(name, name, 1e6, "{}"), device_class, weight)
+    task = make_task(name, device_class.name, target=device_class.target, weight=weight)
     sketch = Sketch(0, "toy", f"{name} trace", (Tile(extent, 3, 64), Tile(extent, 2, 64)), (), "a toy")
     return SearchTask(task, (sketch,), SIMULATED_CPU)
 

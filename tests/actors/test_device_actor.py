@@ -21,6 +21,7 @@ from actors.device import DeviceActor, device_actor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Measurement, Outcome, Record, StopRule
+from tests.helpers.devices import make_fingerprint
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -40,7 +41,7 @@ class Steady:
         self.asked: list[MeasureRequest] = []
 
     def fingerprint(self) -> Fingerprint:
-        return Fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, "cpu", 1, "none", self.kernel_secs)
+        return make_fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, probe_secs=self.kernel_secs)
 
     def ping(self) -> float:
         return 0.0

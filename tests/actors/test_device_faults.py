@@ -31,9 +31,8 @@ from fleet_tune.records.orders import FleetOrders
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Progress
 from tests.actors.conftest import Fleet, search_task
-from tests.devices.conftest import make_artifact, native_target
+from tests.helpers.kernels import make_artifact, native_target
 
-__all__ = ["make_artifact", "native_target"]  # fixtures
 DEADLINE_SECS = 120.0
 TRIALS = 100
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=20.0)
@@ -106,11 +105,11 @@ def server(free_port: int) -> Iterator[Server]:
 
 
 @pytest.fixture
-def tuned(fleet: Callable[..., Fleet], make_artifact: Any, native_target: str, server: Server) -> Callable[..., Fleet]:
+def tuned(fleet: Callable[..., Fleet], server: Server) -> Callable[..., Fleet]:
     """Makes a fleet of one real device."""
 
     def make(crashing: frozenset[str] = frozenset(), **settings: Any) -> Fleet:
-        tasks = (search_task("large", extent=4096, device_class=DeviceClass("here", native_target)),)
+        tasks = (search_task("large", extent=4096, device_class=DeviceClass("here", native_target())),)
         kernels = (make_artifact("ok"), make_artifact("crash"))
         return fleet(
             tasks=tasks,

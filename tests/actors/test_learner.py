@@ -17,7 +17,6 @@ import pytest
 
 from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
 from actors.learner import Learner
-from fleet_tune.domain import DeviceAbstraction, DeviceClass, Task, Workload
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
 from policies.cost_models.boosted import InvariantTreesModel
@@ -28,9 +27,10 @@ from policies.cost_models.registry import load_model
 from policies.search.search import Observation
 from policies.space.sampling import sample
 from tests.actors.conftest import Fleet, trials
+from tests.helpers.devices import CPU
+from tests.helpers.tasks import make_task
 
 DEADLINE_SECS = 120.0
-CPU = DeviceAbstraction("cpu", 2, 16, 32, 48 * 1024, 1024 * 1024, 32 * 1024 * 1024, 512e9, 40e9)
 
 
 async def within(condition: Callable[[], Any], what: str) -> Any:
@@ -119,7 +119,7 @@ def matmul(size: int) -> Sketch:
 
 
 def entry(size: int, device_class: str, prior: bytes = b"") -> SearchTask:
-    task = Task(Workload(f"matmul{size}", f"matmul {size}", 2.0 * size**3, ""), DeviceClass(device_class, "{}"))
+    task = make_task(f"matmul{size}", device_class, flop=2.0 * size**3)
     return SearchTask(task, (matmul(size),), CPU, prior=prior)
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from actors.recorder import Recorder, make_record
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
-from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import StaleLeaseError
 from fleet_tune.records.store import RecordReader
+from tests.helpers.tasks import make_task
 
-TASK = Task(Workload("17", "matmul", 2.0, "{}"), DeviceClass("cpu-2", '{"kind":"llvm"}'), 3)
+TASK = make_task("matmul", "cpu-2", weight=3)
 
 
 def record(number: int, run_id: str = "run") -> Record:

@@ -1,42 +1,32 @@
-"""What every device promises (devices.protocol.Device), checked on the real, the simulated and the replayed one."""
+"""What every device promises (devices.protocol.Device), checked on the real, the simulated and the recorded one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from devices.client.rpc_device import RpcDevice
-from devices.protocol import Artifact, BuildRequest, Device, MeasureRequest
+from devices.protocol import Device, MeasureRequest
 from devices.server.server import DeviceServer
 from devices.simulated.recorded import RecordedDevice
-from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedBuilder, SimulatedDevice
+from devices.simulated.simulated import Faults, SimulatedDevice
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import (
     Candidate,
     DeviceClass,
-    Fingerprint,
     Measurement,
     Outcome,
-    Record,
     StopRule,
-    Task,
-    Workload,
 )
 from fleet_tune.errors import DeviceUnreachableError
-from fleet_tune.records.dataset import Dataset, task_data
-from fleet_tune.sketch import Choice, Sketch
+from tests.helpers import virtual_devices as virtual
+from tests.helpers.kernels import MakeArtifact
+from tests.helpers.virtual_devices import FAILURES, recorded, recorded_artifact
 
-MakeArtifact = Callable[..., Artifact]
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=5.0)
 SHORT = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=0.3)
-
-FAILURES = {
-    "crash": Outcome.RUN_ERROR,
-    "hang": Outcome.RUN_TIMEOUT,
-    "wrong": Outcome.WRONG_OUTPUT,
-}
 
 
 class Bench:
@@ -51,58 +41,9 @@ class Bench:
         return self.device.measure(MeasureRequest(self.make(what, number=number), best, rule))
 
 
-def simulated_artifact(what: str = "ok", oracle: bool = False, task_id: str = "scale", number: int = 0) -> Artifact:
-    name, _, device_class = task_id.partition("@")
-    task = Task(Workload(name, name, 1e6, "{}"), DeviceClass(device_class or "simulated", "{}"))
-    built = SimulatedBuilder().build(
-        BuildRequest(task, None if oracle else Candidate(task.id, 0, what, (1024, number)))
-    )
-    assert isinstance(built, Artifact)
-    return built
-
-
-def recorded() -> Dataset:
-    """Candidates of the task "scale" that run or fail as the device of the dataset once saw them."""
-    sketches = tuple(
-        Sketch(at, "toy", what, (Choice("n", (1024,)), Choice("number", (0, 1))), ())
-        for at, what in enumerate(("ok", *FAILURES))
-    )
-    records = []
-    for sketch in sketches:
-        for number in (0, 1):
-            outcome = FAILURES.get(sketch.trace_text, Outcome.OK)
-            run_secs = (1e-3, 1.1e-3) if outcome is Outcome.OK else ()
-            detail = "" if run_secs else f"recorded as {outcome}"
-            measurement = Measurement(outcome, run_secs, 0.5, 0.02, detail=detail)
-            candidate = Candidate("scale@replayed", sketch.index, sketch.id, (0, number))
-            records.append(Record(candidate.id, "run", candidate, "", measurement, "device", 0.0))
-    device_class = DeviceClass("replayed", "{}")
-    task = Task(Workload("scale", "scale", 1e6, "{}"), device_class)
-    data, _ = task_data(task, SIMULATED_CPU, sketches, records)
-    fingerprint = Fingerprint(device_class, SIMULATED_CPU, "some", SIMULATED_CPU.cores, "none", 1e-3)
-    return Dataset("toy", (fingerprint,), (data,))
-
-
-def recorded_artifact(
-    what: str = "ok", oracle: bool = False, task_id: str = "scale@replayed", number: int = 0
-) -> Artifact:
-    sketch_id = Sketch(0, "toy", what, (), ()).id
-    return Artifact(
-        task_id=task_id,
-        candidate=None if oracle else Candidate(task_id, 0, sketch_id, (0, number)),
-        library=b"",
-        args=(),
-        original_args=(),
-        outputs=(),
-        packed=(),
-        trace="",
-        build_secs=0.5,
-    )
-
-
-@pytest.fixture(params=["rpc", "simulated", "replayed"])
+@pytest.fixture(params=["rpc", "simulated", "recorded"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    if request.param == "replayed":
+    if request.param == "recorded":
         yield Bench(RecordedDevice(recorded()), RecordedDevice(recorded(), lost_after=0), recorded_artifact)
         return
     if request.param == "simulated":
@@ -111,7 +52,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         yield Bench(
             SimulatedDevice(device_class, faults=faults),
             SimulatedDevice(device_class, faults=Faults(lost_after=0)),
-            simulated_artifact,
+            virtual.simulated_artifact,
         )
         return
     server: DeviceServer = request.getfixturevalue("server")
@@ -125,7 +66,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 def _candidate(what: str) -> Candidate:
-    candidate = simulated_artifact(what).candidate
+    candidate = virtual.simulated_artifact(what).candidate
     assert candidate is not None
     return candidate
 

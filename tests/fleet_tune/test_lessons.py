@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from actors.searcher import group_observations
-from fleet_tune.domain import LESSONS, Candidate, Measurement, Outcome, Record
+from fleet_tune.domain import LESSONS, Outcome, Record
+from tests.helpers.records import failed, make_record, ok
+from tests.helpers.tasks import make_candidate
 
 ROOT = Path(__file__).parents[2]
 
 
 def record(outcome: Outcome, number: int = 0) -> Record:
-    measurement = Measurement(outcome, (1e-3,) if outcome is Outcome.OK else (), detail=f"{outcome} says why")
-    return Record(f"u{number}", "run", Candidate("t@c", 0, "s", (number,)), "", measurement, "d", 1.0)
+    measurement = ok(1e-3) if outcome is Outcome.OK else failed(outcome, f"{outcome} says why")
+    return make_record(make_candidate("t@c", number), measurement, f"u{number}")
 
 
 def test_every_outcome_teaches_something_or_says_why_not() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-import tvm
 from tvm import te, topi
 
 from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target
-from fleet_tune.domain import DeviceClass, Task, Workload
+from fleet_tune.domain import Task
+from tests.helpers.programs import program_task
 
 Tensors = tuple[te.Tensor, ...]
 
@@ -108,10 +108,7 @@ WIDE: dict[str, Callable[[], Tensors]] = {
 @cache
 def task(target: str, workload: str) -> Task:
     tensors = (WORKLOADS | WIDE)[workload]()
-    func = te.create_prim_func(list(tensors)).with_attr({"global_symbol": "main", "tirx.noalias": True})
-    text = tvm.ir.save_json(tvm.IRModule({"main": func}))
-    known = Workload(f"hash-{workload}", workload, 1.0, text)
-    return Task(known, DeviceClass(target, resolve_target(TARGETS[target], threads=2)))
+    return program_task(tensors, resolve_target(TARGETS[target], threads=2), name=workload, device_class=target)
 
 
 @cache

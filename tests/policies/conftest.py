@@ -11,17 +11,17 @@ import pytest
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from tests.helpers import devices
 
 
 @pytest.fixture
 def cpu() -> DeviceAbstraction:
-    """Two AVX-512 cores at 4 GHz: 2 cores x 16 lanes x 2 ports x 2 operations x 4e9."""
-    return DeviceAbstraction("cpu", 2, 16, 32, 48 * 1024, 1024 * 1024, 32 * 1024 * 1024, 512e9, 40e9)
+    return devices.CPU
 
 
 @pytest.fixture
 def gpu() -> DeviceAbstraction:
-    return DeviceAbstraction("cuda", 80, 32, 65536, 48 * 1024, 6 * 1024 * 1024, 0, 14e12, 9e11, 1024)
+    return devices.GPU
 
 
 def matmul_accesses(m: int, n: int, k: int, packed: bool = False) -> tuple[Access, ...]:

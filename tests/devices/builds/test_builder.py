@@ -15,78 +15,21 @@ import pytest
 
 from devices.builds.builder import BuilderStartError, BuildWorker, memory_limit
 from devices.protocol import Artifact, BuildFailure, BuildRequest
-from fleet_tune.domain import Candidate, DeviceClass, Outcome, Task, Workload
+from fleet_tune.domain import Candidate, Outcome, Task
 from fleet_tune.errors import UserError
-
-# A child whose "compiler" does what the first decision says.
-STAND_IN = """
-import os, queue, signal, sys, time
-from devices.builds.worker import decode_task, limit_memory, serve
-from devices.host.child import parent_channel, read_in_background
-from fleet_tune.errors import UserError
-
-class Compiler:
-    tasks = {}
-    ballast = []
-    def build(self, request):
-        if request["task"] is not None:
-            self.tasks[request["task_id"]] = decode_task(request["task"])
-        task = self.tasks[request["task_id"]]
-        what = request["candidate"][2][0]
-        if what == 1:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if what == 2:
-            time.sleep(600)
-        if what == 3:
-            raise ValueError("pages of stack\\n  the reason  \\n")
-        if what == 4:
-            raise UserError("no linker", "install one")
-        if what == 5:
-            self.ballast.append(bytearray(os.urandom(64 << 20)))
-        if what == 6:
-            bytearray(512 << 20)
-        if what == 7:
-            try:
-                bytearray(512 << 20)
-            except MemoryError:
-                print("LLVM ERROR: out of memory", flush=True)
-                os.abort()
-        return {
-            "status": "ok", "library": task.workload.name.encode(), "args": [[[2, 3], "float32"]],
-            "original_args": [[[6], "float32"]], "outputs": [0], "packed": [0], "trace": str(os.getpid()),
-            "schedule_secs": 0.1, "compile_secs": 0.2, "link_secs": 0.3,
-        }
-
-limit_memory(int(sys.argv[1].partition("=")[2]))
-channel = parent_channel()
-requests = queue.SimpleQueue()
-read_in_background(channel, requests.put)
-serve(channel, requests.get, Compiler())
-"""
-
-OK, CRASH, HANG, ERROR, USER_ERROR, GROW, HOARD, ABORT = range(8)
-
-
-def task(name: str = "matmul") -> Task:
-    return Task(Workload(f"hash-{name}", name, 1e6, "{}"), DeviceClass("cpu", '{"kind":"llvm"}'), 3)
-
-
-def request(what: int, name: str = "matmul", timeout_secs: float = 30.0) -> BuildRequest:
-    of = task(name)
-    return BuildRequest(of, Candidate(of.id, 0, "s", (what, 7)), timeout_secs)
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "stand_in_worker.py").write_text(STAND_IN)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return "stand_in_worker"
+from tests.helpers.build_child import ABORT, CRASH, ERROR, GROW, HANG, HOARD, OK, USER_ERROR, stand_in_request
+from tests.helpers.kernels import native_target
+from tests.helpers.tasks import make_task
 
 
 @pytest.fixture
 def worker(stand_in: str) -> Iterator[BuildWorker]:
     with BuildWorker(module=stand_in) as worker:
         yield worker
+
+
+def request(what: int, name: str = "matmul", timeout_secs: float = 30.0) -> BuildRequest:
+    return stand_in_request(make_task(name, "cpu"), what, timeout_secs)
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 20.0) -> None:
@@ -295,20 +238,9 @@ def real_worker() -> Iterator[BuildWorker]:
 
 @pytest.fixture(scope="module")
 def matmul_task() -> Task:
-    import tvm
-    from tvm import te
+    from tests.helpers.programs import matmul, program_task
 
-    from devices.targets import resolve_target
-
-    a = te.placeholder((64, 48), name="A")
-    b = te.placeholder((48, 32), name="B")
-    k = te.reduce_axis((0, 48), name="k")
-    c = te.compute((64, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
-    function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
-    module = tvm.ir.save_json(tvm.IRModule({"main": function}))
-    return Task(
-        Workload("matmul64", "matmul", 2.0 * 64 * 48 * 32, module), DeviceClass("cpu", resolve_target("native"))
-    )
+    return program_task(matmul(64, 48, 32), native_target(), name="matmul", flop=2.0 * 64 * 48 * 32)
 
 
 def test_builds_the_unscheduled_program_for_real(real_worker: BuildWorker, matmul_task: Task, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from devices.builds import cache as artifact_cache
 from devices.builds.cache import ArtifactCache, artifact_key, folder_here
 from devices.protocol import Artifact, BuildRequest, TensorSpec
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.domain import Candidate, DeviceClass
 from tests.helpers.properties import examples
+from tests.helpers.tasks import make_candidate, make_task
 
-TASK = Task(Workload("hash", "matmul", 1e6, "{}"), DeviceClass("cpu", '{"kind":"llvm"}'))
-REQUEST = BuildRequest(TASK, Candidate(TASK.id, 3, "sketch", (4, 8)))
+TASK = make_task("matmul", "cpu")
+REQUEST = BuildRequest(TASK, make_candidate(TASK, 4, 8, sketch=3, sketch_id="sketch"))
 
 
 def artifact(library: bytes = b"library", request: BuildRequest = REQUEST) -> Artifact:
@@ -51,9 +52,9 @@ def test_all_that_decides_the_bytes_is_in_the_key() -> None:
     requests = [
         REQUEST,
         BuildRequest(TASK, None),
-        BuildRequest(TASK, Candidate(TASK.id, 3, "sketch", (8, 4))),
-        BuildRequest(TASK, Candidate(TASK.id, 3, "sketch", (48,))),
-        BuildRequest(TASK, Candidate(TASK.id, 3, "another sketch", (4, 8))),
+        BuildRequest(TASK, make_candidate(TASK, 8, 4, sketch=3, sketch_id="sketch")),
+        BuildRequest(TASK, make_candidate(TASK, 48, sketch=3, sketch_id="sketch")),
+        BuildRequest(TASK, make_candidate(TASK, 4, 8, sketch=3, sketch_id="another sketch")),
         BuildRequest(other_target, REQUEST.candidate),
         BuildRequest(other_program, REQUEST.candidate),
     ]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from devices.server.server import DeviceServer
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
+from tests.helpers.kernels import MakeArtifact
 
-MakeArtifact = Callable[..., Artifact]
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)
 SHORT = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=0.3)
 

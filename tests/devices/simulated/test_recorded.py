@@ -13,21 +13,21 @@ from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import (
     Candidate,
     DeviceClass,
-    Fingerprint,
     Measurement,
     Outcome,
-    Record,
     StopRule,
     Task,
-    Workload,
 )
 from fleet_tune.errors import DatasetError
 from fleet_tune.records.dataset import Dataset, save, task_data
 from fleet_tune.sketch import Choice, Sketch
 from policies.measuring.stopping import decide
+from tests.helpers.devices import make_fingerprint
+from tests.helpers.records import make_record
+from tests.helpers.tasks import make_candidate, make_task
 
-CLASS = DeviceClass("board", "{}")
-TASK = Task(Workload("w", "w", 1e6, "{}"), CLASS)
+TASK = make_task()
+CLASS = TASK.device_class
 SKETCH = Sketch(0, "toy", "toy", (Choice("number", tuple(range(10))),), ())
 #: One run is longer than a micro-batch: each micro-batch is one run.
 SLOW = (0.0125, 0.015, 0.0175)
@@ -35,16 +35,14 @@ RULE = StopRule(micro_batch_secs=0.01, min_batches=3, max_batches=5, max_cv=0.5)
 
 
 def candidate(number: int) -> Candidate:
-    return Candidate(TASK.id, 0, SKETCH.id, (number,))
+    return make_candidate(TASK, number, sketch_id=SKETCH.id)
 
 
 def dataset(*measurements: Measurement, classes: tuple[DeviceClass, ...] = (CLASS,)) -> Dataset:
     """Candidate ``i`` is measured as ``measurements[i]``."""
-    records = [
-        Record(str(at), "run", candidate(at), "", measured, "board-1", 0.0) for at, measured in enumerate(measurements)
-    ]
+    records = [make_record(candidate(at), measured) for at, measured in enumerate(measurements)]
     data, _ = task_data(TASK, SIMULATED_CPU, (SKETCH,), records)
-    prints = tuple(Fingerprint(each, SIMULATED_CPU, "some CPU", 8, "none", 1e-3) for each in classes)
+    prints = tuple(make_fingerprint(each, SIMULATED_CPU) for each in classes)
     return Dataset("toy", prints, (data,))
 
 

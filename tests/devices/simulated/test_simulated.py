@@ -16,16 +16,17 @@ from devices.simulated.simulated import (
     SimulatedDevice,
     VirtualClock,
 )
-from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, StopRule, Task, Workload
+from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError
-from tests.devices.test_device_contract import recorded, recorded_artifact
+from tests.helpers.tasks import make_candidate, make_task
+from tests.helpers.virtual_devices import recorded, recorded_artifact
 
-CLASS = DeviceClass("simulated", "{}")
-TASK = Task(Workload("w", "w", 1e6, "{}"), CLASS)
+TASK = make_task(device_class="simulated")
+CLASS = TASK.device_class
 
 
 def candidate(*decisions: int) -> Candidate:
-    return Candidate(TASK.id, 0, "s", decisions)
+    return make_candidate(TASK, *decisions)
 
 
 def artifact(of: Candidate | None) -> Artifact:

@@ -13,8 +13,9 @@ from tvm import te
 from devices.client.fingerprint import vector_registers
 from devices.sketches.spaces import DesignSpace
 from devices.targets import architecture, is_native, parse_target, resolve_target, vector_bits
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.domain import Candidate, Task
 from policies.space.sampling import sample
+from tests.helpers.programs import program_task
 from tests.helpers.workloads import WORKLOADS
 
 # What boards of these kinds are: Jetson Orin, Raspberry Pi 5, Raspberry Pi 4.
@@ -38,9 +39,7 @@ def bytes_matmul(size: int = 64) -> tuple[te.Tensor, ...]:
 @cache
 def task(board: str, workload: str) -> Task:
     tensors = bytes_matmul() if workload == "bytes" else WORKLOADS[workload]()
-    function = te.create_prim_func(list(tensors)).with_attr({"global_symbol": "main", "tirx.noalias": True})
-    module = tvm.ir.save_json(tvm.IRModule({"main": function}))
-    return Task(Workload(f"hash-{workload}", workload, 1.0, module), DeviceClass(board, target(board)))
+    return program_task(tensors, target(board), name=workload, device_class=board)
 
 
 @cache

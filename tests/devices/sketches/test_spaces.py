@@ -25,19 +25,16 @@ from devices.sketches.spaces import (
     unscheduled,
 )
 from devices.targets import parse_target, resolve_target
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.domain import Candidate, Task
 from fleet_tune.sketch import Choice, Sketch, Tile
+from tests.helpers.programs import matmul, program_task
 
 TARGET = resolve_target("native", threads=2)
 Arrays = list[np.ndarray[Any, Any]]
 
 
 def task(*tensors: te.Tensor, constants: tuple[int, ...] = ()) -> Task:
-    func = te.create_prim_func(list(tensors)).with_attr({"global_symbol": "main", "tirx.noalias": True})
-    if constants:
-        func = func.with_attr("layout_free_buffers", list(constants))
-    text = tvm.ir.save_json(tvm.IRModule({"main": func}))
-    return Task(Workload("hash", "test", 1.0, text), DeviceClass("here", TARGET))
+    return program_task(tensors, TARGET, constants=constants)
 
 
 def conv_task(size: int = 8, channels: int = 16) -> Task:
@@ -49,8 +46,7 @@ def conv_task(size: int = 8, channels: int = 16) -> Task:
 
 
 def matmul_task() -> Task:
-    a, b = te.placeholder((12, 32), name="a"), te.placeholder((32, 48), name="b")
-    return task(a, b, topi.matmul(a, b))
+    return task(*matmul(12, 32, 48))
 
 
 def depthwise_task() -> Task:
@@ -227,7 +223,7 @@ def test_sketches_are_the_same_in_every_process() -> None:
     """The decisions drawn when a space is generated differ from process to process; the sketches do not."""
     code = (
         "import sys; from fleet_tune.domain import *; from devices.sketches.spaces import DesignSpace;"
-        f"task = Task(Workload('hash', 'test', 1.0, sys.stdin.read()), DeviceClass('here', {TARGET!r}));"
+        f"task = Task(Workload('hash-test', 'test', 1.0, sys.stdin.read()), DeviceClass('here', {TARGET!r}));"
         "print([(s.id, s.rule, s.decisions, s.statements) for s in DesignSpace(task).sketches])"
     )
     of = conv_task()

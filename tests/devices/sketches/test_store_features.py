@@ -5,24 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import tvm
 from tvm import te
 
 from devices.sketches.spaces import DesignSpace
 from devices.sketches.store_features import STORE_NUMBERS, STORES, StoreFeatures
-from devices.targets import resolve_target
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.domain import Candidate, Task
 from policies.features.views import PER_STORE, VIEW_SHAPES
 from policies.space.sampling import sample
+from tests.helpers.kernels import native_target
+from tests.helpers.programs import program_task
 
 
 def matmul() -> Task:
     a, b = te.placeholder((32, 32), name="a"), te.placeholder((32, 32), name="b")
     k = te.reduce_axis((0, 32), name="k")
     c = te.compute((32, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
-    func = te.create_prim_func([a, b, c]).with_attr({"global_symbol": "main", "tirx.noalias": True})
-    text = tvm.ir.save_json(tvm.IRModule({"main": func}))
-    return Task(Workload("hash", "test", 1.0, text), DeviceClass("here", resolve_target("native", threads=2)))
+    return program_task((a, b, c), native_target())
 
 
 def test_features_of_lowered_programs() -> None:

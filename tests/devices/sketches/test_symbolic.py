@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 import pytest
-import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import te, topi
@@ -18,8 +17,9 @@ from devices.sketches.description import places
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from fleet_tune.domain import Candidate, Task
 from fleet_tune.sketch import Axis, Choice, Location, Sketch, Statement, Tile
+from tests.helpers.programs import program_task
 from tests.helpers.properties import examples
 
 TARGET = resolve_target("native", threads=2)
@@ -29,10 +29,7 @@ CUDA = resolve_target(
 
 
 def _task(*tensors: te.Tensor, target: str = TARGET) -> Task:
-    func = te.create_prim_func(list(tensors)).with_attr({"global_symbol": "main", "tirx.noalias": True})
-    if len(tensors) > 2:
-        func = func.with_attr("layout_free_buffers", [1])
-    return Task(Workload("hash", "test", 1.0, tvm.ir.save_json(tvm.IRModule({"main": func}))), DeviceClass("x", target))
+    return program_task(tensors, target, constants=(1,) if len(tensors) > 2 else ())
 
 
 def _conv(groups: int = 1, target: str = TARGET) -> Task:

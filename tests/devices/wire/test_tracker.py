@@ -23,8 +23,8 @@ from devices.wire.tracker import TrackerConnection, TrackerError, request_server
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
+from tests.helpers.kernels import MakeArtifact
 
-MakeArtifact = Callable[..., Artifact]
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)
 ROOT = Path(__file__).parents[3]
 

@@ -25,8 +25,8 @@ from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Measurement, Outcome, StopRule
+from tests.helpers.kernels import MakeArtifact
 
-MakeArtifact = Callable[..., Artifact]
 ROOT = Path(__file__).parents[3]
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=5.0)
 LONG = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)

@@ -17,15 +17,11 @@ from fleet_tune.config.fleet_file import default_fleet, load_fleet
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import (
     Candidate,
-    DeviceAbstraction,
     DeviceClass,
     Fingerprint,
     Limits,
-    Measurement,
-    Outcome,
     Record,
     Task,
-    Workload,
 )
 from fleet_tune.records.dataset import Dataset, load, save
 from fleet_tune.records.dataset_codec import encode_value
@@ -34,8 +30,9 @@ from fleet_tune.results import Collected
 from fleet_tune.runs import collection, preparation
 from fleet_tune.sketch import Sketch
 from policies.space.sampling import sample
+from tests.helpers.devices import make_fingerprint
+from tests.helpers.records import failed, make_record, ok
 
-CPU = DeviceAbstraction("cpu", 2, 16, 32, 48 << 10, 1 << 20, 32 << 20, 3e11, 4e10)
 COLLECTED = Collected("net", Path("out"), Path("out/dataset.ftd"), {"ok": 7, "build_error": 1}, 8, 65.0, False)
 
 
@@ -55,27 +52,24 @@ class Recorded:
 @pytest.fixture(scope="module")
 def measured() -> tuple[Task, tuple[Sketch, ...], Fingerprint, list[Record]]:
     """A matrix product with its real sketches, and invented measurements of real candidates of them."""
-    import tvm
-    from tvm import te, topi
-
     from devices.networks.lowering import workload_hash
-    from devices.targets import resolve_target
+    from tests.helpers.kernels import native_target
+    from tests.helpers.programs import make_function, matmul, program_task
 
-    a, b = te.placeholder((12, 32), name="a"), te.placeholder((32, 48), name="b")
-    function = te.create_prim_func([a, b, topi.matmul(a, b)]).with_attr("global_symbol", "main")
-    text = tvm.ir.save_json(tvm.IRModule({"main": function}))
-    device_class = DeviceClass("here-2", resolve_target("native", threads=2))
-    task = Task(Workload(workload_hash(function), "matmul 12x48", 36864.0, text), device_class)
+    product = matmul(12, 32, 48)
+    task = program_task(product, native_target(), name="matmul 12x48", device_class="here-2", flop=36864.0)
+    task = dataclasses.replace(
+        task, workload=dataclasses.replace(task.workload, hash=workload_hash(make_function(product)))
+    )
     sketches = collection.sketches_of(task)
     rng = np.random.default_rng(0)
     records = []
     for sketch in sketches:
         for at, row in enumerate(sample(sketch, 3, rng).tolist()):
             candidate = Candidate(task.id, sketch.index, sketch.id, tuple(row))
-            fine = Measurement(Outcome.OK, (1e-3 * (at + 1), 1.1e-3 * (at + 1)), 0.5, 0.1, "converged")
-            failed = Measurement(Outcome.BUILD_ERROR, build_secs=0.5, detail="no")
-            records.append(Record(f"{sketch.index}.{at}", "run", candidate, "trace", fine if at else failed, "d", 0.0))
-    return task, sketches, Fingerprint(device_class, CPU, "some CPU", 2, "0.27", 1e-3), records
+            fine = ok(1e-3 * (at + 1), 1.1e-3 * (at + 1), verified=False)
+            records.append(make_record(candidate, fine if at else failed(), f"{sketch.index}.{at}"))
+    return task, sketches, make_fingerprint(task.device_class), records
 
 
 def folder_of(path: Path, measured: Any, fingerprint: bool = True) -> Path:

@@ -9,6 +9,8 @@ from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Le
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import RecordStoreError
 from fleet_tune.records.codec import BODY_VERSION, decode_record, decode_state, encode_record, encode_state
+from tests.helpers.records import make_record, ok
+from tests.helpers.tasks import make_candidate
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 durations = st.floats(min_value=0, max_value=1e6)
@@ -62,8 +64,7 @@ def _body(record: Record) -> dict:
 
 
 def _record() -> Record:
-    candidate = Candidate("w@zen5", 1, "ab", (4, 2, 1))
-    return Record("u", "r", candidate, "[]", Measurement(Outcome.OK, (2e-3,), verified=True), "d", 5.0)
+    return make_record(make_candidate("w@zen5", 4, 2, 1, sketch=1, sketch_id="ab"), ok(2e-3))
 
 
 def test_fields_of_a_later_version_of_the_same_meaning_are_ignored() -> None:

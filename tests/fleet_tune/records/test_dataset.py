@@ -18,14 +18,11 @@ from hypothesis.extra import numpy as arrays
 
 from fleet_tune.domain import (
     Candidate,
-    DeviceAbstraction,
     DeviceClass,
-    Fingerprint,
     Measurement,
     Outcome,
     Record,
     Task,
-    Workload,
 )
 from fleet_tune.errors import DatasetError
 from fleet_tune.records import dataset as datasets
@@ -39,11 +36,13 @@ from fleet_tune.records.dataset_codec import (
     encode_value,
 )
 from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.properties import examples
+from tests.helpers.records import failed, make_record, ok
+from tests.helpers.tasks import make_task
 
-CPU = DeviceAbstraction("cpu", 2, 16, 32, 48 << 10, 1 << 20, 32 << 20, 3e11, 4e10)
 CLASS = DeviceClass("znver5-2", '{"kind":"llvm"}')
-TASK = Task(Workload("00ff", "matmul 4x4", 128.0, '{"module": 1}'), CLASS, 3)
+TASK = make_task("matmul 4x4", CLASS.name, target=CLASS.target, flop=128.0, module='{"module": 1}', weight=3)
 STATEMENT = Statement(
     "matmul",
     (Axis("i", 4, False), Axis("k", 4, True)),
@@ -58,20 +57,12 @@ SKETCHES = (
     ),
     Sketch(1, "loops", "trace 1", (), (), "nothing to describe"),
 )
-PRINT = Fingerprint(CLASS, CPU, "some CPU", 2, "0.27", 1e-3)
+PRINT = make_fingerprint(CLASS)
 
 
 def record(sketch: int, decisions: tuple[int, ...], measurement: Measurement, task: Task = TASK) -> Record:
     candidate = Candidate(task.id, sketch, SKETCHES[sketch].id, decisions)
-    return Record("uid", "run", candidate, "trace", measurement, "device", 0.0)
-
-
-def ok(*run_secs: float) -> Measurement:
-    return Measurement(Outcome.OK, run_secs, 0.5, 0.1, "converged", True)
-
-
-def failed(outcome: Outcome = Outcome.BUILD_ERROR) -> Measurement:
-    return Measurement(outcome, build_secs=0.25, detail="why")
+    return make_record(candidate, measurement, "uid")
 
 
 def small() -> Dataset:

@@ -17,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health, Lease
-from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
 from fleet_tune.records.codec import encode_record
 from fleet_tune.records.store import SCHEMA_VERSION, RecordReader, RecordStore
 from tests.helpers.properties import examples
+from tests.helpers.records import failed, make_record, ok
+from tests.helpers.tasks import make_candidate
 
 ZEN5 = DeviceClass("zen5", '{"kind":"llvm"}')
 
@@ -37,11 +39,9 @@ def _record(
     trace: str = "[]",
     revision: int = 0,
 ) -> Record:
-    if cost_secs is None:
-        measurement = Measurement(outcome, detail="boom")
-    else:
-        measurement = Measurement(Outcome.OK, (cost_secs,), verified=verified)
-    return Record(uid, "run", Candidate(task_id, 0, "s0", decisions), trace, measurement, "dev", 1.0, revision=revision)
+    measurement = failed(outcome, "boom") if cost_secs is None else ok(cost_secs, verified=verified)
+    candidate = make_candidate(task_id, *decisions, sketch_id="s0")
+    return make_record(candidate, measurement, uid, trace=trace, device="dev", revision=revision)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_appended_records_are_read_back_in_order_from_a_cursor(store: RecordStor
         assert [record.seq for record in reader] == seqs
         page = reader.since(seqs[1], limit=2)
         assert [record.uid for record in page] == ["u2", "u3"]
-        assert page[0].measurement == Measurement(Outcome.OK, (3.0,), verified=True)
+        assert page[0].measurement == ok(3.0)
         assert reader.since(seqs[-1]) == []
 
 

@@ -17,16 +17,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import fleet_tune
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.domain import Measurement, Outcome, Record
 from fleet_tune.errors import UserError
 from fleet_tune.results import Progress, TaskProgress
 from fleet_tune.runs.metrics import Metrics
+from tests.helpers.records import make_record
+from tests.helpers.tasks import make_candidate
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def _record(uid: str, measurement: Measurement) -> Record:
-    return Record(uid, "run", Candidate("w@zen5", 0, "s", (1,)), "[]", measurement, "dev", 1.0)
+    return make_record(make_candidate("w@zen5", 1), measurement, uid)
 
 
 def _task(name: str, best_secs: float, trials: int = 3) -> TaskProgress:

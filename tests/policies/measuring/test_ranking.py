@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.domain import Outcome, Record
 from policies.measuring.ranking import Ranking
+from tests.helpers.records import failed, make_record, ok
+from tests.helpers.tasks import make_candidate
 
 
 def record(number: int, secs: float | None, *, revision: int = 0, verified: bool = True, drift: float = 1.0) -> Record:
-    measured = (
-        Measurement(Outcome.RUN_ERROR, detail="crash")
-        if secs is None
-        else Measurement(Outcome.OK, (secs,) * 4, verified=verified, drift=drift)
-    )
-    return Record(
-        f"{number}-{revision}", "run", Candidate("task", 0, "s", (number,)), "", measured, "device", 0.0, 0, revision
-    )
+    measured = failed(Outcome.RUN_ERROR) if secs is None else replace(ok(*(secs,) * 4, verified=verified), drift=drift)
+    return make_record(make_candidate("task", number), measured, revision=revision)
 
 
 def ranking(*records: Record) -> Ranking:
