@@ -37,8 +37,9 @@ demo: setup
 	$(BIN)/fleet-tune tune examples/networks.py:resnet18 --time-budget $(BUDGET) --out $(OUT)
 
 # Files beside each other: many tests wait for processes. More than four would share too few cores of a large machine.
+# In the order of tests/conftest.py, the longest first: xdist's own puts those of the fewest tests last.
 test: setup
-	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # hypothesis marks its tests itself. A property takes as long as it takes: no limit on a test.
 fuzz: setup

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ import pytest
 from tests.helpers import properties
 
 properties.load_profile()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests are allowed the longest come first: one that begins last is waited for by all other workers."""
+    allowed: dict[Path, float] = {}
+    for item in items:
+        timeout = item.get_closest_marker("timeout")
+        secs = float(timeout.args[0]) if timeout and timeout.args else 0.0
+        allowed[item.path] = max(allowed.get(item.path, 0.0), secs)
+    items.sort(key=lambda item: -allowed[item.path])
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +78,15 @@ def _unpack_debian_package(cache: Path) -> None:
             part = cache / f"{name}.{os.getpid()}"
             shutil.copy2(work / "root" / "usr" / "bin" / name, part)
             part.replace(cache / name)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One Ray cluster for all tests that this process runs: what they start uses it and leaves it as it was."""
+    from actors.cluster import connected
+
+    with connected(None):
+        yield
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import pytest
 from actors.builder import Builder, Worker
 from actors.calls import Shared, remote_actor
 from actors.clients import BuilderClient, DeviceClient, LearnerClient, RecorderClient, SearcherClient
-from actors.cluster import connected
 from actors.device import device_actor
 from actors.learner import Learner
 from actors.recorder import Recorder
@@ -31,12 +30,6 @@ from policies.runs.plan import PlannedTask, RunPlan
 from tests.helpers.tasks import make_task
 
 CLASS = DeviceClass("simulated", '{"kind":"llvm"}')
-
-
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    with connected(None):
-        yield
 
 
 def search_task(name: str, extent: int = 64, weight: int = 1, device_class: DeviceClass = CLASS) -> SearchTask:

@@ -113,7 +113,8 @@ def test_a_registered_server_is_found_held_and_given_back(
         assert measure(device, make_artifact("ok")).verified
         assert measure(device, make_artifact("crash")).outcome is Outcome.RUN_ERROR
         assert measure(device, make_artifact("ok")).verified
-        assert listed(tracker.port, "cpu") == (1, 0)  # listed, and held
+        # A server is listed anew after a crash: its entry of before is gone a moment later.
+        wait_until(lambda: listed(tracker.port, "cpu") == (1, 0), "the server is listed, and held")
         second = client(tracker.port, native_target, oracle, wait_secs=2.0)
         lost = measure(second, make_artifact("ok"))
         assert lost.outcome is Outcome.DEVICE_LOST

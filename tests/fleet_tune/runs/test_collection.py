@@ -1,10 +1,9 @@
-"""Real collections: measured on this machine, resumed, interrupted, and replayed by a whole run."""
+"""Real collections: measured on this machine, resumed, interrupted, and taken for a device by a whole run."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import signal
 import subprocess
 import sys
@@ -19,9 +18,11 @@ from fleet_tune.domain import Outcome
 from fleet_tune.errors import RecordStoreError
 from fleet_tune.records.dataset import load
 from fleet_tune.records.store import RecordReader
+from tests.helpers.commands import fleet_tune_here
 
 ROOT = Path(__file__).parents[3]
 NETWORK = "examples/networks.py:mlp"
+MODEL = f"{ROOT}/examples/networks.py:mlp"
 DEADLINE_SECS = 180.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -39,19 +40,12 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 
 def run(*arguments: str) -> dict[str, Any]:
-    """The JSON of a command that succeeds."""
-    process = started(*arguments, "--json")
-    try:
-        stdout, stderr = process.communicate(timeout=DEADLINE_SECS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, stderr
-    result: dict[str, Any] = json.loads(stdout.splitlines()[-1])
-    return result
+    """The JSON of a command that succeeds, in this process."""
+    return fleet_tune_here(*arguments, "--json").json()
 
 
 @pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def collected(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with five measured candidates of each of the three tasks, collected in two runs."""
     out = tmp_path_factory.mktemp("collected")
     first = run("dataset", "collect", NETWORK, "--per-task", "3", "--out", str(out))
@@ -85,7 +79,7 @@ def test_packing_the_folder_gives_the_same_dataset(collected: Path, tmp_path: Pa
 
 def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.toml"
-    fleet.write_text(f'[[device]]\nname = "replayed"\nconnect = "recorded:{collected / "dataset.ftd"}"\n')
+    fleet.write_text(f'[[device]]\nname = "recorded"\nconnect = "recorded:{collected / "dataset.ftd"}"\n')
     out = tmp_path / "out"
     result = run("tune", NETWORK, "--fleet", str(fleet), "--out", str(out), "--time-budget", "2m")
     # Every candidate of the dataset, and nothing else: then the space is exhausted.
@@ -96,7 +90,7 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
         records = list(reader)
     assert {record.candidate.id for record in records} == batches.keys()
     for record in records:
-        assert record.device_id == "replayed"
+        assert record.device_id == "recorded"
         measured, recorded = record.measurement.run_secs, batches[record.candidate.id]
         if record.revision:  # of the final shoot-out: a few in each round, each round from the start
             assert measured

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +9,8 @@ import pytest
 
 from fleet_tune.records.store import RecordReader
 from policies.cost_models.knowledge import LEAST_RECORDS
+from tests.helpers.commands import fleet_tune_here
 
-ROOT = Path(__file__).parents[3]
 MODEL = """
 import torch
 
@@ -22,7 +19,6 @@ def layer():
     return torch.nn.Linear(48, 64).eval(), (torch.randn(8, 48),)
 """
 TRIALS = LEAST_RECORDS + 2  # of the one task: the records that a model of its own takes
-DEADLINE_SECS = 240.0
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -31,20 +27,11 @@ def tune(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
     """The JSON of a run that succeeds, and what it told a person."""
     model = folder / "model.py"
     model.write_text(MODEL)
-    done = subprocess.run(
-        [sys.executable, "-m", "fleet_tune", "tune", f"{model}:layer", "--json", *options],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result, done.stderr
+    done = fleet_tune_here("tune", f"{model}:layer", "--json", *options)
+    return done.json(), done.stderr
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_run_starts_from_the_records_of_an_earlier_one(tmp_path: Path) -> None:
     first, told = tune(tmp_path, "--trials", str(TRIALS), "--out", str(tmp_path / "first"))
     assert first["transferred"] == {  # nothing was named: the model that comes along

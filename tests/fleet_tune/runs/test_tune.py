@@ -22,6 +22,7 @@ import pytest
 import fleet_tune
 from examples.networks import mlp
 from fleet_tune.records.store import RecordReader, RecordStore
+from tests.helpers.commands import Done, fleet_tune_here
 
 ROOT = Path(__file__).parents[3]
 NETWORK = "examples/networks.py:mlp"
@@ -44,6 +45,11 @@ def run(out: Path, *options: str, network: str = NETWORK) -> subprocess.Complete
         timeout=DEADLINE_SECS,
         check=False,
     )
+
+
+def run_here(out: Path, *options: str, model: str = f"{ROOT}/{MODEL}") -> Done:
+    """As :func:`run`, in this process."""
+    return fleet_tune_here("tune", model, "--out", str(out), *options)
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
@@ -129,6 +135,7 @@ def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             process.kill()
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run(out, "--trials", "40", "--json", "--seed", "3")
@@ -159,6 +166,7 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     np.testing.assert_allclose(compiled(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
 
     # The same command again: nothing is left to do. More trials: none is a repetition.
+    # In processes of their own: in this one the network in that folder is loaded.
     again = json.loads(run(out, "--trials", "40", "--json").stdout.splitlines()[-1])
     assert again["new_trials"] == 0
     more = json.loads(run(out, "--trials", "60", "--json").stdout.splitlines()[-1])
@@ -186,11 +194,14 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
         timeout=DEADLINE_SECS,
         check=False,
     )
+    records = str(out / "records.db")
+    rebuilt = fleet_tune_here("compile", f"{ROOT}/{MODEL}", "--records", records, "--out", str(other))
     assert rebuilt.returncode == 0, rebuilt.stderr
     np.testing.assert_allclose(fleet_tune.load(other)(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
 
     # The folder belongs to this network.
     foreign = run(out, "--trials", "1", network="examples/networks.py:small_cnn")
+    foreign = run_here(out, "--trials", "1", model=f"{ROOT}/examples/networks.py:small_cnn")
     assert foreign.returncode == 2
     assert "belongs to another run" in foreign.stderr
     assert "Traceback" not in foreign.stderr
@@ -221,23 +232,10 @@ def test_a_signal_while_starting_ends_the_run(running: Callable[..., Running]) -
     wait_until(lambda: not run_.survivors(), "all processes are gone")
 
 
-def test_a_killed_run_resumes_from_its_records(running: Callable[..., Running]) -> None:
-    run_ = running()
-    run_.until_records(8)
-    run_.end(signal.SIGKILL)
-    wait_until(lambda: not run_.survivors(), "all processes are gone")
-    kept = records_in(run_.out)
-    assert kept >= 8
-    done = run(run_.out, "--trials", str(kept + 10), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["new_trials"] == 10
-    with RecordReader(run_.out / "records.db") as reader:
-        assert max(Counter(record.candidate.id for record in reader if record.revision == 0).values()) == 1
-
-
-def test_metrics_are_served_while_it_tunes(running: Callable[..., Running], free_port: int) -> None:
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_run_serves_metrics_and_is_resumed_after_a_kill(running: Callable[..., Running], free_port: int) -> None:
     run_ = running("--metrics-port", str(free_port))
-    run_.until_records(3)
+    run_.until_records(8)
     counters = (
         'fleet_tune_trials_total{outcome="ok"}',
         "fleet_tune_build_seconds_count",
@@ -253,7 +251,16 @@ def test_metrics_are_served_while_it_tunes(running: Callable[..., Running], free
     wait_until(counted, "a built and measured trial in the metrics")
     wait_until(lambda: any(name.startswith("fleet_tune_devices{") for name in scraped(free_port)), "the devices")
 
+    run_.end(signal.SIGKILL)
+    wait_until(lambda: not run_.survivors(), "all processes are gone")
+    stored = records_in(run_.out)
+    assert stored >= 8
+    assert run_here(run_.out, "--trials", str(stored + 10), "--json").json()["new_trials"] == 10
+    with RecordReader(run_.out / "records.db") as reader:
+        assert max(Counter(record.candidate.id for record in reader if record.revision == 0).values()) == 1
 
+
+@pytest.mark.usefixtures("ray_cluster")
 async def test_stream_yields_each_record_as_it_becomes_durable(tmp_path: Path) -> None:
     seen = []
     async for record in fleet_tune.stream(str(ROOT / NETWORK), out=tmp_path / "out", trials=12):
@@ -264,6 +271,7 @@ async def test_stream_yields_each_record_as_it_becomes_durable(tmp_path: Path) -
     assert (tmp_path / "out" / "network.so").is_file()
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) -> None:
     serving = subprocess.Popen(
         [sys.executable, "-m", "fleet_tune", "device", "serve", "--port", str(free_port), "--threads", "1"],
@@ -278,9 +286,7 @@ def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) 
         fleet.write_text(
             f'[[device]]\nname = "board"\nconnect = "127.0.0.1:{free_port}"\nthreads = 1\ndevice_class = "one-core"\n'
         )
-        done = run(tmp_path / "out", "--trials", "12", "--fleet", str(fleet), "--json")
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout.splitlines()[-1])
+        result = run_here(tmp_path / "out", "--trials", "12", "--fleet", str(fleet), "--json").json()
         assert {task["device_class"] for task in result["tasks"]} == {"one-core"}
         with RecordReader(tmp_path / "out" / "records.db") as reader:
             assert {record.device_id for record in reader if record.device_id} == {"board"}
@@ -298,12 +304,20 @@ def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) 
         (("--fleet", "nowhere.toml"), NETWORK, "nowhere.toml"),
         (("--time-budget", "soon"), NETWORK, "soon"),
         (("--address", "127.0.0.1:1"), NETWORK, "127.0.0.1:1"),
+        ((), f"{ROOT}/examples/networks.py:nothing", "nothing"),
+        (("--method", "magic"), f"{ROOT}/{MODEL}", "magic"),
+        (("--fleet", "nowhere.toml"), f"{ROOT}/{MODEL}", "nowhere.toml"),
+        (("--time-budget", "soon"), f"{ROOT}/{MODEL}", "soon"),
+        (("--address", "127.0.0.1:1"), MODEL, "127.0.0.1:1"),
     ],
 )
 def test_bad_input_is_told_in_one_line_with_the_next_step(
     tmp_path: Path, options: tuple[str, ...], network: str, told: str
 ) -> None:
     done = run(tmp_path / "out", *options, network=network)
+    # A process that is connected to a cluster does not ask for another one.
+    start = run if "--address" in options else run_here
+    done = start(tmp_path / "out", *options, model=model)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
@@ -312,6 +326,7 @@ def test_bad_input_is_told_in_one_line_with_the_next_step(
     assert "Traceback" not in done.stderr + done.stdout
 
 
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -323,7 +338,7 @@ def test_bad_input_is_told_in_one_line_with_the_next_step(
 def test_a_wrong_fleet_file_is_told_with_its_line(tmp_path: Path, line: str, told: tuple[str, ...]) -> None:
     fleet = tmp_path / "fleet.toml"
     fleet.write_text(f'# a fleet\n[[device]]\nname = "board"\n{line}\n')
-    done = run(tmp_path / "out", "--trials", "1", "--fleet", str(fleet))
+    done = run_here(tmp_path / "out", "--trials", "1", "--fleet", str(fleet))
     assert done.returncode == 2, done.stderr
     (error,) = (text for text in done.stderr.splitlines() if text.startswith("error: "))
     for part in ("fleet.toml", *told):
@@ -337,7 +352,7 @@ def test_a_database_of_a_newer_schema_is_told_before_anything_starts(tmp_path: P
     RecordStore(out / "records.db").close()
     with sqlite3.connect(out / "records.db") as connection:
         connection.execute("UPDATE meta SET value = '999' WHERE key = 'schema_version'")
-    done = run(out, "--trials", "1")
+    done = run_here(out, "--trials", "1")
     assert done.returncode == 2
     assert "999" in done.stderr
     assert "Traceback" not in done.stderr
@@ -345,15 +360,13 @@ def test_a_database_of_a_newer_schema_is_told_before_anything_starts(tmp_path: P
 
 def test_an_output_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
-    done = run(tmp_path / "out", "--trials", "1")
+    done = run_here(tmp_path / "out", "--trials", "1")
     assert done.returncode == 2
     assert "not a folder" in done.stderr
 
 
 def test_the_plan_lists_tasks_and_measures_nothing(tmp_path: Path) -> None:
-    done = run(tmp_path / "out", "--trials", "9", "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout.splitlines()[-1])
+    plan = run_here(tmp_path / "out", "--trials", "9", "--dry-run", "--json").json()
     assert plan["trial_limit"] == 9
     assert all(task["sketches"] >= 1 and task["weight"] >= 1 and task["trials"] == 0 for task in plan["tasks"])
     assert not (tmp_path / "out").exists()
