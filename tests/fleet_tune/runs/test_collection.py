@@ -47,6 +47,7 @@ def run(*arguments: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def collected(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with five measured candidates of each of the three tasks, collected in two runs."""
+    del ray_cluster  # which the commands use
     out = tmp_path_factory.mktemp("collected")
     first = run("dataset", "collect", NETWORK, "--per-task", "3", "--out", str(out))
     assert (first["new_trials"], sum(first["outcomes"].values())) == (9, 9)
