@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import Limits, Outcome
 from policies.runs import events as ev
 from policies.runs.plan import Flow
+from tests.helpers.properties import examples
 from tests.helpers.run_world import Device, World, order, task_of
 
 SECS = st.floats(0.0, 200.0)
@@ -82,7 +83,7 @@ def supply_of(world: World) -> int:
     return sum(task.trials if "does not build" in task.finish_reason else SUPPLY for task in tasks)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.data())
 def test_every_candidate_of_every_task_is_recorded_once(data: st.DataObject) -> None:
     fleet = data.draw(fleets())
@@ -97,7 +98,7 @@ def test_every_candidate_of_every_task_is_recorded_once(data: st.DataObject) -> 
     assert set(progress.queues.values()) == {0}
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.data(), st.integers(1, 100))
 def test_a_limit_is_kept_whatever_goes_wrong(data: st.DataObject, trials: int) -> None:
     fleet = data.draw(fleets())
@@ -107,7 +108,7 @@ def test_a_limit_is_kept_whatever_goes_wrong(data: st.DataObject, trials: int) -
     assert len(world.trials()) == min(trials, supply_of(world))
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.data(), SECS)
 def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataObject, stopped: float) -> None:
     fleet, chosen = data.draw(fleets()), data.draw(surroundings())
@@ -128,7 +129,7 @@ def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataO
     assert len(second.trials()) == supply_of(second)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(st.data(), st.floats(1.0, 300.0))
 def test_a_time_budget_ends_the_run_whatever_goes_wrong(data: st.DataObject, budget: float) -> None:
     fleet = data.draw(fleets())
