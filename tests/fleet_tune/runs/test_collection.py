@@ -21,8 +21,7 @@ from fleet_tune.records.store import RecordReader
 from tests.helpers.commands import fleet_tune_here
 
 ROOT = Path(__file__).parents[3]
-NETWORK = "examples/networks.py:mlp"
-MODEL = f"{ROOT}/examples/networks.py:mlp"
+NETWORK = f"{ROOT}/examples/networks.py:mlp"
 DEADLINE_SECS = 180.0
 
 pytestmark = pytest.mark.timeout(600)

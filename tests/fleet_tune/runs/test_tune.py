@@ -47,9 +47,9 @@ def run(out: Path, *options: str, network: str = NETWORK) -> subprocess.Complete
     )
 
 
-def run_here(out: Path, *options: str, model: str = f"{ROOT}/{MODEL}") -> Done:
+def run_here(out: Path, *options: str, network: str = NETWORK) -> Done:
     """As :func:`run`, in this process."""
-    return fleet_tune_here("tune", model, "--out", str(out), *options)
+    return fleet_tune_here("tune", f"{ROOT}/{network}", "--out", str(out), *options)
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
@@ -176,32 +176,13 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
 
     # Compiled again without tuning, into another folder.
     other = tmp_path / "other"
-    rebuilt = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "fleet_tune",
-            "compile",
-            NETWORK,
-            "--records",
-            str(out / "records.db"),
-            "--out",
-            str(other),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECS,
-        check=False,
-    )
     records = str(out / "records.db")
-    rebuilt = fleet_tune_here("compile", f"{ROOT}/{MODEL}", "--records", records, "--out", str(other))
+    rebuilt = fleet_tune_here("compile", f"{ROOT}/{NETWORK}", "--records", records, "--out", str(other))
     assert rebuilt.returncode == 0, rebuilt.stderr
     np.testing.assert_allclose(fleet_tune.load(other)(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
 
     # The folder belongs to this network.
-    foreign = run(out, "--trials", "1", network="examples/networks.py:small_cnn")
-    foreign = run_here(out, "--trials", "1", model=f"{ROOT}/examples/networks.py:small_cnn")
+    foreign = run_here(out, "--trials", "1", network="examples/networks.py:small_cnn")
     assert foreign.returncode == 2
     assert "belongs to another run" in foreign.stderr
     assert "Traceback" not in foreign.stderr
@@ -304,20 +285,14 @@ def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) 
         (("--fleet", "nowhere.toml"), NETWORK, "nowhere.toml"),
         (("--time-budget", "soon"), NETWORK, "soon"),
         (("--address", "127.0.0.1:1"), NETWORK, "127.0.0.1:1"),
-        ((), f"{ROOT}/examples/networks.py:nothing", "nothing"),
-        (("--method", "magic"), f"{ROOT}/{MODEL}", "magic"),
-        (("--fleet", "nowhere.toml"), f"{ROOT}/{MODEL}", "nowhere.toml"),
-        (("--time-budget", "soon"), f"{ROOT}/{MODEL}", "soon"),
-        (("--address", "127.0.0.1:1"), MODEL, "127.0.0.1:1"),
     ],
 )
 def test_bad_input_is_told_in_one_line_with_the_next_step(
     tmp_path: Path, options: tuple[str, ...], network: str, told: str
 ) -> None:
-    done = run(tmp_path / "out", *options, network=network)
     # A process that is connected to a cluster does not ask for another one.
     start = run if "--address" in options else run_here
-    done = start(tmp_path / "out", *options, model=model)
+    done = start(tmp_path / "out", *options, network=network)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
