@@ -14,10 +14,12 @@ import pytest
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Choice, Sketch, Tile
+from policies.search import generators
 from policies.search.annealing import AnnealingSettings
-from policies.search.methods import preset
-from policies.search.pools import Pool
+from policies.search.generators import AnnealingGenerator, Generator
+from policies.search.methods import method_named
 from policies.search.search import Observation, Proposal, TaskSearch
+from policies.space.pools import Pool
 from policies.space.sampling import enumerate_all, is_valid, sample, space_size, unique_rows
 
 FLOP = 2.0 * 256**3
@@ -30,7 +32,16 @@ METHODS = {
 }
 Key = tuple[int, tuple[int, ...]]
 
-pytestmark = pytest.mark.parametrize("generator", METHODS)
+every_generator = pytest.mark.parametrize("generator", METHODS)
+
+
+def test_every_generator_is_here() -> None:
+    offering = {
+        each
+        for each in vars(generators).values()
+        if isinstance(each, type) and hasattr(each, "offer") and each is not Generator
+    }
+    assert {type(method_named(name).generator) for name in METHODS.values()} == offering
 
 
 def keys(proposals: Iterable[Proposal]) -> list[Key]:
@@ -62,8 +73,9 @@ class Bench:
             self.pools = [Pool(sketch, rows[unique_rows(rows)]) for sketch, rows in zip(sketches, drawn, strict=True)]
 
     def search(self, generator: str, seed: int = 0) -> TaskSearch:
-        # Short chains, so that the tests are fast.
-        method = replace(preset(METHODS[generator]), annealing=AnnealingSettings(chains=16, steps=12, patience=8))
+        method = method_named(METHODS[generator])
+        if isinstance(method.generator, AnnealingGenerator):  # short chains, so that the tests are fast
+            method = replace(method, generator=AnnealingGenerator(AnnealingSettings(chains=16, steps=12, patience=8)))
         return TaskSearch(self.sketches, FLOP, self.device, method, np.random.default_rng(seed), self.pools)
 
     def exists(self, proposal: Proposal) -> bool:
@@ -100,6 +112,7 @@ def run(search: TaskSearch, batches: int, size: int) -> list[Proposal]:
     return proposed
 
 
+@every_generator
 def test_what_it_offers_exists_and_is_neither_measured_nor_pending(generator: str, bench: Bench) -> None:
     search = bench.search(generator)
     proposed = run(search, batches=4, size=12)
@@ -110,6 +123,7 @@ def test_what_it_offers_exists_and_is_neither_measured_nor_pending(generator: st
     assert (search.observed, search.pending) == (36, 12)
 
 
+@every_generator
 def test_it_never_gives_more_than_asked_for(generator: str, bench: Bench) -> None:
     search = bench.search(generator)
     for size in (0, 1, 7, 2):
@@ -119,6 +133,7 @@ def test_it_never_gives_more_than_asked_for(generator: str, bench: Bench) -> Non
         search.propose(-1)
 
 
+@every_generator
 def test_with_a_model_it_has_something_to_offer(generator: str, bench: Bench) -> None:
     """So that random candidates, which fill up a batch, cannot hide a generator that offers nothing."""
     search = bench.search(generator)
@@ -127,12 +142,14 @@ def test_with_a_model_it_has_something_to_offer(generator: str, bench: Bench) ->
     assert (not chosen) == (generator == "random")
 
 
+@every_generator
 def test_it_follows_from_the_seed_and_what_it_was_told(generator: str, bench: Bench) -> None:
     first = run(bench.search(generator, seed=3), batches=3, size=10)
     assert run(bench.search(generator, seed=3), batches=3, size=10) == first
     assert keys(run(bench.search(generator, seed=4), batches=3, size=10)) != keys(first)
 
 
+@every_generator
 def test_a_space_is_exhausted_exactly(generator: str, cpu: DeviceAbstraction) -> None:
     sketches = small_sketches()
     total = int(sum(space_size(sketch) for sketch in sketches))
