@@ -104,10 +104,12 @@ class MeasureStage:
         for queue in self._built.values():
             queue.clear()
 
-    def drop_task(self, task_id: str) -> None:
-        """The task's candidates cannot be checked: none of them is measured."""
-        for name, queue in self._built.items():
-            self._built[name] = deque(trial for trial in queue if trial.candidate.task_id != task_id)
+    def drop_task(self, task_id: str) -> list[Trial]:
+        """The task's candidates cannot be checked: none of those that wait is measured."""
+        device_class = self._tasks[task_id].device_class
+        queue = self._built[device_class]
+        self._built[device_class] = deque(trial for trial in queue if trial.candidate.task_id != task_id)
+        return [trial for trial in queue if trial.candidate.task_id == task_id]
 
     def recorded(self, candidate: Candidate) -> None:
         """A record of the candidate is durable. Where it was put back because nobody knew, it need not run again."""

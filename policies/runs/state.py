@@ -257,10 +257,12 @@ class RunState:
     def _without_oracle(self, task: TaskTrials, detail: str) -> list[Command]:
         """Nothing that is measured of the task could be checked: it gets no more trials."""
         task.oracle = Oracle.FAILED
-        task.under_way.clear()
         task_id = task.task.id
-        self._devices.drop_task(task_id)
-        self._builds.drop(lambda job: job.task.id == task_id and not job.finalist)
+        dropped = self._devices.drop_task(task_id)
+        jobs = self._builds.drop(lambda job: job.task.id == task_id and not job.finalist)
+        dropped += [job.trial for job in jobs if job.trial is not None]
+        # What a builder works on, or a failure that is being recorded, stays under way until it ends.
+        task.under_way -= {trial.candidate.id for trial in dropped}
         reason = f"the unscheduled program does not build: {detail}"
         return [Say("error", f"{task.task.workload.name}: {reason}"), *self._finish(task, reason)]
 

@@ -107,6 +107,7 @@ class World:
         self.measured_under: dict[str, list[int]] = {name: [] for name in self.devices}
         self.met: list[tuple[str, str]] = []  # device and task of each shoot-out that was held
         self.restarts: Counter[str] = Counter()
+        self.probes: Counter[str] = Counter()
         self.lines: list[str] = []
         self.error: FleetTuneError | None = None
         self.finished = False
@@ -292,6 +293,7 @@ class World:
 
     def _probe(self, device_id: str) -> None:
         device = self.devices[device_id]
+        self.probes[device_id] += 1
         if self._mishap(device_id, self.now, self.now):
             self._later(self.now + HANG_SECS, ev.Unreachable(device_id, "no answer", hangs=True))
         elif _within(device.outages, self.now):

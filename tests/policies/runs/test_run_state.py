@@ -136,6 +136,13 @@ def test_a_retired_device_gets_nothing_more() -> None:
     assert {record.device_id for record in world.trials()} == {"b"}
 
 
+def test_a_device_is_asked_for_its_probe_every_now_and_then_also_while_it_has_nothing_to_do() -> None:
+    busy = played({"a": Device("orin")}, supply=600, check_every_secs=5.0)
+    assert busy.probes["a"] >= 60 // 7  # a batch is not interrupted
+    bored = played({"a": Device("orin")}, supply=4, builders=1, build_secs=100.0, check_every_secs=5.0)
+    assert bored.probes["a"] == pytest.approx(bored.now / 5.0, rel=0.1)
+
+
 def test_a_fleet_whose_devices_are_all_out_ends_with_what_is_wrong() -> None:
     devices = {"a": Device("orin", outages=((0.0, 1e9),)), "b": Device("orin")}
     world = played(devices, script={0.0: order("b", Admin.RETIRED)}, patience_secs=60.0)
