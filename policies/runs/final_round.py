@@ -129,11 +129,10 @@ class FinalRound:
         states = [self._fleet[lane.device_id] for lane in lanes]
         if not any(each.admin is Admin.ACTIVE and each.health is not Health.QUARANTINED for each in states):
             return True
-        since = self._missing_since.get(device_class)
-        if since is None:
-            since = self._missing_since[device_class] = now
-            self._timers.at(now + _BACK_SECS, "final round")
-        return now - since >= _BACK_SECS
+        ends = self._missing_since.setdefault(device_class, now) + _BACK_SECS
+        if now < ends:
+            self._timers.at(ends, "final round")
+        return now >= ends
 
     def _ask_for(self, contest: Contest) -> None:
         if contest.asked_for:

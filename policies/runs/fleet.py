@@ -77,9 +77,13 @@ class Fleet:
         """Lease the device for ``secs`` at most; the epoch. Raises NotAllowedError for one that may not work."""
         return self.happened(device_id, health.Leased(self._run_id, secs), now).lease.epoch
 
+    def quarantine_is_over(self, device_id: str, now: float) -> bool:
+        """Whether the device may be on probation."""
+        return self._unix(now) >= self._states[device_id].until_unix_secs
+
     def quarantine_ends(self, device_id: str) -> float:
-        """The second of the run at which the device's quarantine is over."""
-        return self._states[device_id].until_unix_secs - self._began_unix_secs
+        """A second of the run at which the device's quarantine is over: a little later, for unix seconds are coarse."""
+        return self._states[device_id].until_unix_secs - self._began_unix_secs + 1e-3
 
     def usable(self, device_class: str) -> list[str]:
         """The devices of a class that work or could: online, good and active."""

@@ -45,7 +45,7 @@ class Lane:
     work: Work = Work.NOTHING
     epoch: int = 0
     batch: list[Trial] = field(default_factory=list)
-    checked_secs: float = float("-inf")
+    check_due_secs: float = float("-inf")
     rests_until: float = float("-inf")
     detail: str = ""
     vitals: Mapping[str, float] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class MeasureStage:
         if lane.work is not Work.NOTHING:
             return []
         state = self._fleet[device_id]
-        due = self._tuning and now - lane.checked_secs >= self._plan.check_every_secs
+        due = self._tuning and now >= lane.check_due_secs
         if health.may_work(state) and not due:
             idle.setdefault(device_id)
             self._hopeless_since.pop(lane.device_class, None)
@@ -143,10 +143,9 @@ class MeasureStage:
             lane.detail = f"it is in {state.admin}"
             return self._give_up_if_hopeless(lane, now)
         if state.health is Health.QUARANTINED:
-            ends = self._fleet.quarantine_ends(device_id)
-            if now < ends:
+            if not self._fleet.quarantine_is_over(device_id, now):
                 lane.detail = "it is quarantined"
-                self._timers.at(ends, device_id)
+                self._timers.at(self._fleet.quarantine_ends(device_id), device_id)
                 return self._give_up_if_hopeless(lane, now)
             self._fleet.happened(device_id, health.ProbationBegun(), now)
         lane.work = Work.CHECK
@@ -158,8 +157,8 @@ class MeasureStage:
         lane = self.lanes[device_id]
         lane.work = Work.NOTHING
         if isinstance(event, Probed):
-            lane.checked_secs = now
-            self._timers.at(now + self._plan.check_every_secs, device_id)
+            lane.check_due_secs = now + self._plan.check_every_secs
+            self._timers.at(lane.check_due_secs, device_id)
             self._fleet.happened(device_id, health.Joined(), now)
             self._fleet.happened(device_id, health.ProbePassed(event.secs), now)
             return []
@@ -185,13 +184,14 @@ class MeasureStage:
         if not why:
             self._hopeless_since.pop(device_class, None)
             return []
-        since = self._hopeless_since.get(device_class)
-        if since is None:
-            since = self._hopeless_since[device_class] = now
-            self._timers.at(now + self._plan.device_patience_secs, lane.device_id)
-        waited_secs = now - since
-        if self._plan.limits.time_budget_secs is not None or waited_secs < self._plan.device_patience_secs:
+        since = self._hopeless_since.setdefault(device_class, now)
+        ends = since + self._plan.device_patience_secs
+        if self._plan.limits.time_budget_secs is not None:
+            return []  # which ends the run
+        if now < ends:
+            self._timers.at(ends, lane.device_id)
             return []
+        waited_secs = now - since
         error = DevicesLostError(
             f"no device of class {device_class} has answered for {waited_secs:.0f} s: {lane.detail} ({why})",
             "bring one back and run the same command again: it resumes",

@@ -10,16 +10,21 @@ class Timers:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
+        self._pending: set[tuple[float, str]] = set()
 
     def at(self, secs: float, name: str) -> None:
-        """Look at ``name`` at ``secs``."""
-        heapq.heappush(self._heap, (secs, name))
+        """Look at ``name`` at ``secs``. To compare with this very number later is safe; with a difference it is not."""
+        if (secs, name) not in self._pending:
+            self._pending.add((secs, name))
+            heapq.heappush(self._heap, (secs, name))
 
     def due(self, now: float) -> list[str]:
         """The names whose time has come, each once, and forgotten here."""
         names: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= now:
-            names[heapq.heappop(self._heap)[1]] = None
+            entry = heapq.heappop(self._heap)
+            self._pending.discard(entry)
+            names[entry[1]] = None
         return list(names)
 
     @property
