@@ -80,8 +80,8 @@ def remote_actor(
     settings: dict[str, Any] = {"num_cpus": 0, "max_restarts": restarts, **options}
     if concurrency is not None:
         settings["max_concurrency"] = concurrency
-    made = ray.remote(cls) if groups is None else ray.remote(concurrency_groups=dict(groups))(cls)
-    return made.options(**settings)
+    actor_class = ray.remote(cls) if groups is None else ray.remote(concurrency_groups=dict(groups))(cls)
+    return actor_class.options(**settings)
 
 
 class Shared(Generic[T]):

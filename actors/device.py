@@ -61,13 +61,13 @@ class DeviceActor:
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
         with self._quiet():
-            found = self._device.fingerprint()
-        self._target = found.device_class.target
-        return found
+            fingerprint = self._device.fingerprint()
+        self._target = fingerprint.device_class.target
+        return fingerprint
 
-    def check(self, target: str, known: Baseline | None) -> tuple[float, Baseline]:
+    def check(self, target: str, earlier: Baseline | None) -> tuple[float, Baseline]:
         """Seconds of one run of the probe, and what they are compared with from now on. ``target``: that of
-        the device's class, which a device that joins late must have. ``known``: what an earlier process of this actor
+        the device's class, which a device that joins late must have. ``earlier``: what an earlier process of this actor
         answered last.
 
         Raises :class:`DeviceUnreachableError`, :class:`ProbeError`.
@@ -78,7 +78,7 @@ class DeviceActor:
             raise ProbeError(self._device_id, "it has another target than the others of its class")
         with self._quiet():
             secs = self._device.probe_secs()
-        marked = self._drift.checked(secs, known)
+        marked = self._drift.checked(secs, earlier)
         if marked and self._recorder is not None:
             self._recorder.append_and_wait(marked)
         assert self._drift.baseline is not None
@@ -150,11 +150,11 @@ class DeviceActor:
             self._device.add_oracle(fetch(oracle[0], _FETCH_DEADLINE_SECS, "fetch an oracle"))
             self._best_secs[artifacts[0].task_id] = math.inf
         with self._quiet():
-            found = measured_in_turn(self._ask, artifacts, rule, rounds)
-        if isinstance(found, Measurement):
-            return BatchReport(detail=found.detail or "lost")
+            measurements = measured_in_turn(self._ask, artifacts, rule, rounds)
+        if isinstance(measurements, Measurement):
+            return BatchReport(detail=measurements.detail or "lost")
         records = []
-        for artifact, (_, revision), measurement in zip(artifacts, finalists, found, strict=True):
+        for artifact, (_, revision), measurement in zip(artifacts, finalists, measurements, strict=True):
             assert artifact.candidate is not None
             stamped = dataclasses.replace(self._drift.stamped(measurement), build_secs=artifact.build_secs)
             about = (self._run_id, self._device_id, revision)

@@ -22,10 +22,10 @@ def measured_in_turn(
     The outputs are checked in the first round. Each round places the tensors anew, and turns the order around
     (:func:`policies.measuring.shootout.in_turn`).
     """
-    found: dict[int, Measurement] = {}
+    measurements: dict[int, Measurement] = {}
     for at in range(rounds):
         for index in in_turn(range(len(artifacts)), at):
-            before = found.get(index)
+            before = measurements.get(index)
             if before is not None and before.outcome is not Outcome.OK:
                 continue
             # Nothing to race against; in the first round a cost below infinity is checked, later none below 0.
@@ -33,8 +33,8 @@ def measured_in_turn(
             measured = measure(MeasureRequest(artifacts[index], best_secs, rule, placed_anew=True))
             if measured.outcome is Outcome.DEVICE_LOST:
                 return measured
-            found[index] = measured if before is None else _joined(before, measured)
-    return [found[index] for index in range(len(artifacts))]
+            measurements[index] = measured if before is None else _joined(before, measured)
+    return [measurements[index] for index in range(len(artifacts))]
 
 
 def _joined(before: Measurement, now: Measurement) -> Measurement:

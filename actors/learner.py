@@ -135,15 +135,15 @@ class Learner:
 
     def _train(self, key: str) -> bytes | None:
         """The saved model of ``key`` after all its records; None while none of them succeeded."""
-        known = {
+        training_sets = {
             task_id: self._tables[task_id].training_set()
             for task_id in self._members[key]
             if math.isfinite(self._tables[task_id].best_secs)
         }
-        if not known:
+        if not training_sets:
             return None
         with self._window.working() if self._window else contextlib.nullcontext():
-            model = self._trainers[key].train(known, self._seed)
+            model = self._trainers[key].train(training_sets, self._seed)
         if model is None:
             return None
         weights = model.save()
@@ -183,9 +183,9 @@ def _models_of(entries: tuple[SearchTask, ...], views: tuple[str, ...]) -> dict[
     for entry in entries:
         classes.setdefault(entry.task.device_class.name, []).append(entry)
     members: dict[str, list[str]] = {}
-    for name, own in classes.items():
-        if SYMBOLIC not in views and len({entry.prior for entry in own}) == 1:
-            members[name] = [entry.task.id for entry in own]
+    for name, of_class in classes.items():
+        if SYMBOLIC not in views and len({entry.prior for entry in of_class}) == 1:
+            members[name] = [entry.task.id for entry in of_class]
         else:
-            members |= {entry.task.id: [entry.task.id] for entry in own}
+            members |= {entry.task.id: [entry.task.id] for entry in of_class}
     return members

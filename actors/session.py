@@ -159,7 +159,7 @@ class Session:
                 f"every device of {self._fleet.source.path} is out of use: {', '.join(sorted(out_of_use))}",
                 "bring one back with 'fleet-tune device resume'",
             )
-        classes = {found.device_class.name for found in prints.values()}
+        classes = {fingerprint.device_class.name for fingerprint in prints.values()}
         for config in self._fleet.devices:
             if config.name in prints:
                 continue

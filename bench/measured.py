@@ -34,10 +34,10 @@ def held_out_path(given: Path | None) -> Path:
 
 
 def _only_file(folder: Path, option: str) -> Path:
-    found = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith(("README", ".")))
-    if len(found) != 1:
-        raise BenchError(f"{len(found)} datasets in {folder}: name one with {option}")
-    return found[0]
+    datasets = sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith(("README", ".")))
+    if len(datasets) != 1:
+        raise BenchError(f"{len(datasets)} datasets in {folder}: name one with {option}")
+    return datasets[0]
 
 
 def read(path: Path) -> Dataset:
@@ -71,24 +71,24 @@ def pick(names: Sequence[str], parts: Iterable[str]) -> tuple[int, ...]:
     wanted = list(parts)
     if not wanted:
         return tuple(range(len(names)))
-    found: list[int] = []
+    positions: list[int] = []
     for part in wanted:
-        at = next((at for at, name in enumerate(names) if part in name and at not in found), None)
+        at = next((at for at, name in enumerate(names) if part in name and at not in positions), None)
         if at is None:
             raise BenchError(f"no task of the dataset is called {part!r}: {', '.join(names)}")
-        found.append(at)
-    return tuple(found)
+        positions.append(at)
+    return tuple(positions)
 
 
 def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation]:
     """What a search is told of the measured candidates at ``rows``."""
-    found = []
+    observed = []
     for row in rows:
         candidate = data.candidate(int(row))
         cost_secs, build_secs = float(data.cost_secs[row]), float(data.build_secs[row])
         trial_secs = build_secs + float(data.measure_secs[row])
-        found.append(Observation(candidate.sketch, candidate.decisions, cost_secs, trial_secs, build_secs))
-    return found
+        observed.append(Observation(candidate.sketch, candidate.decisions, cost_secs, trial_secs, build_secs))
+    return observed
 
 
 def split(data: TaskData, seed: int, calibration: int, limit: int | None = None) -> tuple[Rows, Rows]:
@@ -107,11 +107,11 @@ def first(data: TaskData, limit: int | None) -> TaskData:
     """The data of the first ``limit`` candidates alone; all where it is None."""
     if limit is None or limit >= len(data):
         return data
-    kept = [int((data.rows(at) < limit).sum()) for at in range(len(data.sketches))]
+    counts = [int((data.rows(at) < limit).sum()) for at in range(len(data.sketches))]
     return dataclasses.replace(
         data,
         sketch_of=data.sketch_of[:limit],
-        decisions=tuple(matrix[:count] for matrix, count in zip(data.decisions, kept, strict=True)),
+        decisions=tuple(matrix[:count] for matrix, count in zip(data.decisions, counts, strict=True)),
         run_secs=data.run_secs[:limit],
         build_secs=data.build_secs[:limit],
         measure_secs=data.measure_secs[:limit],
@@ -122,5 +122,5 @@ def first(data: TaskData, limit: int | None) -> TaskData:
 
 def best_of_share(scores: NDArray[np.float64], cost_secs: NDArray[np.float64], share: int) -> float:
     """Run time of the best candidate among the ``1 / share`` with the lowest scores (at least one); ties in order."""
-    kept = np.argsort(scores, kind="stable")[: max(len(scores) // share, 1)]
-    return float(cost_secs[kept].min())
+    chosen = np.argsort(scores, kind="stable")[: max(len(scores) // share, 1)]
+    return float(cost_secs[chosen].min())

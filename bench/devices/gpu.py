@@ -57,8 +57,8 @@ def compare(figures: Mapping[str, Mapping[str, Any]], gpu: Mapping[str, Any]) ->
     absent where a side has none."""
 
     def mean_ms(side: str) -> float | None:
-        found = [each[side].get("best_secs") for each in figures.values()]
-        return None if None in found else 1e3 * statistics.geometric_mean(secs for secs in found if secs is not None)
+        bests = [each[side].get("best_secs") for each in figures.values()]
+        return None if None in bests else 1e3 * statistics.geometric_mean(secs for secs in bests if secs is not None)
 
     ours, peer, torch = (mean_ms(side) for side in ("ours", "metaschedule", "pytorch"))
     if ours is None:
@@ -93,13 +93,13 @@ def _ours(workload: str, budget_secs: float, target: Mapping[str, Any]) -> dict[
         fleet = Path(folder) / "fleet.toml"
         fleet.write_text(fleet_file(target))
         what = [f"bench/networks/workloads.py:{workload}", str(Path(folder) / "out"), "--budget-secs", str(budget_secs)]
-        found = run_json(
+        figures = run_json(
             ["-m", "bench.networks.tune_process", *what, "--fleet", str(fleet)],
             env=bench_env(cores()),
             timeout_secs=budget_secs + 600,
         )
-    best = min(found["best_secs"].values(), default=math.inf)
-    return {**found, "best_secs": best if math.isfinite(best) else None}
+    best = min(figures["best_secs"].values(), default=math.inf)
+    return {**figures, "best_secs": best if math.isfinite(best) else None}
 
 
 def fleet_file(target: Mapping[str, Any]) -> str:

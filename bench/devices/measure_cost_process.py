@@ -123,10 +123,10 @@ class Loaded:
             return self.evaluation(by, incumbent_secs)
 
         result = confirmed(self.evaluation, measure, request)
-        known = Measurement(Outcome.OK, result.run_secs)
+        measurement = Measurement(Outcome.OK, result.run_secs)
         return {
-            "cost_secs": known.cost_secs,
-            "spread": known.spread,
+            "cost_secs": measurement.cost_secs,
+            "spread": measurement.spread,
             "batches": len(result.run_secs),
             "device_secs": result.device_secs,
             "stopped": result.stopped,
@@ -172,9 +172,9 @@ def measure(
         }
         names = list(sides)
         names = names[at % 3 :] + names[: at % 3]
-        found = {name: sides[name]() for name in names}
-        best_secs = min(best_secs, found["ours"]["cost_secs"])
-        measured.append({"row": row, **found})
+        figures = {name: sides[name]() for name in names}
+        best_secs = min(best_secs, figures["ours"]["cost_secs"])
+        measured.append({"row": row, **figures})
     peers = ("metaschedule", "fixed")
     chosen: dict[str, int] = {side: min(measured, key=_cost_by(side))["row"] for side in peers}
     chosen["ours"], shoot_out_secs = shoot_out(bench, artifact_of, measured, rule)

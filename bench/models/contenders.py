@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.measured import Rows, first, read
 from bench.models.ranking import Floats, Ranked, parts
-from bench.search.draft_process import Scorer, predictor, train
+from bench.search.draft_process import Scorer, calibrated_predictor, train
 from fleet_tune.records.dataset import Dataset, TaskData
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.registry import MODEL_NAMES, ModelName, make_model, transfers
@@ -70,14 +70,14 @@ def contenders(labels: tuple[str, ...]) -> tuple[Contender, ...]:
     return tuple(each for each in CONTENDERS if each.label in labels)
 
 
-class Known:
+class TaskFeatures:
     """The candidates of a task as cost models read them, in the order of the dataset."""
 
     def __init__(self, data: TaskData) -> None:
         self.data = data
         self.layout = joint_layout(data.sketches, data.abstraction)
         pieces = []
-        for at, drafted in enumerate(Scorer(data).known):
+        for at, drafted in enumerate(Scorer(data).drafts):
             symbolic = self.layout.place(at, drafted.features)
             pieces.append(table(symbolic, data.sketches[at], data.decisions[at], data.abstraction, VIEWS))
         together = FeatureTable.concatenate(pieces)
@@ -90,8 +90,8 @@ class Known:
 
 
 @lru_cache(maxsize=16)
-def _known(path: Path, at: int, limit: int | None) -> Known:
-    return Known(first(_dataset(path)[at], limit))
+def _task_features(path: Path, at: int, limit: int | None) -> TaskFeatures:
+    return TaskFeatures(first(_dataset(path)[at], limit))
 
 
 @lru_cache(maxsize=2)
@@ -99,12 +99,12 @@ def _dataset(path: Path) -> Dataset:
     return read(path)
 
 
-def _all_known(path: Path, limit: int | None) -> list[Known]:
-    return [_known(path, at, limit) for at in range(len(_dataset(path)))]
+def _all_task_features(path: Path, limit: int | None) -> list[TaskFeatures]:
+    return [_task_features(path, at, limit) for at in range(len(_dataset(path)))]
 
 
-def _records(known: Known, rows: Rows, model: CostModel) -> tuple[FeatureTable, Floats]:
-    return known.only(model.views).take(rows), targets(known.data.cost_secs[rows]).astype(np.float64)
+def _records(task: TaskFeatures, rows: Rows, model: CostModel) -> tuple[FeatureTable, Floats]:
+    return task.only(model.views).take(rows), targets(task.data.cost_secs[rows]).astype(np.float64)
 
 
 def in_domain(
@@ -121,37 +121,37 @@ def in_domain(
 
     ``base``: the model that the pre-trained contender goes on from.
     """
-    known = _known(path, at, limit)
-    data = known.data
+    task = _task_features(path, at, limit)
+    data = task.data
     learn, test = parts(data, seed)
     scorer = Scorer(data)
-    found: dict[str, dict[str, list[float]]] = {}
+    figures: dict[str, dict[str, list[float]]] = {}
     for contender in contenders(labels):
-        by_count = found.setdefault(contender.label, {})
+        by_count = figures.setdefault(contender.label, {})
         for count in counts:
             rows = np.sort(learn[: count or None])
             began = time.perf_counter()
             if contender.model is None:
-                made = None if contender.label == ANALYZER else predictor(data, rows)
-                if contender.label == DEFAULT and made is not None:
-                    train(data, rows, made, seed)
+                predictor = None if contender.label == ANALYZER else calibrated_predictor(data, rows)
+                if contender.label == DEFAULT and predictor is not None:
+                    train(data, rows, predictor, seed)
                 secs = time.perf_counter() - began
-                scores = scorer.scores(test, made)
+                scores = scorer.scores(test, predictor)
             else:
-                model = _untrained(contender, seed, known, base)
-                features, logs = _records(known, rows, model)
+                model = _untrained(contender, seed, task, base)
+                features, logs = _records(task, rows, model)
                 model.update(features, logs, np.zeros(len(rows), dtype=np.int64))
                 secs = time.perf_counter() - began
-                scores = _scores(model, known.only(model.views).take(test))
+                scores = _scores(model, task.only(model.views).take(test))
             by_count[str(count)] = [*Ranked.of(scores, data.cost_secs[test]).listed(), secs]
-    return found
+    return figures
 
 
 def _scores(model: CostModel, features: FeatureTable) -> Floats:
     return model.predict(features)[0].astype(np.float64)
 
 
-def _untrained(contender: Contender, seed: int, known: Known, base: bytes | None) -> CostModel:
+def _untrained(contender: Contender, seed: int, task: TaskFeatures, base: bytes | None) -> CostModel:
     from policies.cost_models.registry import load_model
 
     if contender.pretrained:
@@ -159,7 +159,7 @@ def _untrained(contender: Contender, seed: int, known: Known, base: bytes | None
             raise ValueError("a pre-trained contender needs the model that it goes on from")
         return load_model(base)
     assert contender.model is not None
-    return make_model(contender.model, seed, known.layout.offset_column if contender.from_analyzer else None)
+    return make_model(contender.model, seed, task.layout.offset_column if contender.from_analyzer else None)
 
 
 def pretrain(path: Path, contender: Contender, count: int, seed: int, limit: int | None) -> bytes:
@@ -171,9 +171,9 @@ def _trained(path: Path, contender: Contender, count: int, seed: int, limit: int
     assert contender.model is not None
     model = make_model(contender.model, seed, 0 if contender.from_analyzer else None)
     tables, logs, groups = [], [], []
-    for number, known in enumerate(_all_known(path, limit)):
-        rows = np.random.default_rng([seed, 6]).permutation(len(known.data))[: count or None]
-        features, secs = _records(known, rows, model)
+    for number, task in enumerate(_all_task_features(path, limit)):
+        rows = np.random.default_rng([seed, 6]).permutation(len(task.data))[: count or None]
+        features, secs = _records(task, rows, model)
         tables.append(features)
         logs.append(secs)
         groups.append(np.full(len(rows), number, dtype=np.int64))
@@ -186,53 +186,61 @@ def across(
 ) -> tuple[list[list[float]], float]:
     """Trained on one dataset, ranking the candidates of every task of another: what it found of each
     (:meth:`Ranked.listed`), and the seconds of its training."""
-    tasks = _all_known(held_out, limit)
+    tasks = _all_task_features(held_out, limit)
     began = time.perf_counter()
     model = None if contender.model is None else _trained(path, contender, count, seed, limit)
     secs = time.perf_counter() - began
-    found = []
-    for known in tasks:
-        rows = np.arange(len(known.data))
-        scores = Scorer(known.data).scores(rows, None) if model is None else _scores(model, known.only(model.views))
-        found.append(Ranked.of(scores, known.data.cost_secs).listed())
-    return found, secs
+    figures = []
+    for task in tasks:
+        rows = np.arange(len(task.data))
+        scores = Scorer(task.data).scores(rows, None) if model is None else _scores(model, task.only(model.views))
+        figures.append(Ranked.of(scores, task.data.cost_secs).listed())
+    return figures, secs
 
 
 def prediction_secs(path: Path, contender: Contender, repeats: int, limit: int | None) -> float:
     """CPU seconds to predict :data:`PREDICTED` new candidates of a sketch, from their decisions on, features included:
     the median over the first described sketch of each task, of the fastest of ``repeats`` calls."""
     taken = []
-    for known in _all_known(path, limit):
-        data = known.data
+    for task in _all_task_features(path, limit):
+        data = task.data
         rows = np.sort(parts(data, 0)[0][:64])
-        made = predictor(data, rows)
+        predictor = calibrated_predictor(data, rows)
         if contender.label == DEFAULT:
-            train(data, rows, made, 0)
+            train(data, rows, predictor, 0)
         model = None
         if contender.model is not None:
-            model = _untrained(Contender(contender.label, contender.model, contender.from_analyzer), 0, known, None)
-            features, logs = _records(known, rows, model)
+            model = _untrained(Contender(contender.label, contender.model, contender.from_analyzer), 0, task, None)
+            features, logs = _records(task, rows, model)
             model.fit(features, logs, np.zeros(len(rows), dtype=np.int64))
         sketch = next((sketch for sketch in data.sketches if sketch.statements), None)
         if sketch is not None:
             matrix = sample(sketch, PREDICTED, np.random.default_rng(1))
-            taken.append(min(_once(data, known, sketch.index, matrix, made, model, contender) for _ in range(repeats)))
+            taken.append(
+                min(_once(data, task, sketch.index, matrix, predictor, model, contender) for _ in range(repeats))
+            )
     return float(np.median(taken))
 
 
 def _once(
-    data: TaskData, known: Known, at: int, matrix: Rows, made: object, model: CostModel | None, contender: Contender
+    data: TaskData,
+    task: TaskFeatures,
+    at: int,
+    matrix: Rows,
+    predictor: object,
+    model: CostModel | None,
+    contender: Contender,
 ) -> float:
     from policies.search.draft import evaluate
     from policies.search.prediction import Predictor
 
-    assert isinstance(made, Predictor)
+    assert isinstance(predictor, Predictor)
     began = time.process_time()
     drafted = evaluate(data.sketches[at], matrix, data.abstraction)
     if model is not None:
         names = [name for name in model.views if name != "symbolic"]
         views = describe(data.sketches[at], matrix, data.abstraction, names)
-        model.predict(FeatureTable({"symbolic": known.layout.place(at, drafted.features), **views}))
+        model.predict(FeatureTable({"symbolic": task.layout.place(at, drafted.features), **views}))
     elif contender.label != ANALYZER:
-        made.drafted(at, drafted)
+        predictor.drafted(at, drafted)
     return time.process_time() - began

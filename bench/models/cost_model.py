@@ -75,20 +75,20 @@ def run(
             for label, contender in ((each.label, each) for each in contenders(chosen))
             if contender.across
         }
-        own = [
+        within = [
             [
                 pool.submit(in_domain, dataset, at, chosen, counts, seed, limit, bases.get(seed))
                 for at in range(len(tasks))
             ]
             for seed in range(seeds)
         ]
-        found = [[waiting.result() for waiting in row] for row in own]
+        results = [[waiting.result() for waiting in row] for row in within]
         inside = {
             label: {
                 str(count): _figures(
-                    [[by_task[label][str(count)][:4] for by_task in row] for row in found],
+                    [[by_task[label][str(count)][:4] for by_task in row] for row in results],
                     [data.task.weight for data in tasks],
-                    [by_task[label][str(count)][4] for row in found for by_task in row],
+                    [by_task[label][str(count)][4] for row in results for by_task in row],
                 )
                 for count in counts
             }

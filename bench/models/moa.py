@@ -79,27 +79,27 @@ def quality(model: CostModel, tasks: Sequence[Target], unseen: Sequence[NDArray[
 
 def adapt(arm: str, base: bytes, tasks: Sequence[Target], seed: int, share: int) -> dict[str, dict[str, float]]:
     """The figures of one run after each number of updates of :data:`SHOWN`; ``share``: records of a task an update."""
-    known = load_model(base)
-    assert isinstance(known, Weighted)
+    pretrained = load_model(base)
+    assert isinstance(pretrained, Weighted)
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(len(task.cost_secs)) for task in tasks]
     model: CostModel
     if arm == "moa":
-        model = MomentumModel(copied(known), True, MOMENTUM)
+        model = MomentumModel(copied(pretrained), True, MOMENTUM)
     elif arm == "fine-tune":
-        model = copied(known)
+        model = copied(pretrained)
     else:
         model = PacmModel(seed, SETTINGS)
-    found: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     for number in range(1, SHOWN[-1] + 1):
         rows = [order[(number - 1) * share : number * share] for order in orders]
-        tables = [task.features.take(own) for task, own in zip(tasks, rows, strict=True)]
-        log_secs = [task.log_secs[own] for task, own in zip(tasks, rows, strict=True)]
-        groups = [np.full(len(own), at, dtype=np.int64) for at, own in enumerate(rows)]
+        tables = [task.features.take(chosen) for task, chosen in zip(tasks, rows, strict=True)]
+        log_secs = [task.log_secs[chosen] for task, chosen in zip(tasks, rows, strict=True)]
+        groups = [np.full(len(chosen), at, dtype=np.int64) for at, chosen in enumerate(rows)]
         model.update(FeatureTable.concatenate(tables), np.concatenate(log_secs), np.concatenate(groups))
         if number in SHOWN:
-            found[str(number)] = quality(model, tasks, [order[number * share :] for order in orders])
-    return found
+            figures[str(number)] = quality(model, tasks, [order[number * share :] for order in orders])
+    return figures
 
 
 _target: list[Target] = []

@@ -45,8 +45,8 @@ class Ranked:
 
 def correlation(one: Floats, other: Floats) -> float:
     """Spearman's rank correlation; equal values share their mean rank, 0 where all of one side are equal."""
-    found = rank_correlation(one, other)
-    return 0.0 if math.isnan(found) else found
+    rho = rank_correlation(one, other)
+    return 0.0 if math.isnan(rho) else rho
 
 
 def parts(data: TaskData, seed: int) -> tuple[Rows, Rows]:

@@ -75,7 +75,7 @@ def priors(source: str, target: Sequence[TaskData], other: Sequence[TaskData]) -
 
     ``other``: the tasks of the other device class.
     """
-    found: list[bytes] = []
+    saved: list[bytes] = []
     for data in target:
         model: CostModel | None
         if source == "pretrained":
@@ -85,8 +85,8 @@ def priors(source: str, target: Sequence[TaskData], other: Sequence[TaskData]) -
             model = own_prior(same, data.sketches, data.abstraction, 0)[0]
         else:
             model = general_prior([each for each in target if each is not data], 0)
-        found.append(b"" if model is None else model.save())
-    return found
+        saved.append(b"" if model is None else model.save())
+    return saved
 
 
 def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int) -> BenchResult:
@@ -107,13 +107,13 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
         for case, (path, _) in cases.items():
             target = list(read(path))
             other = list(read(dataset if path == OTHER_CLASS else OTHER_CLASS))
-            known = priors(case.partition(",")[0], target, other)
+            saved = priors(case.partition(",")[0], target, other)
             for method in methods:
                 for at in range(len(target)):
                     if (path, method, at) not in plain:
                         plain[path, method, at] = pool.submit(_one, path, at, method, range(seeds), b"", limit)
                     runs[case, method, at, False] = plain[path, method, at]
-                    warm = pool.submit(_one, path, at, method, range(seeds), known[at], limit) if known[at] else None
+                    warm = pool.submit(_one, path, at, method, range(seeds), saved[at], limit) if saved[at] else None
                     runs[case, method, at, True] = warm or plain[path, method, at]
         for case, (path, what) in cases.items():
             names = labels(read(path))

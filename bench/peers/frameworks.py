@@ -38,12 +38,12 @@ def load_example(spec: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     from importlib.util import module_from_spec, spec_from_file_location
 
     path, _, function = spec.partition(":")
-    found = spec_from_file_location("bench_model", ROOT / path)
-    if found is None or found.loader is None or not function:
+    module_spec = spec_from_file_location("bench_model", ROOT / path)
+    if module_spec is None or module_spec.loader is None or not function:
         raise BenchError(f"{spec}: not of the form file.py:function")
-    module = module_from_spec(found)
+    module = module_from_spec(module_spec)
     sys.modules["bench_model"] = module
-    found.loader.exec_module(module)
+    module_spec.loader.exec_module(module)
     model, inputs = getattr(module, function)()
     return model.eval(), inputs
 

@@ -56,15 +56,15 @@ def extract(dataset: Path, at: int, rows: tuple[int, ...]) -> Features:
     """MetaSchedule's per-store features of candidates of one task, scheduled with its post-processors."""
     scheduler, context = _scheduler(dataset, at)
     extractor = ms.feature_extractor.PerStoreFeature()
-    found: Features = []
+    extracted: Features = []
     for row in rows:
         candidate = scheduler.candidate(row)
         if candidate is None:
-            found.append(np.empty((0, extractor.feature_vector_length), dtype=np.float32))
+            extracted.append(np.empty((0, extractor.feature_vector_length), dtype=np.float32))
             continue
         (features,) = extractor.extract_from(context, [candidate])
-        found.append(features.numpy().astype(np.float32))
-    return found
+        extracted.append(features.numpy().astype(np.float32))
+    return extracted
 
 
 def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Features]:
@@ -90,8 +90,8 @@ def all_features(path: Path, dataset: Dataset, limit: int, jobs: int) -> list[Fe
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)
         write_atomically(stored, packed.getvalue())
-    with np.load(stored) as kept:
-        return [np.split(kept[f"rows{at}"], np.cumsum(kept[f"count{at}"])[:-1]) for at in range(len(dataset))]
+    with np.load(stored) as loaded:
+        return [np.split(loaded[f"rows{at}"], np.cumsum(loaded[f"count{at}"])[:-1]) for at in range(len(dataset))]
 
 
 def _candidates_hash(dataset: Dataset) -> str:
@@ -105,7 +105,7 @@ def _candidates_hash(dataset: Dataset) -> str:
 
 
 @derived_object
-class _Known(ms.feature_extractor.PyFeatureExtractor):  # type: ignore[misc]
+class _LaidOut(ms.feature_extractor.PyFeatureExtractor):  # type: ignore[misc]
     """Answers with the features that its caller laid out: those of the candidates in the same call."""
 
     def __init__(self, laid_out: Features) -> None:
@@ -116,21 +116,21 @@ class _Known(ms.feature_extractor.PyFeatureExtractor):  # type: ignore[misc]
         return [tvm.runtime.tensor(each) for each in self.laid_out]
 
 
-def ranking(data: TaskData, features: Features, known: Rows, explored: Rows, cores: int) -> tuple[Any, float]:
-    """Scores of the ``explored`` candidates (lower is better) by a model trained on the ``known`` ones, and the seconds
+def ranking(data: TaskData, features: Features, records: Rows, explored: Rows, cores: int) -> tuple[Any, float]:
+    """Scores of the ``explored`` candidates (lower is better) by a model trained on the ``records``, and the seconds
     of that training. What cannot be scheduled scores infinity, since MetaSchedule's search throws it away."""
     module = parse_module(data.task.workload.module)
     context = ms.TuneContext(module, target=parse_target(data.task.device_class.target), num_threads=1)
     laid_out: Features = []
-    model = ms.cost_model.XGBModel(extractor=_Known(laid_out), num_warmup_samples=0, num_tuning_cores=cores)
+    model = ms.cost_model.XGBModel(extractor=_LaidOut(laid_out), num_warmup_samples=0, num_tuning_cores=cores)
     stand_in = ms.search_strategy.MeasureCandidate(Schedule(module), [])
     results = [
         ms.runner.RunnerResult([float(cost)], None) if np.isfinite(cost) else ms.runner.RunnerResult(None, "failed")
-        for cost in data.cost_secs[known]
+        for cost in data.cost_secs[records]
     ]
-    laid_out[:] = [features[row] for row in known]
+    laid_out[:] = [features[row] for row in records]
     began = time.perf_counter()
-    model.update(context, [stand_in] * len(known), results)
+    model.update(context, [stand_in] * len(records), results)
     train_secs = time.perf_counter() - began
     possible = np.array([len(features[row]) > 0 for row in explored])
     laid_out[:] = [features[row] for row in explored[possible]]
@@ -147,9 +147,9 @@ def best_by_seed(
     best, trainings = [], []
     for seed in seeds:
         row = []
-        for data, known_features in zip(dataset, features, strict=True):
-            known, explored = split(data, seed, calibration, limit)
-            scores, secs = ranking(data, known_features, known, explored, cores=1)
+        for data, task_features in zip(dataset, features, strict=True):
+            records, explored = split(data, seed, calibration, limit)
+            scores, secs = ranking(data, task_features, records, explored, cores=1)
             row.append(best_of_share(scores, data.cost_secs[explored], share))
             trainings.append(secs)
         best.append(row)

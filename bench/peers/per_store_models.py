@@ -21,7 +21,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from bench.measured import Rows, first, read
 from bench.models.ranking import Ranked, parts
-from bench.peers.per_store import Features, _Known, all_features, extract, ranking
+from bench.peers.per_store import Features, _LaidOut, all_features, extract, ranking
 from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target
@@ -38,13 +38,13 @@ def in_domain(
     """What the rankings of one task's test found (:meth:`Ranked.listed`) and the seconds of the training, by number of
     records and seed."""
     data = first(read(path)[at], limit)
-    found: dict[str, list[list[float]]] = {str(count): [] for count in counts}
+    figures: dict[str, list[list[float]]] = {str(count): [] for count in counts}
     for seed in seeds:
         learn, test = parts(data, seed)
         for count in counts:
             scores, secs = ranking(data, features[at], np.sort(learn[: count or None]), test, cores=1)
-            found[str(count)].append([*Ranked.of(scores, data.cost_secs[test]).listed(), secs])
-    return found
+            figures[str(count)].append([*Ranked.of(scores, data.cost_secs[test]).listed(), secs])
+    return figures
 
 
 class _Together:
@@ -52,7 +52,8 @@ class _Together:
 
     def __init__(self) -> None:
         self._laid_out: Features = []
-        self.model = ms.cost_model.XGBModel(extractor=_Known(self._laid_out), num_warmup_samples=0, num_tuning_cores=1)
+        extractor = _LaidOut(self._laid_out)
+        self.model = ms.cost_model.XGBModel(extractor=extractor, num_warmup_samples=0, num_tuning_cores=1)
 
     def learn(self, data: TaskData, features: Features, rows: Rows) -> None:
         results = [
@@ -67,9 +68,9 @@ class _Together:
         possible = np.array([len(each) > 0 for each in features])
         context, stand_in = _context(data)
         self._laid_out[:] = [each for each in features if len(each)]
-        found = np.full(len(features), np.inf)
-        found[possible] = -self.model.predict(context, [stand_in] * len(self._laid_out))
-        return found
+        scores = np.full(len(features), np.inf)
+        scores[possible] = -self.model.predict(context, [stand_in] * len(self._laid_out))
+        return scores
 
 
 def _context(data: TaskData) -> tuple[Any, Any]:
@@ -84,15 +85,15 @@ def across(
     """Trained on ``count`` random records of every task of one dataset (0: all), ranking all of another's."""
     together = _Together()
     began = time.perf_counter()
-    for data, known in zip(read(path), features, strict=True):
+    for data, task_features in zip(read(path), features, strict=True):
         rows = np.random.default_rng([seed, 6]).permutation(min(limit, len(data)))[: count or None]
-        together.learn(data, known, rows)
+        together.learn(data, task_features, rows)
     secs = time.perf_counter() - began
-    found = [
-        Ranked.of(together.scores(data, known), data.cost_secs[: len(known)]).listed()
-        for data, known in zip(read(held_out), theirs, strict=True)
+    figures = [
+        Ranked.of(together.scores(data, task_features), data.cost_secs[: len(task_features)]).listed()
+        for data, task_features in zip(read(held_out), theirs, strict=True)
     ]
-    return found, secs
+    return figures, secs
 
 
 def prediction_secs(path: Path, features: list[Features]) -> float:
@@ -131,13 +132,13 @@ def main(dataset: Path, held_out: Path, seeds: int, counts: tuple[int, ...], lim
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=die_with_parent) as pool:
         seed_list = tuple(range(seeds))
-        own = [pool.submit(in_domain, dataset, features, at, counts, seed_list, limit) for at in range(len(tasks))]
+        within = [pool.submit(in_domain, dataset, features, at, counts, seed_list, limit) for at in range(len(tasks))]
         between = {
             count: [pool.submit(across, dataset, held_out, features, theirs, count, seed, limit) for seed in seed_list]
             for count in counts
         }
         figures: dict[str, Any] = {
-            "in_domain": [waiting.result() for waiting in own],
+            "in_domain": [waiting.result() for waiting in within],
             "across": {str(count): [waiting.result() for waiting in each] for count, each in between.items()},
         }
     figures["prediction_secs"] = prediction_secs(dataset, features)

@@ -55,15 +55,15 @@ def run(
     )
     weights = [data.task.weight for data in measured]
     ideal = [by_scorer["ideal"] for by_scorer in mine["best_secs"]]
-    found = {name: [by_scorer[name] for by_scorer in mine["best_secs"]] for name in SCORERS}
-    found["metaschedule"] = [[row[at] for row in theirs["best_secs"]] for at in range(len(measured))]
-    best = {name: spread(best_1(ideal, by_task, weights)) for name, by_task in found.items()}
-    means = {name: float(np.mean(best_1(ideal, by_task, weights))) for name, by_task in found.items()}
+    chosen_secs = {name: [by_scorer[name] for by_scorer in mine["best_secs"]] for name in SCORERS}
+    chosen_secs["metaschedule"] = [[row[at] for row in theirs["best_secs"]] for at in range(len(measured))]
+    best = {name: spread(best_1(ideal, by_task, weights)) for name, by_task in chosen_secs.items()}
+    means = {name: float(np.mean(best_1(ideal, by_task, weights))) for name, by_task in chosen_secs.items()}
     chance = random_best_1(measured, seeds, calibration, share, most)
     means["random"], best["random"] = float(np.mean(chance["all"])), spread(chance["all"])
     by_task = {
         task: {
-            **{name: float(np.mean(best_1([ideal[at]], [secs[at]], [1]))) for name, secs in found.items()},
+            **{name: float(np.mean(best_1([ideal[at]], [secs[at]], [1]))) for name, secs in chosen_secs.items()},
             "random": float(np.mean(chance[at])),
         }
         for at, task in enumerate(names)
@@ -91,14 +91,16 @@ def run(
     return result
 
 
-def best_1(ideal: Sequence[Sequence[float]], kept: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float]:
+def best_1(
+    ideal: Sequence[Sequence[float]], chosen: Sequence[Sequence[float]], weights: Sequence[float]
+) -> list[float]:
     """Equation 3 for every seed: ``ideal[i][s]`` and ``kept[i][s]`` are seconds of task ``i`` and seed ``s``.
 
     A share without any success (infinite) makes it 0.
     """
     totals = []
-    for best, found in zip(zip(*ideal, strict=True), zip(*kept, strict=True), strict=True):
-        below = sum(secs * weight for secs, weight in zip(found, weights, strict=True))
+    for best, reached in zip(zip(*ideal, strict=True), zip(*chosen, strict=True), strict=True):
+        below = sum(secs * weight for secs, weight in zip(reached, weights, strict=True))
         above = sum(secs * weight for secs, weight in zip(best, weights, strict=True))
         totals.append(above / below if math.isfinite(below) else 0.0)
     return totals
@@ -112,25 +114,25 @@ def random_best_1(
     scores: dict[int | Literal["all"], list[float]] = {"all": [], **{at: [] for at in range(len(measured))}}
     for seed in range(seeds):
         rng = np.random.default_rng([seed, share])
-        ideal, kept = [], []
+        ideal, chosen = [], []
         for data in measured:
             costs = data.cost_secs[split(data, seed, calibration, limit)[1]]
             size = max(len(costs) // share, 1)
             ideal.append([float(costs.min())] * _RANDOM_DRAWS)
-            kept.append([float(rng.permutation(costs)[:size].min()) for _ in range(_RANDOM_DRAWS)])
+            chosen.append([float(rng.permutation(costs)[:size].min()) for _ in range(_RANDOM_DRAWS)])
         weights = [data.task.weight for data in measured]
-        scores["all"].append(float(np.mean(best_1(ideal, kept, weights))))
+        scores["all"].append(float(np.mean(best_1(ideal, chosen, weights))))
         for at in range(len(measured)):
-            scores[at].append(float(np.mean(best_1([ideal[at]], [kept[at]], [1]))))
+            scores[at].append(float(np.mean(best_1([ideal[at]], [chosen[at]], [1]))))
     return scores
 
 
 def speed_figures(by_task: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Candidates a second over all described tasks: as many of each, so the harmonic mean."""
-    known = [task for task in by_task if task]
-    if not known:
+    described = [task for task in by_task if task]
+    if not described:
         raise BenchError("no task of the dataset is described")
-    return {name: len(known) / sum(1 / task[name] for task in known) for name in known[0]}
+    return {name: len(described) / sum(1 / task[name] for task in described) for name in described[0]}
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -43,20 +43,20 @@ POINTS = 60
 _REPEATS = 7
 
 
-def predictor(data: TaskData, known: Rows) -> Predictor:
-    """The draft's predictor after the records at ``known``."""
-    return Predictor(_table(data, known), data.task.workload.flop, analyzer=True)
+def calibrated_predictor(data: TaskData, records: Rows) -> Predictor:
+    """The draft's predictor after the ``records``."""
+    return Predictor(_table(data, records), data.task.workload.flop, analyzer=True)
 
 
-def train(data: TaskData, known: Rows, made: Predictor, seed: int) -> None:
+def train(data: TaskData, records: Rows, predictor: Predictor, seed: int) -> None:
     """Let the predictor use the model of ``fleet``, trained on the same records."""
     assert FLEET.training is not None
-    made.use_model(Trainer(FLEET.training).train({"": _table(data, known).training_set()}, seed))
+    predictor.use_model(Trainer(FLEET.training).train({"": _table(data, records).training_set()}, seed))
 
 
-def _table(data: TaskData, known: Rows) -> TrainingTable:
+def _table(data: TaskData, records: Rows) -> TrainingTable:
     table = TrainingTable(data.sketches, data.abstraction)
-    table.observe(observations(data, known))
+    table.observe(observations(data, records))
     return table
 
 
@@ -65,23 +65,23 @@ class Scorer:
 
     def __init__(self, data: TaskData) -> None:
         self._data = data
-        self.known = [
+        self.drafts = [
             evaluated(Pool(sketch, matrix), data.abstraction)
             for sketch, matrix in zip(data.sketches, data.decisions, strict=True)
         ]
 
-    def scores(self, rows: Rows, made: Predictor | None) -> Floats:
+    def scores(self, rows: Rows, predictor: Predictor | None) -> Floats:
         """Predicted log seconds of candidates, infinite where the analyzer rules them out, ``(len(rows),)``.
 
         Without a predictor they are the analyzer's own; a sketch that is not described counts as slowest then.
         """
-        found = np.full(len(rows), np.inf)
-        for at, drafted in enumerate(self.known):
+        log_secs = np.full(len(rows), np.inf)
+        for at, drafted in enumerate(self.drafts):
             mine = np.flatnonzero(self._data.sketch_of[rows] == at)
             taken = drafted.take(self._data.row_of[rows[mine]])
-            predicted = taken.analytic_log_secs if made is None else made.drafted(at, taken)[0]
-            found[mine] = np.where(np.isfinite(taken.log_secs), predicted, np.inf)
-        return np.where(np.isnan(found), np.inf, found)
+            predicted = taken.analytic_log_secs if predictor is None else predictor.drafted(at, taken)[0]
+            log_secs[mine] = np.where(np.isfinite(taken.log_secs), predicted, np.inf)
+        return np.where(np.isnan(log_secs), np.inf, log_secs)
 
 
 def quality(data: TaskData, seeds: int, calibration: int, share: int, limit: int | None) -> dict[str, list[float]]:
@@ -89,23 +89,23 @@ def quality(data: TaskData, seeds: int, calibration: int, share: int, limit: int
     best: dict[str, list[float]] = {name: [] for name in (*SCORERS, "ideal")}
     scorer = Scorer(data)
     for seed in range(seeds):
-        known, explored = split(data, seed, calibration, limit)
+        records, explored = split(data, seed, calibration, limit)
         costs = data.cost_secs[explored]
         best["ideal"].append(float(costs.min()))
         best["analyzer"].append(best_of_share(scorer.scores(explored, None), costs, share))
-        made = predictor(data, known)
-        best["calibrated"].append(best_of_share(scorer.scores(explored, made), costs, share))
-        train(data, known, made, seed)
-        best["with-model"].append(best_of_share(scorer.scores(explored, made), costs, share))
+        predictor = calibrated_predictor(data, records)
+        best["calibrated"].append(best_of_share(scorer.scores(explored, predictor), costs, share))
+        train(data, records, predictor, seed)
+        best["with-model"].append(best_of_share(scorer.scores(explored, predictor), costs, share))
     return best
 
 
 def points(data: TaskData, calibration: int, limit: int | None) -> list[list[float]]:
     """``[predicted, measured]`` log seconds of some candidates after the first seed's calibration."""
-    known, explored = split(data, 0, calibration, limit)
+    records, explored = split(data, 0, calibration, limit)
     explored = explored[data.ok[explored]]
     explored = np.random.default_rng(0).permutation(explored)[:POINTS]
-    predicted = Scorer(data).scores(explored, predictor(data, known))
+    predicted = Scorer(data).scores(explored, calibrated_predictor(data, records))
     pairs = zip(predicted.tolist(), np.log(data.cost_secs[explored]).tolist(), strict=True)
     return [[round(guess, 3), round(truth, 3)] for guess, truth in pairs if math.isfinite(guess)]
 
@@ -117,14 +117,14 @@ def speed(data: TaskData, calibration: int) -> dict[str, float]:
     CPU, which other processes do not lengthen; ``population``: with as many in a call as the draft evaluates in a
     generation. Empty where no sketch is described.
     """
-    made = predictor(data, split(data, 0, calibration)[0])
+    predictor = calibrated_predictor(data, split(data, 0, calibration)[0])
     rng = np.random.default_rng(0)
     secs: dict[str, float] = {}
     described = [sketch for sketch in data.sketches if sketch.statements]
     for label, count in (("", SCORED), ("_population", DraftSettings().population)):
         for sketch in described:
             matrix = sample(sketch, count, rng)
-            device, fitness = data.abstraction, made.fitness(sketch.index)
+            device, fitness = data.abstraction, predictor.fitness(sketch.index)
             calls: dict[str, Callable[[], Any]] = {
                 "analyzer": lambda s=sketch, m=matrix, d=device: scores(s, m, d),  # type: ignore[misc]
                 "calibrated": lambda s=sketch, m=matrix, d=device, f=fitness: scores(s, m, d, f),  # type: ignore[misc]

@@ -97,10 +97,10 @@ def _save(figure: Any, path: Path) -> None:
 
 def _details(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())["details"]
+        details: dict[str, Any] = json.loads(path.read_text())["details"]
     except (OSError, ValueError, KeyError) as error:
         raise BenchError(f"no figures in {path}: run the benchmark with --out") from error
-    return found
+    return details
 
 
 @click.command()

@@ -70,9 +70,9 @@ def models(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Iterato
             yield rows, model(sketch, matrix[rows], device)
         return
     for chosen, plain in by_variant(sketch, matrix):
-        own = np.arange(len(matrix))[chosen]
-        for at in range(0, len(own), CHUNK):
-            rows_of = own[at : at + CHUNK]
+        variant_rows = np.arange(len(matrix))[chosen]
+        for at in range(0, len(variant_rows), CHUNK):
+            rows_of = variant_rows[at : at + CHUNK]
             yield rows_of, model(plain, matrix[rows_of], device)
 
 
@@ -91,8 +91,8 @@ def score(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> tuple[Fl
     """
     latency = np.empty(len(matrix), dtype=np.float32)
     good = np.empty(len(matrix), dtype=bool)
-    for rows, known in models(sketch, matrix, device):
-        latency[rows], good[rows] = known.latency_secs, known.feasible
+    for rows, evaluation in models(sketch, matrix, device):
+        latency[rows], good[rows] = evaluation.latency_secs, evaluation.feasible
     return latency, good
 
 
@@ -116,8 +116,8 @@ def analyse(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Analys
     if sketch.variants:
         return _analyse_variants(sketch, matrix, device)
     parts = [
-        Analysis(known.latency_secs, known.feasible, known.terms(), known.symbols())
-        for _, known in models(sketch, matrix, device)
+        Analysis(evaluation.latency_secs, evaluation.feasible, evaluation.terms(), evaluation.symbols())
+        for _, evaluation in models(sketch, matrix, device)
     ]
     return parts[0] if len(parts) == 1 else _join(parts)
 
@@ -141,10 +141,10 @@ def _analyse_variants(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
     good = np.empty(len(matrix), dtype=bool)
     terms = {name: np.zeros(len(matrix), dtype=np.float32) for name in _variant_terms(sketch, device)}
     symbols = {field.name: np.empty(len(matrix), dtype=np.float32) for field in fields(Symbols)}
-    for rows, known in models(sketch, matrix, device):
-        latency[rows], good[rows] = known.latency_secs, known.feasible
-        for name, values in known.terms().items():
+    for rows, evaluation in models(sketch, matrix, device):
+        latency[rows], good[rows] = evaluation.latency_secs, evaluation.feasible
+        for name, values in evaluation.terms().items():
             terms[name][rows] = values
         for name, column in symbols.items():
-            column[rows] = getattr(known.symbols()[0], name)
+            column[rows] = getattr(evaluation.symbols()[0], name)
     return Analysis(latency, good, terms, (Symbols(**symbols),))

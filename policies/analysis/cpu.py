@@ -150,19 +150,19 @@ class CpuModel:
         main = self._main
         depth = enclosing_depth(self._sketch, main, other, self._matrix)
         fixed = main.compact_depth(other.fixed_depth) if other.location_column is None else None
-        own = 1.0
+        all_points = 1.0
         for axis in other.axes:
-            own *= axis.extent
-        placed = Beside(other, depth, fixed, main.full(own))
+            all_points *= axis.extent
+        placed = Beside(other, depth, fixed, main.full(all_points))
         if fixed == 0:
             return placed
         touched = {access.buffer: elements for access, elements in self._accesses()}
         for access in other.accesses:
             if access.buffer in touched:
                 points = self._row(touched[access.buffer], placed) * self._row(main.outer, placed)
-                points = np.maximum(points, own if access.write else 1.0)
+                points = np.maximum(points, all_points if access.write else 1.0)
                 if fixed is None:
-                    points = np.where(placed.inside, points, main.extents.dtype.type(own))
+                    points = np.where(placed.inside, points, main.extents.dtype.type(all_points))
                 return Beside(other, depth, fixed, points)
         return placed
 
@@ -398,12 +398,12 @@ class CpuModel:
         fits: int | Ints = 0 if (self._resident[0] <= usable).all() else fitting_depth(self._resident, usable)
         inside = main.inside(fits) if isinstance(fits, int) else main.inside_at(fits)
         total = main.full(0.0)
-        known: dict[_Key, Floats] = {}
+        moved_by_access: dict[_Key, Floats] = {}
         for access, elements in self._accesses():
             if access.scope == "local":
                 continue
             key = (access.buffer, access.index)
-            if key not in known:
+            if key not in moved_by_access:
                 if isinstance(fits, int):
                     moved = elements[fits]
                 else:
@@ -412,8 +412,8 @@ class CpuModel:
                 moved = moved * access.element_bytes / line_share(run, access)
                 if access.buffer in local:
                     moved = moved * (local[access.buffer] > usable)
-                known[key] = moved
-            total += known[key]
+                moved_by_access[key] = moved
+            total += moved_by_access[key]
         return total, main.pick(self._resident, fits) if not isinstance(fits, int) else self._resident[fits]
 
     def _movers_of(self, key: _Key, elements: Floats) -> NDArray[np.uint8]:
@@ -444,14 +444,14 @@ class CpuModel:
                 return inside, row
         constant = all(loop.column is None for loop in statement.loops)
         loops = nest(statement, self._matrix[:1] if constant else self._matrix, self._main.extents.dtype)
-        own = pruner.utilisation(parallel_extent(loops), device.cores)
+        busy = pruner.utilisation(parallel_extent(loops), device.cores)
         moved = float(sum(bytes_of(access) for access in statement.accesses if access.scope == "global"))
         if moved > max(device.l3_bytes, device.l2_bytes):
             memory = self._main.full(moved / device.bandwidth_bytes)
         else:
-            memory = moved / (L2_FILL_BYTES_PER_CYCLE * per_second) / own
+            memory = moved / (L2_FILL_BYTES_PER_CYCLE * per_second) / busy
         points = loops.points()
-        alone = np.maximum(points * (vector_cycles / lanes / per_second) / own, memory) + LAUNCH_SECS
+        alone = np.maximum(points * (vector_cycles / lanes / per_second) / busy, memory) + LAUNCH_SECS
         if beside.fixed == 0:
             return self._main.full(0.0) + alone, self._main.full(lanes)
         return np.where(beside.inside, inside, alone * ~beside.inlined), np.where(beside.inside, row, lanes)

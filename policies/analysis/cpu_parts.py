@@ -84,14 +84,14 @@ class Beside:
 def footprints(loops: Nest) -> list[Floats]:
     """Footprint of every access of a statement (see :func:`policies.analysis.quantities.footprint`), equal ones in one
     array."""
-    known: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Floats] = {}
-    found = []
+    by_access: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Floats] = {}
+    touched = []
     for access in loops.statement.accesses:
         key = (access.shape, access.index)
-        if key not in known:
-            known[key] = footprint(loops, access)
-        found.append(known[key])
-    return found
+        if key not in by_access:
+            by_access[key] = footprint(loops, access)
+        touched.append(by_access[key])
+    return touched
 
 
 def line_share(run: Floats, access: Access) -> Floats:

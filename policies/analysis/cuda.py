@@ -69,9 +69,9 @@ class CudaModel:
         self._blocks, self._threads, self._vthreads = _grid(self._main, device)
         self._registers, self._operations = self._thread_tile()
         self._shared = shared_bytes(sketch, matrix, dtype)
-        found = [self._beside(number) for number in range(1, len(sketch.statements))]
-        self._symbols = (self._main_symbols(), *(each for each, _ in found))
-        self._launches = [self._main.full(LAUNCH_SECS), *(launch for _, launch in found)]
+        others = [self._beside(number) for number in range(1, len(sketch.statements))]
+        self._symbols = (self._main_symbols(), *(each for each, _ in others))
+        self._launches = [self._main.full(LAUNCH_SECS), *(launch for _, launch in others)]
         self._penalties = [pruner.penalties(each, self._limit) for each in self._symbols]
         total = self._main.full(0.0)
         self._compute_secs, self._memory_secs = self._main.full(0.0), self._main.full(0.0)
@@ -225,8 +225,8 @@ class CudaModel:
     def _within(self, other: Statement, depth: int | Ints) -> Symbols:
         """A statement in the loops of the main one: it works on the region of the buffer that the two share."""
         main = self._main
-        own = {access.buffer for access in other.accesses}
-        access = next((access for access in self._statement.accesses if access.buffer in own), None)
+        buffers = {access.buffer for access in other.accesses}
+        access = next((access for access in self._statement.accesses if access.buffer in buffers), None)
         if access is None:
             return self._own_kernel(other)
         region = self._region(depth)

@@ -83,8 +83,8 @@ def shared_bytes(sketch: Sketch, matrix: Matrix, dtype: DTypeLike = np.float64) 
             if statement.fixed_depth:
                 inside = placed_inside(sketch, number, main)
             else:
-                own = main if number == 0 else nest(statement, matrix, dtype)
-                inside = block_inside(own, max(own.compact_depth(statement.held_depth), _first_in_block(own)))
+                loops = main if number == 0 else nest(statement, matrix, dtype)
+                inside = block_inside(loops, max(loops.compact_depth(statement.held_depth), _first_in_block(loops)))
             total = total + held_elements(statement, access, inside) * access.element_bytes * statement.versions
     return total
 
@@ -119,8 +119,8 @@ def placed_inside(
 
 def _rounded(statement: Statement, axis: int, size: Floats) -> Floats:
     """Whole vectors, where a statement computes an axis by vectors of a fixed length."""
-    own = [loop.extent for loop in statement.loops if loop.axis == axis and loop.column is None and not loop.rest]
-    step = prod(own[1:])
+    extents = [loop.extent for loop in statement.loops if loop.axis == axis and loop.column is None and not loop.rest]
+    step = prod(extents[1:])
     return size if step == 1 else np.ceil(size / step) * step
 
 
@@ -162,10 +162,10 @@ def _handed_on(first: Statement, second: Statement, inside: Sequence[Floats]) ->
     mine, its = shared
     one = np.ones_like(inside[0])
     owners = [number for number, axis in enumerate(second.axes) for _ in axis.digits or (axis.extent,)]
-    found = [one * axis.extent for axis in second.axes]
+    iterations = [one * axis.extent for axis in second.axes]
     for wanted, other in zip(dimension_ranges(first, mine, inside), its.index, strict=True):
         axes = {owners[j] for j, c in enumerate(other) if c}
         if len(axes) == 1:
             (axis,) = axes
-            found[axis] = np.minimum(wanted, second.axes[axis].extent)
-    return found
+            iterations[axis] = np.minimum(wanted, second.axes[axis].extent)
+    return iterations

@@ -57,18 +57,18 @@ def _fill_extents(statement: Statement, matrix: Matrix, loops: Sequence[int], ex
 class Shape:
     """What is known of a nest before any decision; ``L`` kept loops.
 
-    ``kept``: their indices in the statement. ``axes``, ``kinds``, ``reduction``: of each of them; a loop that runs over
-    partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop. ``parts``: for
-    each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how many of those are
-    inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all axes are plain.
-    ``bounded``: of each axis, whether its extent is only a bound of what the loops of a candidate cover.
+    ``loop_numbers``: their indices in the statement. ``axes``, ``kinds``, ``reduction``: of each of them; a loop that
+    runs over partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop.
+    ``parts``: for each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how
+    many of those are inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all
+    axes are plain. ``bounded``: of each axis, whether its extent is only a bound of what the loops of a candidate cover.
     ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
     ``dimensions``: of each access of the statement.
     """
 
     statement: Statement
 
-    kept: tuple[int, ...]
+    loop_numbers: tuple[int, ...]
     axes: tuple[int, ...]
     kinds: tuple[str, ...]
     reduction: tuple[bool, ...]
@@ -98,21 +98,21 @@ def shape_of(statement: Statement) -> Shape:
     """What is known of a statement's nest before any decision.
 
     Kept by the identity of the statement: to hash one takes as long as to evaluate dozens of candidates."""
-    known = _SHAPES.get(id(statement))
-    if known is None or known.statement is not statement:
+    shape = _SHAPES.get(id(statement))
+    if shape is None or shape.statement is not statement:
         if len(_SHAPES) >= _SHAPES_KEPT:
             _SHAPES.clear()
-        known = _SHAPES[id(statement)] = _make_shape(statement)
-    return known
+        shape = _SHAPES[id(statement)] = _make_shape(statement)
+    return shape
 
 
 def _make_shape(statement: Statement) -> Shape:
-    kept = tuple(
+    loop_numbers = tuple(
         at
         for at, loop in enumerate(statement.loops)
         if statement.axes[loop.axis].extent > 1 and (loop.column is not None or loop.rest or loop.extent != 1)
     )
-    loops = [statement.loops[at] for at in kept]
+    loops = [statement.loops[at] for at in loop_numbers]
     axes = tuple(loop.axis for loop in loops)
     reduction = tuple(statement.axes[loop.axis].reduction and loop.partial is None for loop in loops)
     parts = tuple(
@@ -124,17 +124,23 @@ def _make_shape(statement: Statement) -> Shape:
     )
     return Shape(
         statement=statement,
-        kept=kept,
+        loop_numbers=loop_numbers,
         axes=axes,
-        kinds=tuple(statement.loops[at].kind for at in kept),
+        kinds=tuple(statement.loops[at].kind for at in loop_numbers),
         reduction=reduction,
         step_depth=max((at + 1 for at, reduces in enumerate(reduction) if reduces), default=0),
         parts=parts,
-        rows=tuple(tuple(sum(at >= depth for at in own) for own in parts) for depth in range(len(kept) + 1)),
+        rows=tuple(
+            tuple(sum(at >= depth for at in axis_loops) for axis_loops in parts)
+            for depth in range(len(loop_numbers) + 1)
+        ),
         digits=digits,
         plain=not any(axis.digits for axis in statement.axes),
         in_order=_goes_in_order(statement),
-        bounded=tuple(len(own) == 1 and loops[own[0]].column is not None and not loops[own[0]].values for own in parts),
+        bounded=tuple(
+            len(axis_loops) == 1 and loops[axis_loops[0]].column is not None and not loops[axis_loops[0]].values
+            for axis_loops in parts
+        ),
         dimensions=tuple(_make_dimensions(digits, access) for access in statement.accesses),
     )
 
@@ -172,9 +178,9 @@ def _make_dimensions(digits: tuple[tuple[int, int], ...], access: Access) -> tup
 def dimensions_of(statement: Statement, access: Access) -> tuple[Dimension, ...]:
     """The dimensions of the buffer of an access."""
     shape = shape_of(statement)
-    for own, known in zip(statement.accesses, shape.dimensions, strict=True):
-        if own is access:
-            return known
+    for each, dimensions in zip(statement.accesses, shape.dimensions, strict=True):
+        if each is access:
+            return dimensions
     return _make_dimensions(shape.digits, access)
 
 
@@ -185,14 +191,14 @@ def in_digits(statement: Statement, inside: Sequence[Floats]) -> Sequence[Floats
     """
     if shape_of(statement).plain:
         return inside
-    found: list[Floats] = []
+    values: list[Floats] = []
     for axis, within in zip(statement.axes, inside, strict=True):
-        turns, own = within, []
+        turns, axis_values = within, []
         for extent in reversed(axis.digits or (axis.extent,)):
-            own.append(np.minimum(turns, extent))
+            axis_values.append(np.minimum(turns, extent))
             turns = np.ceil(turns / extent)
-        found += reversed(own)
-    return found
+        values += reversed(axis_values)
+    return values
 
 
 class Nest:
@@ -204,7 +210,7 @@ class Nest:
     def __init__(self, statement: Statement, extents: Floats) -> None:
         self.statement = statement
         self.extents = extents
-        self._known = shape_of(statement)
+        self._shape = shape_of(statement)
 
     @property
     def count(self) -> int:
@@ -212,35 +218,35 @@ class Nest:
 
     @property
     def depth(self) -> int:
-        return len(self._known.kept)
+        return len(self._shape.loop_numbers)
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def loop_numbers(self) -> tuple[int, ...]:
         """Indices of the loops that are not 1 for every candidate: those of an axis of more than one iteration."""
-        return self._known.kept
+        return self._shape.loop_numbers
 
     @property
     def axes(self) -> tuple[int, ...]:
         """Axis of each kept loop."""
-        return self._known.axes
+        return self._shape.axes
 
     def moves(self, at: int) -> tuple[int, ...]:
         """The axes that a kept loop runs over: its own, and that of partial results."""
-        partial = self.statement.loops[self.kept[at]].partial
+        partial = self.statement.loops[self.loop_numbers[at]].partial
         return (self.axes[at],) if partial is None else (self.axes[at], partial)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return self._known.kinds
+        return self._shape.kinds
 
     @property
     def reduction(self) -> tuple[bool, ...]:
-        return self._known.reduction
+        return self._shape.reduction
 
     @property
     def step_depth(self) -> int:
         """Depth just inside the innermost reduction loop: what is done for one step of the reduction."""
-        return self._known.step_depth
+        return self._shape.step_depth
 
     def full(self, value: float) -> Floats:
         """A vector of this value for every candidate, shape ``(n,)``."""
@@ -273,7 +279,7 @@ class Nest:
     def _axis_within(self) -> tuple[Floats, ...]:
         """For each axis of ``p`` loops the iterations inside its last 0 to ``p`` loops, shape ``(p + 1, n)``."""
         tables = []
-        for parts in self._known.parts:
+        for parts in self._shape.parts:
             table = np.empty((len(parts) + 1, self.count), dtype=self.extents.dtype)
             table[0] = 1.0
             for row, at in enumerate(reversed(parts)):
@@ -283,14 +289,14 @@ class Nest:
 
     def inside(self, depth: int) -> list[Floats]:
         """Iterations of each axis inside a depth, ``A`` vectors of shape ``(n,)``: not to be written to."""
-        return [table[row] for table, row in zip(self._axis_within, self._known.rows[depth], strict=True)]
+        return [table[row] for table, row in zip(self._axis_within, self._shape.rows[depth], strict=True)]
 
     def inside_at(self, depth: Ints) -> list[Floats]:
         """As :meth:`inside`, at a depth that differs between candidates, shape ``(n,)``."""
-        starts = np.array(self._known.rows).T * self.count  # of the row of each axis and depth
+        starts = np.array(self._shape.rows).T * self.count  # of the row of each axis and depth
         return [
-            table[0] if len(table) == 1 else table.ravel()[own[depth] + self.columns]
-            for table, own in zip(self._axis_within, starts, strict=True)
+            table[0] if len(table) == 1 else table.ravel()[start[depth] + self.columns]
+            for table, start in zip(self._axis_within, starts, strict=True)
         ]
 
     def pick(self, table: Floats, depth: Ints) -> Floats:
@@ -299,7 +305,7 @@ class Nest:
 
     def compact_depth(self, depth: int) -> int:
         """Depth in the kept loops of a depth counted in all loops of the statement."""
-        return sum(at < depth for at in self.kept)
+        return sum(at < depth for at in self.loop_numbers)
 
     def product(self, *kinds: str) -> Floats:
         """Product of the extents of the loops of these kinds, shape ``(n,)``."""
@@ -333,7 +339,7 @@ def product_of(factors: Sequence[Floats], one: Floats) -> Floats:
 
 def nest(statement: Statement, matrix: Matrix, dtype: DTypeLike = np.float64) -> Nest:
     """The nest of ``statement`` for every row of ``matrix``, worked out in ``dtype``."""
-    kept = shape_of(statement).kept
-    extents = np.empty((len(kept), len(matrix)), dtype=dtype)
-    _fill_extents(statement, matrix, kept, extents)
+    loop_numbers = shape_of(statement).loop_numbers
+    extents = np.empty((len(loop_numbers), len(matrix)), dtype=dtype)
+    _fill_extents(statement, matrix, loop_numbers, extents)
     return Nest(statement, extents)

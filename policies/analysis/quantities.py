@@ -149,16 +149,16 @@ def _real_size(loops: Nest, dimension: Dimension) -> Floats | None:
     """Size of a dimension that holds what one axis of no fixed extent covers (rfactor's partial sums), else None."""
     if len(dimension.digits) != 1:
         return None
-    known = shape_of(loops.statement)
-    axis = known.digits[dimension.digits[0][0]][0]
-    return loops.inside(0)[axis] if known.bounded[axis] else None
+    shape = shape_of(loops.statement)
+    axis = shape.digits[dimension.digits[0][0]][0]
+    return loops.inside(0)[axis] if shape.bounded[axis] else None
 
 
 def _in_a_row(loops: Nest, depth: int | Ints, inside: Sequence[Floats]) -> Sequence[Floats]:
     """Consecutive iterations of each axis inside a depth: those of a rest, the slowest loop of its axis, are only where
     all other loops of the axis are inside too, or are of one iteration."""
-    found = list(inside)
-    for at, number in enumerate(loops.kept):
+    consecutive = list(inside)
+    for at, number in enumerate(loops.loop_numbers):
         if not loops.statement.loops[number].rest:
             continue
         faster = [other for other, axis in enumerate(loops.axes) if axis == loops.axes[at] and other < at]
@@ -166,8 +166,10 @@ def _in_a_row(loops: Nest, depth: int | Ints, inside: Sequence[Floats]) -> Seque
             strided = np.zeros(loops.count, dtype=bool)
             for other in faster:
                 strided |= (depth > other) & (depth <= at) & (loops.extents[other] > 1)
-            found[loops.axes[at]] = np.where(strided, found[loops.axes[at]] / loops.extents[at], found[loops.axes[at]])
-    return found
+            consecutive[loops.axes[at]] = np.where(
+                strided, consecutive[loops.axes[at]] / loops.extents[at], consecutive[loops.axes[at]]
+            )
+    return consecutive
 
 
 def contiguous_run(loops: Nest, access: Access, depth: int | Ints, inside: Sequence[Floats] | None = None) -> Floats:
@@ -213,39 +215,39 @@ def lines_per_set(
     ``sets / gcd(sets, s)`` sets. None where no stride is so even that lines could collide.
     """
     sets = page_bytes // line_bytes
-    found: Floats | None = None
+    lines: Floats | None = None
     reached: Floats | None = None
     uneven = True
     stride = access.element_bytes
     for dimension in reversed(dimensions_of(statement, access)):
         if dimension.digits:
             span = _span(dimension, digits)
-            if found is None or reached is None:
-                found = np.ceil(span * (stride / line_bytes)) if stride < line_bytes else span
-                reached = np.minimum(found, sets)
+            if lines is None or reached is None:
+                lines = np.ceil(span * (stride / line_bytes)) if stride < line_bytes else span
+                reached = np.minimum(lines, sets)
             else:
                 at_most = sets // gcd(sets, stride // line_bytes) if stride % line_bytes == 0 else sets
                 uneven = uneven and at_most == sets
-                found = found * span
+                lines = lines * span
                 reached = np.minimum(reached * np.minimum(span, at_most), sets)
         stride *= dimension.size
-    return None if uneven or found is None or reached is None else found / reached
+    return None if uneven or lines is None or reached is None else lines / reached
 
 
 def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
     """Whether neighbours along ``axis`` are neighbours in memory; None where the access does not depend on it."""
-    own = [j for j, (its, _) in enumerate(shape_of(statement).digits) if its == axis]
-    depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in own)]
+    digits = [j for j, (its, _) in enumerate(shape_of(statement).digits) if its == axis]
+    depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in digits)]
     if not depends or statement.axes[axis].extent == 1:
         return None
     if access.packed:
         return True
     # Neighbours differ in the fastest digit, which must move the last dimension of more than one value by one.
-    fastest = [at for at in depends if access.index[at][own[-1]]]
-    if len(fastest) != 1 or (len(own) == 1 and len(depends) != 1):
+    fastest = [at for at in depends if access.index[at][digits[-1]]]
+    if len(fastest) != 1 or (len(digits) == 1 and len(depends) != 1):
         return False
     inner_is_unit = all(size == 1 for size in access.shape[fastest[0] + 1 :])
-    return inner_is_unit and abs(access.index[fastest[0]][own[-1]]) == 1
+    return inner_is_unit and abs(access.index[fastest[0]][digits[-1]]) == 1
 
 
 def working_set(loops: Nest, footprints: Sequence[Floats]) -> Floats:
@@ -258,11 +260,11 @@ def working_set(loops: Nest, footprints: Sequence[Floats]) -> Floats:
     for access, touched in zip(loops.statement.accesses, footprints, strict=True):
         if access.scope == "local":
             continue
-        known = largest.get(access.buffer)
-        if known is None:
+        before = largest.get(access.buffer)
+        if before is None:
             largest[access.buffer] = (access, touched)
-        elif known[1] is not touched:
-            largest[access.buffer] = (access, np.maximum(known[1], touched))
+        elif before[1] is not touched:
+            largest[access.buffer] = (access, np.maximum(before[1], touched))
     if not largest:
         return np.zeros((loops.depth + 1, loops.count), dtype=loops.extents.dtype)
     (access, touched), *others = largest.values()
@@ -320,7 +322,7 @@ def vector_extent(loops: Nest) -> Floats:
     statement = loops.statement
     if shape_of(statement).in_order:
         return loops.full(statement.vectorize_limit)
-    if not statement.vectorize_limit or not loops.kept or loops.kept[-1] != len(statement.loops) - 1:
+    if not statement.vectorize_limit or not loops.loop_numbers or loops.loop_numbers[-1] != len(statement.loops) - 1:
         return loops.full(1.0)
     if loops.reduction[-1] or not statement.vectorizable:
         return loops.full(1.0)
@@ -348,7 +350,11 @@ def parallel_extent(loops: Nest, fusible: Ints | None = None) -> Floats:
     if shape_of(loops.statement).in_order:
         return np.ceil(loops.points() / vector_extent(loops))
     last = np.add.reduce((loops.outer[:leading] <= limit).view(np.uint8), axis=0, dtype=np.int64)
-    if leading == loops.depth > 0 and loops.statement.vectorizable and loops.kept[-1] == len(loops.statement.loops) - 1:
+    if (
+        leading == loops.depth > 0
+        and loops.statement.vectorizable
+        and loops.loop_numbers[-1] == len(loops.statement.loops) - 1
+    ):
         vectorised = loops.extents[-1] <= loops.statement.vectorize_limit
         last = np.where(vectorised, np.minimum(last, loops.depth - 1), last)
     return loops.pick(loops.outer, last if fusible is None else np.minimum(last, fusible))

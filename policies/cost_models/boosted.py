@@ -129,9 +129,9 @@ class GradientBoostedModel:
             self._columns = self._joined(features).shape[1]
         self._matrix(features)
         self._seen.add(features, log_secs, groups)
-        table, known, tasks = self._seen.all()
+        table, seen_log_secs, tasks = self._seen.all()
         order = np.argsort(tasks, kind="stable")  # XGBoost wants the rows of a group side by side
-        self._train(self._joined(table)[order], known[order], tasks[order])
+        self._train(self._joined(table)[order], seen_log_secs[order], tasks[order])
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`; ValueError also for another number of columns than the training's."""

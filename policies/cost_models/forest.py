@@ -86,8 +86,8 @@ class RandomForestModel:
             self._columns = features.view(SYMBOLIC).shape[1]
         self._matrix(features)
         self._seen.add(features, log_secs, groups)
-        table, known, _ = self._seen.all()
-        self._forest = _grow(table.view(SYMBOLIC), known, self.trees, self.max_features, self.seed)
+        table, seen_log_secs, _ = self._seen.all()
+        self._forest = _grow(table.view(SYMBOLIC), seen_log_secs, self.trees, self.max_features, self.seed)
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`; the deviation is 0 where all trees agree."""
@@ -142,10 +142,10 @@ def _grow(matrix: NDArray[np.float32], log_secs: Floats, trees: int, max_feature
 
     def children(name: str) -> NDArray[np.int32]:
         # Leaves (children -1) point to themselves, so that every row can walk the full depth.
-        own = [np.arange(size) for size in sizes]
+        nodes = [np.arange(size) for size in sizes]
         linked = [getattr(tree, name) for tree in parts]
         return np.concatenate(
-            [np.where(link < 0, at, link) + root for link, at, root in zip(linked, own, roots, strict=True)]
+            [np.where(link < 0, at, link) + root for link, at, root in zip(linked, nodes, roots, strict=True)]
         ).astype(np.int32)
 
     def joined(name: str) -> NDArray[np.float64]:

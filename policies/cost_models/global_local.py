@@ -67,10 +67,10 @@ class GlobalLocalModel:
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
         """See :meth:`CostModel.update`: the local model is trained anew on everything seen."""
         self._seen.add(features, log_secs, groups)
-        table, known, tasks = self._seen.all()
-        self.level(table, known)
+        table, seen_log_secs, tasks = self._seen.all()
+        self.level(table, seen_log_secs)
         if self._local is not None:
-            self._local.fit(table, known - self._general.predict(table)[0] - self._shift, tasks)
+            self._local.fit(table, seen_log_secs - self._general.predict(table)[0] - self._shift, tasks)
             self._trained = True
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:

@@ -47,12 +47,12 @@ class Examples:
 def skeleton(sketch: Sketch) -> str:
     """The sketch's trace without what only its target decides, and without the names of blocks, which are no part of a
     workload's hash: equal for the same sketch of two device classes. ValueError for a trace that is not TVM's."""
-    found = []
+    instructions = []
     for kind, inputs, attributes, outputs in json.loads(sketch.trace_text):
         bound = kind == "Annotate" and bool(attributes) and attributes[0] in _TARGET_BOUND
         named = kind == "GetSBlock"
-        found.append([kind, inputs[:1] if bound else inputs, [] if named else attributes, outputs])
-    return json.dumps(found)
+        instructions.append([kind, inputs[:1] if bound else inputs, [] if named else attributes, outputs])
+    return json.dumps(instructions)
 
 
 def aligned(source: TaskData, sketches: Sequence[Sketch]) -> tuple[TaskData, int]:
@@ -79,14 +79,14 @@ def _usable(
     sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction
 ) -> tuple[list[tuple[int, TaskData]], int]:
     """The sources with something to learn from, by their number and aligned; how many records could not be."""
-    found: list[tuple[int, TaskData]] = []
+    usable: list[tuple[int, TaskData]] = []
     lost = 0
     for number, source in enumerate(sources):
         data, left_out = aligned(source, sketches)
         lost += left_out
         if data.abstraction.kind == device.kind and data.ok.any():
-            found.append((number, data))
-    return found, lost
+            usable.append((number, data))
+    return usable, lost
 
 
 def teaches_own(sources: Iterable[TaskData], sketches: Sequence[Sketch], device: DeviceAbstraction) -> bool:
@@ -108,12 +108,12 @@ def own_examples(
     groups: list[Groups] = []
     usable, lost = _usable(sources, sketches, device)
     for number, data in usable:
-        known = targets(data.cost_secs)
+        log_secs = targets(data.cost_secs)
         for sketch, matrix in zip(sketches, data.decisions, strict=True):
             if len(matrix):
                 features = symbolic_features(sketch, matrix, data.abstraction)
                 tables.append(layout.table(sketch.index, features))
-                costs.append(known[data.rows(sketch.index)])
+                costs.append(log_secs[data.rows(sketch.index)])
                 groups.append(np.full(len(matrix), number, dtype=np.int64))
     if not tables:
         return None, lost
@@ -128,13 +128,13 @@ def general_examples(sources: Iterable[TaskData], views: Sequence[str]) -> Examp
     for number, data in enumerate(sources):
         if not data.ok.any():
             continue
-        known = targets(data.cost_secs)
+        log_secs = targets(data.cost_secs)
         for sketch, matrix in zip(data.sketches, data.decisions, strict=True):
             if len(matrix):
                 none = np.empty((len(matrix), 0), dtype=np.float32)
-                made = table(none, sketch, matrix, data.abstraction, views)
-                tables.append(FeatureTable({name: made.view(name) for name in views}))
-                costs.append(known[data.rows(sketch.index)])
+                features = table(none, sketch, matrix, data.abstraction, views)
+                tables.append(FeatureTable({name: features.view(name) for name in views}))
+                costs.append(log_secs[data.rows(sketch.index)])
                 groups.append(np.full(len(matrix), number, dtype=np.int64))
     if not tables:
         return None
@@ -148,11 +148,11 @@ def own_prior(
 
     ``sources``: of the same workload.
     """
-    found, lost = own_examples(sources, sketches, device)
-    if found is None or len(found.log_secs) < LEAST_RECORDS:
+    examples, lost = own_examples(sources, sketches, device)
+    if examples is None or len(examples.log_secs) < LEAST_RECORDS:
         return None, lost
     model = make_model("boosted", seed, joint_layout(sketches, device).offset_column)
-    model.fit(found.features, found.log_secs, found.groups)
+    model.fit(examples.features, examples.log_secs, examples.groups)
     return model, lost
 
 
@@ -163,17 +163,17 @@ def general_prior(
 
     ``from_analyzer``: it starts from the analyzer's prediction.
     """
-    found = general_examples(sources, views_of(name))
-    if found is None:
+    examples = general_examples(sources, views_of(name))
+    if examples is None:
         return None
     model = make_model(name, seed, 0 if from_analyzer else None)
-    model.fit(found.features, found.log_secs, found.groups)
+    model.fit(examples.features, examples.log_secs, examples.groups)
     return model
 
 
 def by_workload(sources: Iterable[TaskData]) -> Mapping[str, list[TaskData]]:
     """Sources by the hash of their workload, in their order."""
-    found: dict[str, list[TaskData]] = {}
+    grouped: dict[str, list[TaskData]] = {}
     for each in sources:
-        found.setdefault(each.task.workload.hash, []).append(each)
-    return found
+        grouped.setdefault(each.task.workload.hash, []).append(each)
+    return grouped

@@ -62,7 +62,7 @@ def learn_deviation(
         level = MonotoneMap.fit(left_out, log_secs[usable])
     each = scores if level is None else level(scores)
     error = (each * unseen).sum(axis=0)[usable] / voters - log_secs[usable]
-    own = np.square(spread(each)[usable]) / voters
-    variance = float(np.average(np.square(error) - own, weights=weight[usable]))
+    mean_variance = np.square(spread(each)[usable]) / voters
+    variance = float(np.average(np.square(error) - mean_variance, weights=weight[usable]))
     least = LEAST_DEVIATION if enough else UNKNOWN_DEVIATION
     return level, max(float(np.sqrt(max(variance, 0.0))), least)

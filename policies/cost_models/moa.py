@@ -110,14 +110,14 @@ class MomentumModel:
     def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
         """One update on these and all records since ``fit`` or ``load``; see :meth:`CostModel.update`."""
         self._seen.add(features, log_secs, groups)
-        known = self._seen.all()
+        seen = self._seen.all()
         if self._siamese is None:
-            self._model.fit(*known)
+            self._model.fit(*seen)
             self._siamese = self._model.weights()
         else:
             target = copied(self._model)
             target.set_weights(self._siamese)
-            target.update(*known)
+            target.update(*seen)
             self._siamese = follow(self._siamese, target.weights(), self.momentum)
             self._model = target
         self.updates += 1

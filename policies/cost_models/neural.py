@@ -165,9 +165,9 @@ class NetworkModel:
         model._updates = int(header["updates"])
         for name in cls.inputs:
             columns = (VIEW_SHAPES[name][-1],)
-            for kept, kind in ((model._centre, "centre"), (model._scale, "scale")):
-                kept[name] = arrays.pop(f"{kind}.{name}")
-                if kept[name].shape != columns or not np.isfinite(kept[name]).all():
+            for moments, kind in ((model._centre, "centre"), (model._scale, "scale")):
+                moments[name] = arrays.pop(f"{kind}.{name}")
+                if moments[name].shape != columns or not np.isfinite(moments[name]).all():
                     raise ValueError(f"the cost model '{cls.KIND}' has scales of another shape for '{name}'")
         if header["slope"] is not None:
             model._level = MonotoneMap(arrays.pop("level.at"), arrays.pop("level.values"), float(header["slope"]))
@@ -192,14 +192,14 @@ class NetworkModel:
         no finite number."""
         import torch
 
-        known = {name: values.shape for name, values in self.weights().items()}
-        if {name: values.shape for name, values in weights.items()} != known:
+        shapes = {name: values.shape for name, values in self.weights().items()}
+        if {name: values.shape for name, values in weights.items()} != shapes:
             raise ValueError(f"these are not the weights of a model '{self.KIND}' of {len(self._networks)} members")
         if not all(np.isfinite(values).all() for values in weights.values()):
             raise ValueError("weights must be finite numbers")
         for number, network in enumerate(self._networks):
-            own = {name: torch.from_numpy(weights[f"{number}.{name}"].copy()) for name in network.state_dict()}
-            network.load_state_dict(own)
+            state = {name: torch.from_numpy(weights[f"{number}.{name}"].copy()) for name in network.state_dict()}
+            network.load_state_dict(state)
 
     @property
     def parameters(self) -> int:
@@ -239,18 +239,18 @@ class NetworkModel:
             self._scale[name] = np.where(scale > 1e-3, scale, 1.0).astype(np.float32)
         if self.from_analyzer:
             described = features.view(INVARIANT)[:, 1] > 0
-            known = features.view(INVARIANT)[described, 0]
-            self._stand_in = float(known.mean()) if len(known) else 0.0
+            predicted = features.view(INVARIANT)[described, 0]
+            self._stand_in = float(predicted.mean()) if len(predicted) else 0.0
 
     def _tensors(self, features: FeatureTable) -> list[Tensor]:
         import torch
 
-        found = []
+        tensors = []
         for name in self.inputs:
             values = features.view(name)
             there = (values != 0).any(axis=-1, keepdims=True)
-            found.append(torch.from_numpy(np.where(there, (values - self._centre[name]) / self._scale[name], 0.0)))
-        return found
+            tensors.append(torch.from_numpy(np.where(there, (values - self._centre[name]) / self._scale[name], 0.0)))
+        return tensors
 
     def _base(self, features: FeatureTable) -> NDArray[np.float32]:
         """What the score starts from, larger for faster, ``(n,)``."""
@@ -340,11 +340,11 @@ class NetworkModel:
 
 def _lists(rows: NDArray[np.intp], groups: Groups, size: int, rng: np.random.Generator) -> list[NDArray[np.intp]]:
     """The rows in random lists of at most about ``size``, each of one task, in random order."""
-    found: list[NDArray[np.intp]] = []
+    lists: list[NDArray[np.intp]] = []
     for group in np.unique(groups[rows]):
-        own = rng.permutation(rows[groups[rows] == group])
-        found += np.array_split(own, -(-len(own) // size))
-    return [found[at] for at in rng.permutation(len(found))]
+        shuffled = rng.permutation(rows[groups[rows] == group])
+        lists += np.array_split(shuffled, -(-len(shuffled) // size))
+    return [lists[at] for at in rng.permutation(len(lists))]
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def with_inner(saved: Saved, models: Mapping[str, bytes]) -> Saved:
     """``saved`` with other saved models in it, by name."""
     parts = {name: unpack(data) for name, data in models.items()}
     inner = {name: {"kind": part.kind, "header": dict(part.header)} for name, part in parts.items()}
-    arrays = {f"{name}/{own}": values for name, part in parts.items() for own, values in part.arrays.items()}
+    arrays = {f"{name}/{array}": values for name, part in parts.items() for array, values in part.arrays.items()}
     return Saved(saved.kind, {**saved.header, _INNER: inner}, {**saved.arrays, **arrays})
 
 

@@ -80,9 +80,9 @@ class _Step:
 
     def numbers(self, element_bytes: int, line_bytes: int) -> Floats:
         """The 23 numbers, ``(n, NUMBERS)``."""
-        found = np.zeros((len(self.moved), NUMBERS))
-        found[:, 1 + self.memory] = 1.0
-        found[:, 4 + self.access] = 1.0
+        numbers = np.zeros((len(self.moved), NUMBERS))
+        numbers[:, 1 + self.memory] = 1.0
+        numbers[:, 4 + self.access] = 1.0
         run_bytes = np.maximum(self.run, 1.0) * element_bytes
         # A run shorter than a line takes a whole one.
         per_line = np.minimum(run_bytes, line_bytes)
@@ -91,17 +91,17 @@ class _Step:
         used = np.maximum(self.moved / np.maximum(self.distinct, 1.0), 1.0)
         reused = used > 1.0
         kind = np.where(reused, self.reuse, NO_REUSE)
-        found[np.arange(len(kind)), 11 + kind] = 1.0
-        found[:, 0] = _log(self.flop)
+        numbers[np.arange(len(kind)), 11 + kind] = 1.0
+        numbers[:, 0] = _log(self.flop)
         for column, size in enumerate(sizes):
-            found[:, 7 + column] = _log(size)
-            found[:, 17 + column] = _log(size / used)
-        found[:, 14] = np.where(reused, _log(self.distance), 0.0)
-        found[:, 15] = np.where(reused, _log(self.distance_bytes), 0.0)
-        found[:, 16] = _log(used)
-        found[:, 21] = _log(self.stride)
-        found[:, 22] = _log(self.allocated * element_bytes)
-        return found
+            numbers[:, 7 + column] = _log(size)
+            numbers[:, 17 + column] = _log(size / used)
+        numbers[:, 14] = np.where(reused, _log(self.distance), 0.0)
+        numbers[:, 15] = np.where(reused, _log(self.distance_bytes), 0.0)
+        numbers[:, 16] = _log(used)
+        numbers[:, 21] = _log(self.stride)
+        numbers[:, 22] = _log(self.allocated * element_bytes)
+        return numbers
 
 
 def _log(values: Floats) -> Floats:
@@ -123,15 +123,15 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
     """The steps of every candidate, ``(n, STEPS, NUMBERS)``; see the module's docstring. Needs a described sketch."""
     statement = sketch.statements[0]
     loops = nest(statement, matrix)
-    found = np.zeros((len(matrix), STEPS, NUMBERS), dtype=np.float32)
-    known = buffers(loops)
-    if not any(loops.reduction) or not known:
-        return found
+    features = np.zeros((len(matrix), STEPS, NUMBERS), dtype=np.float32)
+    described = buffers(loops)
+    if not any(loops.reduction) or not described:
+        return features
     line_bytes = MEMORY_LINE_BYTES[device.kind]
-    result, operands = known[0], known[1:3]
+    result, operands = described[0], described[1:3]
     cuda = device.kind == "cuda"
     flop = loops.points() * statement.flop_per_point
-    resident = working_set(loops, [_touched_of(known, access) for access in statement.accesses])
+    resident = working_set(loops, [_touched_of(described, access) for access in statement.accesses])
     tile_depth = bound_depth(loops) if cuda else _accumulator_depth(loops, statement)
     zero = loops.full(0.0)
 
@@ -141,13 +141,13 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
     outputs = loops.spatial_points(0)
     bytes_of = result.access.element_bytes
     start = _Step(LOCAL, WRITE, IN_TURN, zero, outputs, sums, sums, zero, zero, _innermost(result), sums)
-    found[:, 0] = start.numbers(bytes_of, line_bytes)
+    features[:, 0] = start.numbers(bytes_of, line_bytes)
     # One step of the reduction comes back to the same sums.
     step = loops.spatial_points(loops.step_depth)
     update = _Step(
         LOCAL, BOTH, IN_TURN, flop, loops.points(), outputs, sums, step, step * bytes_of, _innermost(result), sums
     )
-    found[:, 7] = update.numbers(bytes_of, line_bytes)
+    features[:, 7] = update.numbers(bytes_of, line_bytes)
 
     for number, operand in enumerate(operands):
         access = operand.access
@@ -182,16 +182,16 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
             stage.held,
         )
         for at, each in ((1 + 2 * number, fetch), (2 + 2 * number, store), (5 + number, use)):
-            found[:, at] = each.numbers(access.element_bytes, line_bytes)
-    return found
+            features[:, at] = each.numbers(access.element_bytes, line_bytes)
+    return features
 
 
-def _touched_of(known: list[Buffer], access: Access) -> Floats:
+def _touched_of(described: list[Buffer], access: Access) -> Floats:
     """Footprint of an access; those of buffers beyond the described ones are left out of the working set."""
-    for each in known:
+    for each in described:
         if each.access.buffer == access.buffer:
             return each.touched
-    return np.zeros_like(known[0].touched)
+    return np.zeros_like(described[0].touched)
 
 
 def _innermost(buffer: Buffer) -> Floats:

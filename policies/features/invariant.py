@@ -37,23 +37,23 @@ NAMES: tuple[str, ...] = (
 
 def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
     """The columns of :data:`NAMES`, ``(n, len(NAMES))``, finite. Needs a described sketch without variants."""
-    known = model(sketch, matrix, device)
-    found = np.zeros((len(matrix), len(NAMES)), dtype=np.float32)
-    predicted = np.log(known.latency_secs)
-    found[:, 0] = predicted
-    found[:, 1] = 1.0
+    evaluation = model(sketch, matrix, device)
+    features = np.zeros((len(matrix), len(NAMES)), dtype=np.float32)
+    predicted = np.log(evaluation.latency_secs)
+    features[:, 0] = predicted
+    features[:, 1] = 1.0
     flop = sum(
         nest(statement, matrix, np.float32).points() * statement.flop_per_point for statement in sketch.statements
     )
     floor_secs = np.maximum(flop, 1.0) / device.peak_flops
-    found[:, 2] = np.log(floor_secs) - predicted
-    core = known.core()
+    features[:, 2] = np.log(floor_secs) - predicted
+    core = evaluation.core()
     start = 3 if device.kind == "cpu" else 3 + len(cpu_analysis.CORE)
     for column, name in enumerate(core_names(device.kind), start):
         term = core[name] / floor_secs if name.endswith("_secs") else core[name]
-        found[:, column] = np.log2(np.maximum(term, LEAST_TERM))
+        features[:, column] = np.log2(np.maximum(term, LEAST_TERM))
     first = len(NAMES) - len(_DEVICE) - 1
     for column, name in enumerate(_DEVICE, first):
-        found[:, column] = np.log2(1.0 + getattr(device, name))
-    found[:, -1] = float(device.kind == "cuda")
-    return found
+        features[:, column] = np.log2(1.0 + getattr(device, name))
+    features[:, -1] = float(device.kind == "cuda")
+    return features

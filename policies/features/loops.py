@@ -68,11 +68,11 @@ def buffers(loops: Nest) -> list[Buffer]:
     written = {access.buffer: access for access in accesses if access.write}
     read = {access.buffer: access for access in accesses if access.buffer not in written}
     ordered = [*written.values(), *sorted(read.values(), key=lambda access: -prod(access.shape))]
-    found = []
+    described = []
     for access in ordered[:BUFFERS]:
         touched = footprint(loops, access)
-        found.append(Buffer(access, touched, _strides(loops, access, touched)))
-    return found
+        described.append(Buffer(access, touched, _strides(loops, access, touched)))
+    return described
 
 
 def _strides(loops: Nest, access: Access, touched: Floats) -> Floats:
@@ -87,13 +87,13 @@ def _strides(loops: Nest, access: Access, touched: Floats) -> Floats:
         at += len(axis.digits) or 1
         fastest.append(at - 1)
     strides = np.zeros((loops.depth, loops.count), dtype=loops.extents.dtype)
-    for level, own in enumerate(loops.axes):
+    for level, along in enumerate(loops.axes):
         if access.packed:
             strides[level] = np.where(touched[level] > touched[level + 1], touched[level + 1], 0.0)
         else:
-            flat = sum(abs(row[fastest[own]]) * size for row, size in zip(access.index, sizes, strict=True))
+            flat = sum(abs(row[fastest[along]]) * size for row, size in zip(access.index, sizes, strict=True))
             if flat:
-                strides[level] = flat * loops.inside(level + 1)[own]
+                strides[level] = flat * loops.inside(level + 1)[along]
     return strides
 
 
@@ -124,12 +124,12 @@ def context_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) 
     del device  # the context is the program's alone
     statement = sketch.statements[0]
     loops = nest(statement, matrix)
-    found = np.zeros((len(matrix), LOOPS, COLUMNS), dtype=np.float32)
-    kept = range(max(loops.depth - LOOPS, 0), loops.depth)
+    features = np.zeros((len(matrix), LOOPS, COLUMNS), dtype=np.float32)
+    levels = range(max(loops.depth - LOOPS, 0), loops.depth)
     kinds = loop_annotations(sketch, statement, loops, matrix)
     tables = buffers(loops)
-    for row, level in enumerate(kept):
-        out = found[:, row]
+    for row, level in enumerate(levels):
+        out = features[:, row]
         out[:, 0] = 1.0
         out[:, 1] = np.log2(1.0 + loops.extents[level])
         out[np.arange(len(matrix)), 2 + kinds[level]] = 1.0
@@ -141,7 +141,7 @@ def context_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) 
             out[:, column] = np.log2(1.0 + each.touched[level])
             out[:, column + 1] = np.log2(1.0 + loops.within[level] / each.touched[level])
             out[:, column + 2] = np.log2(1.0 + each.strides[level])
-    return found
+    return features
 
 
 def relation(values: Floats, over: Floats, thresholds: tuple[float, ...]) -> Floats:
@@ -162,7 +162,7 @@ def relation_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
     """
     del device
     loops = nest(sketch.statements[0], matrix)
-    found = np.zeros((len(matrix), RELATIONS), dtype=np.float32)
+    features = np.zeros((len(matrix), RELATIONS), dtype=np.float32)
     count = len(THRESHOLDS)
     for number, each in enumerate(buffers(loops)):
         touched = each.touched[:-1]
@@ -170,6 +170,6 @@ def relation_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
         reuse = np.log2(1.0 + loops.within[:-1] / touched)
         down = np.log2(1.0 + loops.outer[:-1])
         start = 2 * number * count
-        found[:, start : start + count] = relation(reuse, bytes_touched, THRESHOLDS).T
-        found[:, start + count : start + 2 * count] = relation(down, bytes_touched, THRESHOLDS).T
-    return found
+        features[:, start : start + count] = relation(reuse, bytes_touched, THRESHOLDS).T
+        features[:, start + count : start + 2 * count] = relation(down, bytes_touched, THRESHOLDS).T
+    return features

@@ -67,10 +67,10 @@ def statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
 
     Needs a described sketch without variants.
     """
-    found = np.zeros((len(matrix), *SHAPE), dtype=np.float32)
+    features = np.zeros((len(matrix), *SHAPE), dtype=np.float32)
     main = nest(sketch.statements[0], matrix)
     for number, statement in enumerate(sketch.statements[:STATEMENTS]):
-        out = found[:, number]
+        out = features[:, number]
         loops = main if number == 0 else nest(statement, matrix)
         columns = [
             *_own(sketch, statement, number, main, loops, matrix),
@@ -80,15 +80,15 @@ def statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
         for column, values in enumerate(columns):
             out[:, column] = values
     start = len(NAMES) - len(_TERMS) - len(_SYMBOLS)
-    known = analyse(sketch, matrix, device)
-    main_symbols = known.symbols[0]
+    analysis = analyse(sketch, matrix, device)
+    main_symbols = analysis.symbols[0]
     penalties = pruner.penalties(main_symbols, pruner.limits(device))
     for column, name in enumerate(_SYMBOLS, start):
         source = main_symbols if name[0] == "s" else penalties
-        found[:, 0, column] = _log(getattr(source, name))
+        features[:, 0, column] = _log(getattr(source, name))
     terms = invariant_features(sketch, matrix, device)
-    found[:, 0, start + len(_SYMBOLS) :] = terms[:, 2 : 2 + len(_TERMS)]
-    return found
+    features[:, 0, start + len(_SYMBOLS) :] = terms[:, 2 : 2 + len(_TERMS)]
+    return features
 
 
 def _log(values: Floats) -> Floats:
@@ -132,16 +132,16 @@ def _own(
 def _memories(loops: Nest, device: DeviceAbstraction) -> list[Floats | float]:
     """Columns of :data:`_PER_MEMORY` for each memory."""
     registers = device.registers * 4 * (device.lanes if device.kind == "cpu" else 1)
-    known = buffers(loops)
+    described = buffers(loops)
     flop = loops.points() * max(loops.statement.flop_per_point, 1.0)
     resident = sum(
-        (each.touched * each.access.element_bytes for each in known), np.zeros((loops.depth + 1, loops.count))
+        (each.touched * each.access.element_bytes for each in described), np.zeros((loops.depth + 1, loops.count))
     )
     columns: list[Floats | float] = []
     for capacity in (registers, device.l1_bytes, device.l2_bytes, device.l3_bytes):
         depth = fitting_depth(resident, capacity)
         moved = sum(
-            (moved_elements(loops, each.touched, depth) * each.access.element_bytes for each in known),
+            (moved_elements(loops, each.touched, depth) * each.access.element_bytes for each in described),
             np.zeros(loops.count),
         )
         columns += [

@@ -116,9 +116,9 @@ def symbolic_features(
     """
     columns: list[NDArray[np.float64]] = []
     if sketch.statements:
-        known = analysis or analyse(sketch, matrix, device)
-        columns.append(np.log(known.latency_secs))
-        columns.extend(np.log2(np.maximum(term, 2.0**-40)) for term in known.terms.values())
+        analysed = analysis or analyse(sketch, matrix, device)
+        columns.append(np.log(analysed.latency_secs))
+        columns.extend(np.log2(np.maximum(term, 2.0**-40)) for term in analysed.terms.values())
     decisions = log_coordinates(sketch, matrix)
     stacked = np.concatenate([np.array(columns).reshape(len(columns), len(matrix)).T, decisions], axis=1)
     return stacked.astype(np.float32)

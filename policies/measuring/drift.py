@@ -30,12 +30,12 @@ class DriftWatch:
         """What the device is off by, as far as is known: 1 while it is right."""
         return 1.0 if self._baseline is None else self._baseline.factor
 
-    def checked(self, probe_secs: float, known: Baseline | None = None) -> list[Record]:
+    def checked(self, probe_secs: float, earlier: Baseline | None = None) -> list[Record]:
         """The probe took this long. The records to be stored for it: those since the device was last right,
-        once more and marked, where it is now found to be off. ``known``: what a watch of this device before this one
+        once more and marked, where it is now found to be off. ``earlier``: what a watch of this device before this one
         found, whose process ended; what the device is like by now must not become what counts as right."""
         was_off = self._baseline is not None and self._baseline.off
-        self._baseline = checked(self._baseline or known, probe_secs, self._max_drift)
+        self._baseline = checked(self._baseline or earlier, probe_secs, self._max_drift)
         since, self._since = self._since, []
         if not self._baseline.off or was_off:
             return []

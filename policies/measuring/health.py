@@ -112,11 +112,11 @@ Event = Joined | ProbePassed | ProbeFailed | Lost | Measured | Acquitted | Proba
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``state`` after the event and why. ``kept``: whether the store shall have it; counting alone is not kept."""
+    """``state`` after the event and why. ``stored``: whether it is for the store; counting alone is not."""
 
     state: DeviceState
     reason: str
-    kept: bool = True
+    stored: bool = True
 
 
 def may_work(state: DeviceState) -> bool:
@@ -171,12 +171,12 @@ def restored(state: DeviceState, admin: Admin) -> DeviceState:
 
 
 def step(state: DeviceState, event: Event, now_unix_secs: float) -> Change:
-    """The state after ``event`` with the reason. An event that changes nothing gives the same state, not kept.
+    """The state after ``event`` with the reason. An event that changes nothing gives the same state, not to be stored.
 
     Raises :class:`NotAllowedError` for a lease of a device that may not work, and for the release of an old epoch.
     """
     change = _step(state, event, now_unix_secs)
-    return change if change.state != state else Change(state, change.reason, kept=False)
+    return change if change.state != state else Change(state, change.reason, stored=False)
 
 
 def _step(state: DeviceState, event: Event, now: float) -> Change:
@@ -204,7 +204,7 @@ def _step(state: DeviceState, event: Event, now: float) -> Change:
         case Measured(count):
             good_runs = state.good_runs + count
             if good_runs < PROOF_RUNS or not (state.losses or state.quarantines):
-                return Change(replace(state, good_runs=min(good_runs, PROOF_RUNS)), "measured", kept=False)
+                return Change(replace(state, good_runs=min(good_runs, PROOF_RUNS)), "measured", stored=False)
             proved = replace(state, losses=(), quarantines=0, good_runs=PROOF_RUNS)
             return Change(proved, f"{PROOF_RUNS} measurements without a failure: earlier ones are forgotten")
         case Acquitted(candidate_id):

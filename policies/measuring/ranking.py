@@ -68,8 +68,8 @@ class Ranking:
 
     def near_best(self, candidate_id: str) -> bool:
         """Whether a candidate may still be among the finalists; also one of which nothing is known yet."""
-        known = self._ranked.get(candidate_id)
-        return known is None or known.standing.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
+        ranked = self._ranked.get(candidate_id)
+        return ranked is None or ranked.standing.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
 
     def finalists(self) -> tuple[Candidate, ...]:
         """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`)."""

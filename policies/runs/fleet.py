@@ -64,7 +64,7 @@ class Fleet:
         before = self._states[device_id]
         change = health.step(before, event, self._unix(now))
         self._states[device_id] = change.state
-        if change.kept:
+        if change.stored:
             # The end of a lease is also the end of a draining: that one is of interest.
             drained = isinstance(event, health.Released) and change.state.admin is not before.admin
             self._note(device_id, "drained" if drained else _kind(event), change.reason, now)

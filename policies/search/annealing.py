@@ -69,7 +69,7 @@ def accept(old: Floats, new: Floats, temperature: float, draws: Floats) -> NDArr
     return np.asarray(downhill | (draws < np.exp(-rise / temperature)))
 
 
-class _Kept:
+class _Lowest:
     """The best distinct states seen, at most ``size`` of them."""
 
     def __init__(self, size: int, excluded: Set[bytes]) -> None:
@@ -130,10 +130,10 @@ class Chains:
         """
         if keep < 0:
             raise ValueError(f"cannot keep {keep} states")
-        kept = _Kept(keep, excluded)
+        lowest = _Lowest(keep, excluded)
         fresh = draw(settings.chains, rng)
         energies = energy(fresh)
-        kept.offer(fresh, energies)
+        lowest.offer(fresh, energies)
         finite = energies[np.isfinite(energies)]
         unit = float(finite.std()) if len(finite) else 0.0
         unit = unit if unit > 0 else 1.0
@@ -141,7 +141,7 @@ class Chains:
         if self._states is not None and len(self._states) == len(fresh):
             states = self._states
             energies = energy(states)
-            kept.offer(states, energies)
+            lowest.offer(states, energies)
         last_change = 0
         for step in range(settings.steps if keep else 0):
             temperature = settings.hot + (settings.cold - settings.hot) * step / max(settings.steps - 1, 1)
@@ -150,9 +150,9 @@ class Chains:
             taken = accept(energies, moved_energies, temperature * unit, rng.random(len(states)))
             states = np.where(taken[:, None], moved, states)
             energies = np.where(taken, moved_energies, energies)
-            if kept.offer(moved, moved_energies):
+            if lowest.offer(moved, moved_energies):
                 last_change = step
             elif step - last_change >= settings.patience:
                 break
         self._states = states
-        return kept.states(fresh.shape[1])
+        return lowest.states(fresh.shape[1])

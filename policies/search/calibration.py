@@ -76,8 +76,8 @@ class Calibration:
         near = _kernel(self.points, standard, self.length).astype(np.float64)
         mean = self.shift + self.weights @ near
         explained = np.einsum("ij,ij->j", near, self.inverse @ near)
-        own = 1.0 + 0.5 * np.square(standard).sum(axis=0) / self.length  # k(x, x)
-        variance = self.noise**2 + self.signal * np.maximum(own - explained, 0.0)
+        prior = 1.0 + 0.5 * np.square(standard).sum(axis=0) / self.length  # k(x, x)
+        variance = self.noise**2 + self.signal * np.maximum(prior - explained, 0.0)
         return mean, np.sqrt(variance)
 
     def mean(self, rows: Features) -> Features:
@@ -156,10 +156,10 @@ def calibrate(features: Features, log_ratio: Floats, columns: Sequence[int] | No
         return _constant(shift, PRIOR_DEVIATION)
     chosen = np.arange(features.shape[1]) if columns is None else np.array(columns, dtype=np.intp)
     rows = np.where(np.isfinite(features), features, np.nan)[:, chosen].T.astype(np.float32)
-    known = np.isfinite(rows)
-    present = np.maximum(known.sum(axis=1), 1)
-    centre = (np.where(known, rows, 0.0).sum(axis=1) / present).astype(np.float32)
-    spread = np.sqrt(np.where(known, np.square(rows - centre[:, None]), 0.0).sum(axis=1) / present)
+    finite = np.isfinite(rows)
+    present = np.maximum(finite.sum(axis=1), 1)
+    centre = (np.where(finite, rows, 0.0).sum(axis=1) / present).astype(np.float32)
+    spread = np.sqrt(np.where(finite, np.square(rows - centre[:, None]), 0.0).sum(axis=1) / present)
     scale = np.maximum(spread, LEAST_SCALE).astype(np.float32)
     standard = _standard(rows, centre, scale)
     points = np.ascontiguousarray(standard.T)

@@ -78,11 +78,11 @@ class Drafted:
 def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
     """Score candidates in their order. Those the analyzer calls infeasible score plus infinity."""
     if sketch.statements:
-        known = analyse(sketch, matrix, device)
-        features = symbolic_features(sketch, matrix, device, known)
-        analytic = np.log(known.latency_secs)
-        allowed = known.feasible
-        unrolled = known.terms.get("unrolled", np.ones(len(matrix)))
+        analysis = analyse(sketch, matrix, device)
+        features = symbolic_features(sketch, matrix, device, analysis)
+        analytic = np.log(analysis.latency_secs)
+        allowed = analysis.feasible
+        unrolled = analysis.terms.get("unrolled", np.ones(len(matrix)))
     else:
         features = symbolic_features(sketch, matrix, device)
         analytic = np.full(len(matrix), np.nan)
@@ -126,17 +126,17 @@ def draft(
             fresh = np.concatenate([seeds, mutate(sketch, parents, rng), fresh[: -settings.population // 4]])
         fresh = fresh[unique_rows(fresh)]
         generations = settings.generations
-    found, score = _ordered(fresh, scores(sketch, fresh, device, fitness))
+    candidates, score = _ordered(fresh, scores(sketch, fresh, device, fitness))
     for _ in range(generations - 1):
-        kept = spread_rows(sketch, found, max(settings.size, settings.population))
-        found, score = found[kept], score[kept]
-        children = _children(sketch, found, settings, rng)
-        rows = unique_rows(np.concatenate([found, children]))
-        children = children[rows[rows >= len(found)] - len(found)]
+        chosen = spread_rows(sketch, candidates, max(settings.size, settings.population))
+        candidates, score = candidates[chosen], score[chosen]
+        children = _children(sketch, candidates, settings, rng)
+        rows = unique_rows(np.concatenate([candidates, children]))
+        children = children[rows[rows >= len(candidates)] - len(candidates)]
         together = np.concatenate([score, scores(sketch, children, device, fitness)])
-        found, score = _ordered(np.concatenate([found, children]), together)
-    kept = spread_rows(sketch, found, settings.size)
-    return replace(evaluate(sketch, found[kept], device), log_secs=score[kept])
+        candidates, score = _ordered(np.concatenate([candidates, children]), together)
+    chosen = spread_rows(sketch, candidates, settings.size)
+    return replace(evaluate(sketch, candidates[chosen], device), log_secs=score[chosen])
 
 
 def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:

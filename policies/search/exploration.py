@@ -79,10 +79,10 @@ def contextual_epsilon(deviation: Floats, best: float, low: float = 0.0, high: f
     if not 0.0 <= low <= high <= 1.0:
         raise ValueError(f"0 <= low <= high <= 1 is needed, got {low} and {high}")
     deviation = np.asarray(deviation, dtype=np.float64)
-    known = deviation[np.isfinite(deviation) & (deviation >= 0)]
-    if known.size == 0 or not (0 < best < math.inf):
+    finite = deviation[np.isfinite(deviation) & (deviation >= 0)]
+    if finite.size == 0 or not (0 < best < math.inf):
         return high
-    return float(np.clip(known.mean() / best, low, high))
+    return float(np.clip(finite.mean() / best, low, high))
 
 
 def epsilon_of_secs(
@@ -111,8 +111,8 @@ def untried(offered: Sequence[Offered], records: TaskRecords, count: int, rng: n
 def _untried_tiles(offered: Offered, records: TaskRecords) -> list[int]:
     """The best offered candidate of every innermost tile that was neither measured nor is pending."""
     sketch = offered.sketch
-    known = np.concatenate([records.measured_rows(sketch), records.pending_rows(sketch)])
-    ids = innermost_tiles(records.sketches[sketch], np.concatenate([offered.drafted.matrix, known]))
+    tried_rows = np.concatenate([records.measured_rows(sketch), records.pending_rows(sketch)])
+    ids = innermost_tiles(records.sketches[sketch], np.concatenate([offered.drafted.matrix, tried_rows]))
     tiles, tried = ids[: len(offered)], ids[len(offered) :]
     order = np.argsort(offered.mean, kind="stable")
     order = order[~np.isin(tiles[order], tried)]

@@ -71,14 +71,14 @@ class CalibratedFitness:
         names = [self.layout.names[column] for column in self.calibration.columns]
         row_of = {name: row for row, name in enumerate(names)}
         wanted = [(row_of[name], name) for name in core_names(device.kind) if name in row_of]
-        own = self.layout.positions[self.sketch]
-        decided = {column: at for at, column in enumerate(own[len(own) - sketch.width :])}
+        columns = self.layout.positions[self.sketch]
+        decided = {column: at for at, column in enumerate(columns[len(columns) - sketch.width :])}
         first = len(self.layout.names) - len(self.layout.positions)
         scores = np.empty(len(matrix), dtype=np.float32)
-        for chunk, known in models(sketch, matrix, device):
-            predicted = np.log(known.latency_secs)
+        for chunk, evaluation in models(sketch, matrix, device):
+            predicted = np.log(evaluation.latency_secs)
             rows = np.full((len(names), len(predicted)), np.nan, dtype=np.float32)
-            core = known.core()
+            core = evaluation.core()
             for row, name in wanted:
                 np.maximum(core[name], LEAST_TERM, out=rows[row])
                 np.log2(rows[row], out=rows[row])
@@ -93,7 +93,7 @@ class CalibratedFitness:
                         coordinates = log_coordinates(sketch, matrix[chunk])
                     rows[row] = coordinates[:, decided[column]]
             predicted += self.calibration.mean(rows)
-            predicted[~known.feasible] = np.inf
+            predicted[~evaluation.feasible] = np.inf
             scores[chunk] = predicted
         return scores
 
@@ -104,6 +104,6 @@ def analyzer_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
     Needs a described sketch (ValueError else).
     """
     scores = np.empty(len(matrix), dtype=np.float32)
-    for chunk, known in models(sketch, matrix, device):
-        scores[chunk] = np.where(known.feasible, np.log(known.latency_secs), np.float32(np.inf))
+    for chunk, evaluation in models(sketch, matrix, device):
+        scores[chunk] = np.where(evaluation.feasible, np.log(evaluation.latency_secs), np.float32(np.inf))
     return scores

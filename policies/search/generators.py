@@ -107,7 +107,7 @@ class LatentGenerator:
 def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None) -> Drafted:
     records = search.records
     best = records.best_rows(sketch, SEEDS)
-    return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.known(sketch))
+    return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.tried_keys(sketch))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,9 @@ class AnnealingGenerator:
             return search.acquisition.energy(*search.predictor.predict(sketch, matrix, features, analytic), best_secs)
 
         settings = self.settings.shared_by(sketches)
-        return space.anneal(search.chains[sketch], search.rng, settings, energy, count, search.records.known(sketch))
+        return space.anneal(
+            search.chains[sketch], search.rng, settings, energy, count, search.records.tried_keys(sketch)
+        )
 
 
 @dataclass(frozen=True)

@@ -193,9 +193,9 @@ class TaskSearch:
 
     def _left(self) -> NDArray[np.float64]:
         """Candidates of each sketch that are neither measured nor pending."""
-        known = (len(self._records.known(at)) for at in range(len(self._spaces)))
+        tried = (len(self._records.tried_keys(at)) for at in range(len(self._spaces)))
         return np.array(
-            [float(space.size - count) for space, count in zip(self._spaces, known, strict=True)], dtype=np.float64
+            [float(space.size - count) for space, count in zip(self._spaces, tried, strict=True)], dtype=np.float64
         )
 
     def _offer(self, sketch: int, sketches: int, count: int) -> Offered:
@@ -223,19 +223,19 @@ class TaskSearch:
         if self._expected is None:
             self._expected = np.array([self._analytic_best(space) for space in self._spaces])
         bests, expected = self._records.bests, self._expected
-        known = np.isfinite(bests)
-        if known.any():
-            ratio = float(np.median(bests[known] / expected[known]))
+        succeeded = np.isfinite(bests)
+        if succeeded.any():
+            ratio = float(np.median(bests[succeeded] / expected[succeeded]))
             expected = expected * max(ratio, 1.0)
         hopeless = self._records.measured >= HOPELESS_TRIALS
-        return np.where(known, bests, np.where(hopeless, math.inf, expected)), -np.log(expected)
+        return np.where(succeeded, bests, np.where(hopeless, math.inf, expected)), -np.log(expected)
 
     def _analytic_best(self, space: Space) -> float:
         """The analyzer's best candidate of a sketch among random ones, in seconds."""
         if not space.sketch.statements:
             return self._predictor.prior_secs
-        found = space.draw(EXPECTED_BEST_SAMPLE, self._rng, frozenset()).log_secs
-        good = found[np.isfinite(found)]
+        log_secs = space.draw(EXPECTED_BEST_SAMPLE, self._rng, frozenset()).log_secs
+        good = log_secs[np.isfinite(log_secs)]
         return math.exp(float(good.min())) if len(good) else self._predictor.prior_secs
 
     # -- exploration ----------------------------------------------------------------------------------------------
@@ -274,8 +274,8 @@ class TaskSearch:
         drawn = []
         for at in np.unique(picked).tolist():
             most = int((picked == at).sum())
-            found = self._spaces[at].draw(8 * most if feasible else most, self._rng, self._records.known(at))
+            drafted = self._spaces[at].draw(8 * most if feasible else most, self._rng, self._records.tried_keys(at))
             if feasible:
-                found = found.take(np.argsort(~np.isfinite(found.log_secs), kind="stable")[:most])
-            drawn.append(Offered(at, found, *self._predictor.drafted(at, found)))
+                drafted = drafted.take(np.argsort(~np.isfinite(drafted.log_secs), kind="stable")[:most])
+            drawn.append(Offered(at, drafted, *self._predictor.drafted(at, drafted)))
         return drawn

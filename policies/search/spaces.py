@@ -131,16 +131,16 @@ class PoolSpace:
     def _scored(self, fitness: Fitness | None) -> Drafted:
         """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
         as in the open."""
-        known = evaluated(self._pool, self._device)
+        drafted = evaluated(self._pool, self._device)
         if fitness is None:
-            return known
-        scores = fitness(known.matrix, known.features, known.analytic_log_secs)
+            return drafted
+        scores = fitness(drafted.matrix, drafted.features, drafted.analytic_log_secs)
         return Drafted(
-            known.matrix,
-            known.features,
-            known.analytic_log_secs,
-            np.where(np.isfinite(known.log_secs), scores, np.inf),
-            known.unrolled,
+            drafted.matrix,
+            drafted.features,
+            drafted.analytic_log_secs,
+            np.where(np.isfinite(drafted.log_secs), scores, np.inf),
+            drafted.unrolled,
         )
 
     def _unseen(self, excluded: Set[bytes]) -> NDArray[np.intp]:

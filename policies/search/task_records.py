@@ -130,7 +130,7 @@ class TaskRecords:
             raise ValueError(f"{candidate.decisions} is no candidate of sketch {candidate.sketch}")
         return key in self.costs[candidate.sketch] or key in self._pending[candidate.sketch]
 
-    def known(self, sketch: int) -> set[bytes]:
+    def tried_keys(self, sketch: int) -> set[bytes]:
         """Keys of all candidates that are measured or pending."""
         return self.costs[sketch].keys() | self._pending[sketch].keys()
 
@@ -182,8 +182,8 @@ class TaskRecords:
     def trial_prices(self) -> Floats:
         """What a trial of each sketch takes, divided by what one of the cheapest takes; 1 where none is known."""
         measured = self.measured
-        known = (measured > 0) & (self._trial_secs > 0)
-        if not known.any():
+        timed = (measured > 0) & (self._trial_secs > 0)
+        if not timed.any():
             return np.ones(len(measured))
         mean = self._trial_secs / np.maximum(measured, 1)
-        return np.where(known, mean / mean[known].min(), 1.0)
+        return np.where(timed, mean / mean[timed].min(), 1.0)

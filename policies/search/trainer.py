@@ -56,11 +56,11 @@ class Training:
 
     def make_model(self, seed: int, offset_column: int | None) -> CostModel:
         """An untrained cost model; ``offset_column`` from the training set."""
-        made = make_model(self.model, seed, offset_column if self.from_analyzer else None)
+        model = make_model(self.model, seed, offset_column if self.from_analyzer else None)
         if self.momentum is None:
-            return made
-        assert isinstance(made, Weighted)
-        return MomentumModel(made, False, self.momentum)
+            return model
+        assert isinstance(model, Weighted)
+        return MomentumModel(model, False, self.momentum)
 
 
 class Trainer:
@@ -96,33 +96,33 @@ class Trainer:
         self._model = model
         self._learned = {}
 
-    def train(self, known: Mapping[str, TrainingSet], seed: int) -> CostModel | None:
+    def train(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel | None:
         """The model after everything known, by task; the same object as before where the method's model learns on.
 
-        ``known``: at least one record. An offline method's is the prior, None without one.
+        ``training_sets``: at least one record. An offline method's is the prior, None without one.
         """
         if self._training.offline:
             return self._prior
         if not self._training.learns_on:
-            made = self._made(known, seed)
-            made.fit(*joined(known, made.views))
-            return made
+            model = self._first_model(training_sets, seed)
+            model.fit(*joined(training_sets, model.views))
+            return model
         if self._model is None:
-            self._model = self._made(known, seed)
+            self._model = self._first_model(training_sets, seed)
         fresh = {
             task: tail
-            for task, each in known.items()
+            for task, each in training_sets.items()
             if len((tail := _from(each, self._learned.get(task, 0))).log_secs)
         }
         if fresh:
-            numbers = {task: at for at, task in enumerate(known)}
+            numbers = {task: at for at, task in enumerate(training_sets)}
             self._model.update(*joined(fresh, self._model.views, numbers))
-            self._learned = {task: len(each.log_secs) for task, each in known.items()}
+            self._learned = {task: len(each.log_secs) for task, each in training_sets.items()}
         return self._model
 
-    def _made(self, known: Mapping[str, TrainingSet], seed: int) -> CostModel:
+    def _first_model(self, training_sets: Mapping[str, TrainingSet], seed: int) -> CostModel:
         """The model that the first training begins with."""
-        columns = [each.offset_column for each in known.values()]
+        columns = [each.offset_column for each in training_sets.values()]
         offset_column = None if None in columns else columns[0]
         training, prior = self._training, self._prior
         if prior is None:
@@ -140,25 +140,29 @@ class Trainer:
 
 
 def joined(
-    known: Mapping[str, TrainingSet], views: tuple[str, ...], numbers: Mapping[str, int] | None = None
+    training_sets: Mapping[str, TrainingSet], views: tuple[str, ...], numbers: Mapping[str, int] | None = None
 ) -> tuple[FeatureTable, Floats, Groups]:
     """The records of all tasks one after the other, with the number of the task as the group of each.
 
     ``views``: those that are kept; the symbolic one can only be among them where there is one task.
     """
     if numbers is None:
-        numbers = {task: at for at, task in enumerate(known)}
-    tables = [only_views(each.features, views) for each in known.values()]
-    groups = [np.full(len(each.log_secs), numbers[task], dtype=np.int64) for task, each in known.items()]
+        numbers = {task: at for at, task in enumerate(training_sets)}
+    tables = [only_views(each.features, views) for each in training_sets.values()]
+    groups = [np.full(len(each.log_secs), numbers[task], dtype=np.int64) for task, each in training_sets.items()]
     return (
         FeatureTable.concatenate(tables),
-        np.concatenate([e.log_secs for e in known.values()]),
+        np.concatenate([e.log_secs for e in training_sets.values()]),
         np.concatenate(groups),
     )
 
 
-def _from(known: TrainingSet, start: int) -> TrainingSet:
+def _from(training_set: TrainingSet, start: int) -> TrainingSet:
     rows = slice(start, None)
     return TrainingSet(
-        known.features.take(rows), known.log_secs[rows], known.groups[rows], known.names, known.offset_column
+        training_set.features.take(rows),
+        training_set.log_secs[rows],
+        training_set.groups[rows],
+        training_set.names,
+        training_set.offset_column,
     )

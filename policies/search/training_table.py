@@ -55,9 +55,9 @@ class TrainingTable:
         cost was revised. ValueError for a candidate that is not of this task."""
         for at, matrix in enumerate(self.records.add(observations)):
             if len(matrix):
-                known = evaluate(self.sketches[at], matrix, self.device)
-                self._features.append(self.described(at, matrix, known.features))
-                self._analytic.append(known.analytic_log_secs)
+                drafted = evaluate(self.sketches[at], matrix, self.device)
+                self._features.append(self.described(at, matrix, drafted.features))
+                self._analytic.append(drafted.analytic_log_secs)
 
     def described(self, sketch: int, matrix: Matrix, symbolic: NDArray[np.float32]) -> FeatureTable:
         """Candidates ``(n, d)`` of a sketch as the models read them; ``symbolic`` (n, f): the sketch's own features."""

@@ -70,8 +70,8 @@ class BuildTime:
 
     def _standard(self, symbolic: Features) -> Floats:
         # A missing column stands at the mean: it says nothing.
-        known = np.nan_to_num(symbolic[:, self.columns] - self.centre, nan=0.0)
-        return np.clip(known / self.scale, -CLIP, CLIP)
+        centred = np.nan_to_num(symbolic[:, self.columns] - self.centre, nan=0.0)
+        return np.clip(centred / self.scale, -CLIP, CLIP)
 
 
 def untrained(names: Sequence[str]) -> BuildTime:
@@ -88,10 +88,10 @@ def fit_build_time(names: Sequence[str], symbolic: Features, build_secs: Floats)
     Seconds that are not positive and finite (unknown ones) are left out; with none left it is the prior.
     """
     prior = untrained(names)
-    known = np.isfinite(build_secs) & (build_secs > 0)
-    if not known.any():
+    timed = np.isfinite(build_secs) & (build_secs > 0)
+    if not timed.any():
         return prior
-    symbolic = symbolic[known]
+    symbolic = symbolic[timed]
     chosen = symbolic[:, prior.columns].astype(np.float64)
     present = np.isfinite(chosen)
     count = np.maximum(present.sum(axis=0), 1)
@@ -99,7 +99,7 @@ def fit_build_time(names: Sequence[str], symbolic: Features, build_secs: Floats)
     spread = np.sqrt(np.where(present, np.square(chosen - centre), 0.0).sum(axis=0) / count)
     # Half a doubling is the least that counts as variation.
     scale = np.maximum(spread, 0.5)
-    ratio = np.log(build_secs[known]) - np.log(prior._prior(symbolic))  # as a quotient it may overflow
+    ratio = np.log(build_secs[timed]) - np.log(prior._prior(symbolic))  # as a quotient it may overflow
     shift = float(ratio.sum() / (len(ratio) + PRIOR_RECORDS))
     centred = BuildTime(prior.columns, prior.unrolled, centre, scale, shift, prior.weights)
     standard = centred._standard(symbolic)

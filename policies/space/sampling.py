@@ -41,10 +41,10 @@ def prime_factors(extent: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _divisors(extent: int) -> tuple[int, ...]:
-    found = {1}
+    divisors = {1}
     for prime in prime_factors(extent):
-        found |= {divisor * prime for divisor in found}
-    return tuple(sorted(found))
+        divisors |= {divisor * prime for divisor in divisors}
+    return tuple(sorted(divisors))
 
 
 def _unlimited_count(extent: int, parts: int) -> int:

@@ -24,8 +24,8 @@ def by_variant(sketch: Sketch, matrix: Matrix) -> Iterator[tuple[slice | Rows, S
         return
     chosen = chosen_variants(sketch, matrix)
     order = np.argsort(chosen, kind="stable")
-    found, starts = np.unique(chosen[order], return_index=True)
-    for number, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+    numbers, starts = np.unique(chosen[order], return_index=True)
+    for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
         yield rows, variant(sketch, number)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.measured import DATA, dataset_path, first, held_out_path, read
-from bench.models.contenders import Known
+from bench.models.contenders import TaskFeatures
 from bench.models.cost_model import BENCHMARK, _figures, run
 from bench.models.ranking import Ranked, correlation, parts
 from bench.result import BenchError
@@ -60,11 +60,11 @@ def test_parts_are_disjoint_and_complete() -> None:
 def test_rows_of_a_task_keep_the_datasets_order() -> None:
     data = first(read(dataset_path(None))[0], 80)
     assert len(data) == 80
-    known = Known(data)
-    assert len(known.features) == len(data)
+    task = TaskFeatures(data)
+    assert len(task.features) == len(data)
     at = int(data.rows(1)[3])
     alone = describe(data.sketches[1], data.decisions[1][3:4], data.abstraction, ["dataflow"])
-    assert known.features.view("dataflow")[at] == pytest.approx(alone["dataflow"][0], abs=1e-5)
+    assert task.features.view("dataflow")[at] == pytest.approx(alone["dataflow"][0], abs=1e-5)
 
 
 def test_held_out_tasks_are_others() -> None:

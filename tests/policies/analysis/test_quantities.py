@@ -74,7 +74,7 @@ def test_footprint_equals_counting(seed: int, shape: tuple[int, int, int]) -> No
     extents = [int(x) for x in loop_extents(statement, rows)[:, 0]]
     for access in statement.accesses:
         touched = footprint(loops, access)[:, 0]
-        for compact, at in enumerate((*loops.kept, len(statement.loops))):
+        for compact, at in enumerate((*loops.loop_numbers, len(statement.loops))):
             counted = touched_by_brute_force(statement, access, extents, at)
             # The range counts the gaps that a stride leaves between windows; it is never below the truth.
             assert touched[compact] >= counted

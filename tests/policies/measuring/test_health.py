@@ -42,7 +42,7 @@ def test_a_device_joins_unknown_and_works_after_its_probe_kernel() -> None:
     assert NEW.word == "joining"
     joined = step(NEW, Joined("first time"), 0.0)
     assert (joined.state.connectivity, joined.state.health) == (ONLINE, Health.UNKNOWN)
-    assert joined.kept
+    assert joined.stored
     assert "first time" in joined.reason
     assert health.needs_probe(joined.state)
     assert not health.may_work(joined.state)
@@ -51,8 +51,8 @@ def test_a_device_joins_unknown_and_works_after_its_probe_kernel() -> None:
     assert "2 ms" in passed.reason
     assert health.may_work(passed.state)
     # The same again is no change: nothing to keep.
-    assert not step(passed.state, ProbePassed(2e-3), 0.0).kept
-    assert not step(passed.state, Joined(), 0.0).kept
+    assert not step(passed.state, ProbePassed(2e-3), 0.0).stored
+    assert not step(passed.state, Joined(), 0.0).stored
 
 
 def test_a_lease_has_a_new_epoch_and_what_is_older_is_refused() -> None:
@@ -81,7 +81,7 @@ def test_a_lost_device_is_suspect_and_the_third_loss_quarantines_for_twice_as_lo
     assert lost.state.lease == Lease(epoch=1)  # what it still sends is old
     assert lost.reason == "it does not answer (connection refused) (failure 1)"
     # Not answering while it is known to be gone is no further failure.
-    assert not step(lost.state, Lost("still"), 101.0).kept
+    assert not step(lost.state, Lost("still"), 101.0).stored
     assert after(Joined(), state=lost.state).health is Health.SUSPECT
     second = after(*back, Lost("again", "c2"), state=lost.state)
     assert (second.health, second.losses) == (Health.SUSPECT, ("c1", "c2"))
@@ -110,9 +110,9 @@ def test_a_probe_that_fails_is_a_failure_of_the_device() -> None:
 def test_enough_measurements_prove_a_device() -> None:
     shaky = after(Lost("x", "c1"), Joined(), ProbePassed(1e-3), state=LEASED)
     almost = step(shaky, Measured(health.PROOF_RUNS - 1), 0.0)
-    assert (almost.state.losses, almost.kept) == (("c1",), False)
+    assert (almost.state.losses, almost.stored) == (("c1",), False)
     proved = step(almost.state, Measured(1), 0.0)
-    assert (proved.state.losses, proved.state.quarantines, proved.kept) == ((), 0, True)
+    assert (proved.state.losses, proved.state.quarantines, proved.stored) == ((), 0, True)
 
 
 def test_a_poison_candidate_is_blamed_and_not_its_devices() -> None:
@@ -125,7 +125,7 @@ def test_a_poison_candidate_is_blamed_and_not_its_devices() -> None:
     assert acquitted.state.losses == ("other",)
     assert (acquitted.state.health, acquitted.state.quarantines) == (Health.SUSPECT, 0)
     assert "poison" in acquitted.reason
-    assert not step(quarantined, Acquitted("unheard of"), 0.0).kept
+    assert not step(quarantined, Acquitted("unheard of"), 0.0).stored
     # Losses without a candidate are nobody's.
     unnamed = after(ProbeFailed("x"), state=GOOD)
     assert step(unnamed, Acquitted(""), 0.0).state == unnamed
@@ -160,7 +160,7 @@ def test_an_order_takes_a_device_out_and_resume_brings_it_back(admin: Admin) -> 
     assert out.word == admin.value
     assert not health.may_work(out)
     assert not health.needs_probe(out)
-    assert not step(out, Ordered(Admin.DRAINING, ""), 0.0).kept
+    assert not step(out, Ordered(Admin.DRAINING, ""), 0.0).stored
     assert health.needs_probe(after(Ordered(Admin.ACTIVE, ""), state=out))
 
 
@@ -168,7 +168,7 @@ def test_resume_ends_a_quarantine_and_nothing_else_of_an_active_device() -> None
     quarantined = after(*[ProbeFailed("x")] * 3, state=GOOD)
     resumed = after(Ordered(Admin.ACTIVE, "cable replaced"), state=quarantined)
     assert (resumed.health, resumed.losses, resumed.quarantines) == (Health.UNKNOWN, (), 0)
-    assert not step(GOOD, Ordered(Admin.ACTIVE, ""), 0.0).kept
+    assert not step(GOOD, Ordered(Admin.ACTIVE, ""), 0.0).stored
 
 
 def test_a_run_begins_with_what_the_last_one_kept() -> None:
@@ -242,7 +242,7 @@ def test_whatever_happens_the_rules_hold(history: list[tuple[Event, float]]) -> 
             assert isinstance(event, ProbePassed)
         # Every change of the fields that people see is kept.
         if replace(state, good_runs=0) != replace(before, good_runs=0):
-            assert change.kept
+            assert change.stored
         assert state.admin is not Admin.DRAINING or state.lease.held
         highest = max(highest, state.lease.epoch)
     assert state.lease.epoch == highest
