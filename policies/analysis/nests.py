@@ -61,7 +61,7 @@ class Shape:
     runs over partial results too reduces nothing. ``step_depth``: depth just inside the innermost reduction loop.
     ``parts``: for each axis, the loops that run over it, from the outermost. ``rows``: for each depth and axis, how
     many of those are inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all
-    axes are plain. ``bounded``: of each axis, whether its extent is only a bound of what the loops of a candidate cover.
+    axes are plain. ``bounded``: of each axis, whether its extent is only a bound of what a candidate's loops cover.
     ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
     ``dimensions``: of each access of the statement.
     """
