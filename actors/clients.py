@@ -20,7 +20,7 @@ from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Outcome, Record, StopRule, Task
 from fleet_tune.results import Progress
-from policies.measuring.speed import Baseline
+from policies.measuring.baseline import Baseline
 
 _LOG = logging.getLogger(__name__)
 LOST = (ActorLostError, ActorTimeoutError)

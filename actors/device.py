@@ -18,8 +18,8 @@ from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError
+from policies.measuring.baseline import MAX_DRIFT, Baseline
 from policies.measuring.drift import DriftWatch
-from policies.measuring.speed import MAX_DRIFT, Baseline
 from policies.measuring.stopping import confirmation, following
 
 _FETCH_DEADLINE_SECS = 30.0

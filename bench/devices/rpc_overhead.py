@@ -48,11 +48,11 @@ def _process(*arguments: str) -> Iterator[None]:
 
 def _wait_for_servers(port: int) -> None:
     """Until both servers are registered."""
-    from devices.wire.tracker import TrackerConnection
+    from devices.wire.tracker import TrackerClient
 
     deadline = time.monotonic() + _DEADLINE_SECS
     while True:
-        with TrackerConnection("127.0.0.1", port, 5.0) as connection:
+        with TrackerClient("127.0.0.1", port, 5.0) as connection:
             free = [connection.count(key)[1] for key in (_OURS, _PEER)]
         if all(free):
             return

@@ -28,10 +28,10 @@ from bench.result import BenchResult
 from bench.tables import markdown, median_and_range
 from fleet_tune.records.dataset import TaskData
 from policies.arrays import Floats
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.knowledge import general_examples
 from policies.cost_models.moa import MOMENTUM, MomentumModel, Weighted, copied
-from policies.cost_models.networks import PacmModel
-from policies.cost_models.neural import NetworkSettings
+from policies.cost_models.neural import NeuralSettings
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.rank_quality import rank_correlation, top_k
 from policies.cost_models.registry import load_model
@@ -39,7 +39,7 @@ from policies.features.table import FeatureTable
 
 ARMS = ("moa", "fine-tune", "scratch")
 PRETRAINED = "pre-trained, never updated"
-SETTINGS = NetworkSettings(members=1, epochs=12, update_epochs=15)
+SETTINGS = NeuralSettings(members=1, epochs=12, update_epochs=15)
 """One network instead of an ensemble, and fewer passes over the records of the source: minutes instead of hours."""
 SHOWN = (1, 2, 4, 8)
 """Updates after which the figures are taken."""

@@ -18,7 +18,7 @@ from devices.builds.cache import ArtifactCache, artifact_key, folder_here
 from devices.builds.worker import CACHED_TASKS, encode_task, over_memory, pass_options
 from devices.cuda import compiler as cuda_compiler
 from devices.host.child import Child
-from devices.host.limits import memory_total_bytes
+from devices.host.confinement import memory_total_bytes
 from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, TensorSpec
 from fleet_tune.domain import Measurement, Outcome
 from fleet_tune.errors import FleetTuneError, UserError

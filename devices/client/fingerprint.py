@@ -88,7 +88,7 @@ def _probe_secs(bench: Workbench, kernel: ProbeKernel) -> float:
 
 
 def describe(bench: Workbench) -> dict[str, Any]:
-    """What the device's server says of its machine (see :func:`devices.server.sessions.describe`).
+    """What the device's server says of its machine (see :func:`devices.host.machine.describe`).
 
     A plain TVM RPC server is asked for the number of its threads, and for the files of its kernel about its caches.
     """

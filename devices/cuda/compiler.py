@@ -86,7 +86,7 @@ class CudaSourceError(Exception):
 
 
 @dataclass(frozen=True)
-class Compiler:
+class CudaCompiler:
     """A CUDA compiler. ``library``: NVRTC's shared object, None where ``nvcc`` is the one. ``includes``: folders with
     CUDA's headers."""
 
@@ -103,7 +103,7 @@ class Compiler:
 
 
 @cache
-def find_compiler() -> Compiler | None:
+def find_compiler() -> CudaCompiler | None:
     """NVRTC from its Python package, NVRTC or nvcc from a CUDA toolkit on this machine, in this order; None without."""
     package = package_folders()
     toolkits = [Path(root) for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), *_ROOTS) if root]
@@ -116,11 +116,11 @@ def find_compiler() -> Compiler | None:
                 libraries = sorted(path for path in root.glob(pattern) if re.search(r"\.so\.\d+$", path.name))
                 includes = _header_folders(package if roots is package else [root])
                 if libraries and includes:
-                    return Compiler(str(libraries[-1]), None, includes)
-    return Compiler(None, nvcc, ()) if nvcc else None
+                    return CudaCompiler(str(libraries[-1]), None, includes)
+    return CudaCompiler(None, nvcc, ()) if nvcc else None
 
 
-def require_compiler() -> Compiler:
+def require_compiler() -> CudaCompiler:
     """As :func:`find_compiler`; raises :class:`CudaCompilerError` where there is none."""
     compiler = find_compiler()
     if compiler is None:

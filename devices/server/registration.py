@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from devices.wire.tracker import TrackerConnection, TrackerError
+from devices.wire.tracker import TrackerClient, TrackerError
 
 # The tracker is asked this often which of our match keys are still open: so we notice too that it is gone.
 PING_SECS = 1.0
@@ -44,7 +44,7 @@ class Registration:
         self._changed = threading.Condition()
         self._free_at: float | None = time.monotonic()
         self._match_key = ""
-        self._connection: TrackerConnection | None = None
+        self._connection: TrackerClient | None = None
         threading.Thread(target=self._run, name="tracker", daemon=True).start()
 
     def accepts(self, key: str) -> bool:
@@ -75,7 +75,7 @@ class Registration:
         pause_secs, told_away, told_here = _FIRST_RETRY_SECS, False, False
         while True:
             try:
-                with TrackerConnection(tracker.host, tracker.port, _ANSWER_SECS) as connection:
+                with TrackerClient(tracker.host, tracker.port, _ANSWER_SECS) as connection:
                     self._connection = connection
                     connection.announce(tracker.key, tracker.advertise, self._port)
                     if not told_here:
@@ -93,7 +93,7 @@ class Registration:
                 with self._changed:
                     self._match_key = ""
 
-    def _keep_offering(self, connection: TrackerConnection) -> None:
+    def _keep_offering(self, connection: TrackerClient) -> None:
         """Offer one match key after the other. Returns when an offer is to be taken back, which closing does."""
         tracker = self._tracker
         offered, handed_out_at = "", 0.0

@@ -1,8 +1,8 @@
 """The device server: what ``fleet-tune device serve`` runs, and what a device actor starts for its own machine.
 
 It holds the listening socket, and keeps a child process on it that serves TVM RPC sessions
-(:mod:`devices.server.sessions`). A kernel that crashes costs its session's process; if the child itself dies or falls
-silent, a new one takes over the same socket, and clients that connect in between wait in its queue.
+(:mod:`devices.server.session_server`). A kernel that crashes costs its session's process; if the child itself dies or
+falls silent, a new one takes over the same socket, and clients that connect in between wait in its queue.
 
 Nothing here needs more than Python, numpy and TVM.
 """
@@ -23,9 +23,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from devices.host.child import Child
-from devices.host.limits import Limits, PrivateFolder, check_account, default_limits
+from devices.host.confinement import PrivateFolder, SessionLimits, check_account, default_limits
 from devices.server.registration import Tracker
-from devices.server.sessions import Settings
+from devices.server.session_server import Settings
 from devices.timing.evaluator import load_decide
 from fleet_tune.errors import FleetTuneError, UserError
 
@@ -74,7 +74,7 @@ class DeviceServer:
         key: str = DEFAULT_KEY,
         *,
         tracker: Tracker | None = None,
-        limits: Limits | None = None,
+        limits: SessionLimits | None = None,
         user: str | None = None,
         realtime: bool = True,
         log: Callable[[str], None] = _log.info,
@@ -222,7 +222,10 @@ class DeviceServer:
             "TVM_USE_RUNTIME_LIB": "1",
         }
         child = Child(
-            "devices.server.sessions", [settings.to_json()], environment, pass_fds=[settings.listening, settings.lock]
+            "devices.server.session_server",
+            [settings.to_json()],
+            environment,
+            pass_fds=[settings.listening, settings.lock],
         )
         try:
             self.tvm_says = str(_message(child, _START_TIMEOUT_SECS)["tvm_says"])
@@ -294,7 +297,7 @@ def serve(
     announce: Callable[[str], None] = print,
     *,
     tracker: Tracker | None = None,
-    limits: Limits | None = None,
+    limits: SessionLimits | None = None,
     user: str | None = None,
     realtime: bool = True,
     log: Callable[[str], None] = _log.info,

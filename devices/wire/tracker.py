@@ -44,7 +44,7 @@ class ServerAddress:
     match_key: str
 
 
-class TrackerConnection:
+class TrackerClient:
     """An open connection to the tracker at ``host:port``; ``timeout_secs`` bounds connecting and every answer.
 
     Raises TrackerError, here and in every method; the connection is of no use afterwards.
@@ -68,7 +68,7 @@ class TrackerConnection:
             self._socket.close()
             raise
 
-    def __enter__(self) -> TrackerConnection:
+    def __enter__(self) -> TrackerClient:
         return self
 
     def __exit__(
@@ -169,7 +169,7 @@ def request_server(host: str, port: int, key: str, timeout_secs: float) -> Serve
     deadline = time.monotonic() + timeout_secs
     # The tracker answers everything but a request at once.
     answer_secs = min(5.0, timeout_secs)
-    with TrackerConnection(host, port, answer_secs) as connection:
+    with TrackerClient(host, port, answer_secs) as connection:
         try:
             return connection.request(key, "fleet-tune", max(0.001, deadline - time.monotonic()))
         except TrackerError as error:
@@ -177,7 +177,7 @@ def request_server(host: str, port: int, key: str, timeout_secs: float) -> Serve
                 raise
             late = error
     why = str(late)
-    with contextlib.suppress(TrackerError), TrackerConnection(host, port, answer_secs) as connection:
+    with contextlib.suppress(TrackerError), TrackerClient(host, port, answer_secs) as connection:
         listed, free = connection.count(key)
         why = (
             f"of {listed} server(s) registered under {key!r} none became free"

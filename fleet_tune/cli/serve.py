@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fleet_tune.errors import UserError
 
 if TYPE_CHECKING:
-    from devices.host.limits import Limits
+    from devices.host.confinement import SessionLimits
     from devices.server.registration import Tracker
 
 PROGRAM = "fleet-tune device serve"
@@ -129,11 +129,11 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _limits(options: argparse.Namespace) -> Limits:
-    from devices.host.limits import Limits, default_limits
+def _limits(options: argparse.Namespace) -> SessionLimits:
+    from devices.host.confinement import SessionLimits, default_limits
 
     usual = default_limits()
-    return Limits(options.max_upload or usual.upload_bytes, options.memory or usual.memory_bytes)
+    return SessionLimits(options.max_upload or usual.upload_bytes, options.memory or usual.memory_bytes)
 
 
 class _WholeNumber:

@@ -9,8 +9,8 @@ from typing import Any
 
 from devices.networks import compiled
 from devices.networks.frontend import Network
+from devices.networks.latency import measure_in_fresh_process
 from devices.networks.lowering import LoweredNetwork, compare
-from devices.networks.timing import measure_in_fresh_process
 from fleet_tune.domain import Fingerprint, Record, Task
 from fleet_tune.errors import FleetFileError, RecordStoreError
 from fleet_tune.records.store import RecordReader

@@ -14,10 +14,10 @@ from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.model_file import DataSource, Manifest, ModelFile
 from fleet_tune.records.sources import BUILTIN
 from fleet_tune.version import __version__
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
+from policies.cost_models.model_bytes import Saved
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
-from policies.cost_models.state import Saved
 from policies.features.views import FEATURE_VERSION
 
 BUILTIN_PATH = Path(__file__).parents[1] / "data" / "x86-cpu.safetensors"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from actors.cluster import connected
-from actors.session import Session, SessionPlan
+from actors.tuning_session import SessionPlan, TuningSession
 from devices.networks.frontend import Network, locate
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Record, StopRule
@@ -47,7 +47,7 @@ class Run:
     on_progress: Callable[[Progress], None] | None
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _started: float = field(default_factory=time.monotonic)
-    _session: Session | None = None
+    _session: TuningSession | None = None
     _prepared: Prepared | None = None
     _metrics: Metrics | None = None
     _last: Progress | None = None
@@ -86,7 +86,7 @@ class Run:
         # forked them.
         cluster = stack.enter_context(connected(request.address))
         self._interruption.listen()  # again: Ray has put handlers of its own in the place of ours
-        session = Session(cluster, request.fleet, self.run_id, request.out / "artifacts")
+        session = TuningSession(cluster, request.fleet, self.run_id, request.out / "artifacts")
         stack.push_async_callback(session.close)
         by_device, network = await unless_interrupted(
             asyncio.gather(session.start_hosts(), in_thread(_read_network, request.network))

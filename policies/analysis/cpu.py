@@ -23,7 +23,7 @@ from policies.analysis.cpu_parts import (
     LINE_BYTES,
     Beside,
     Inner,
-    Tile,
+    RegisterTile,
     bytes_of,
     choose,
     footprints,
@@ -235,7 +235,7 @@ class CpuModel:
         length = vector.astype(np.int64)
         return np.asarray((length > self._device.lanes) & (length & (length - 1) != 0))
 
-    def _tile(self, vector: Floats) -> Tile:
+    def _tile(self, vector: Floats) -> RegisterTile:
         """The inner loop as it is scheduled: what is inside of the reduction, and the sums' tile."""
         main, statement = self._main, self._statement
         vectors = np.ceil(vector * (1.0 / self._device.lanes))
@@ -257,9 +257,9 @@ class CpuModel:
                 # The vectors of one row of the tile are kept and used for every other row.
                 operands += np.minimum(loaded, vectors)
             loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
-        return Tile(vector, vectors, operations, accumulators, reduced, operands, loads / operations)
+        return RegisterTile(vector, vectors, operations, accumulators, reduced, operands, loads / operations)
 
-    def _compiler_tile(self, limit: Floats) -> Tile:
+    def _compiler_tile(self, limit: Floats) -> RegisterTile:
         """The inner loop as the compiler makes it where the schedule vectorises nothing.
 
         It unrolls what is short and vectorises the innermost loop that is left, if that runs along the result's rows;
@@ -282,7 +282,7 @@ class CpuModel:
         loads = main.full(0.0)
         for _, elements in self._operands():
             loads += main.pick(elements, depth)
-        return Tile(
+        return RegisterTile(
             vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
         )
 
@@ -303,7 +303,7 @@ class CpuModel:
         written = {access.buffer for access in self._statement.accesses if access.write}
         return [each for each in self._accesses() if not each[0].write and each[0].buffer not in written]
 
-    def _conflicts(self, updates: Floats, tile: Tile) -> Floats:
+    def _conflicts(self, updates: Floats, tile: RegisterTile) -> Floats:
         """Accesses of one operation, each times the cache lines too many in the sets that it falls into, ``(n,)``.
 
         Addresses a page apart share a set of the L1 cache. Where the rows of a tile lie a power of two apart, they

@@ -36,7 +36,7 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """What the innermost loops work on; every field ``(n,)``, operations and registers counted in vectors.
 
     ``operations``: of one step of the reduction. ``accumulators``: sums, each over ``reduced`` steps. ``operands``:
@@ -52,8 +52,8 @@ class Tile:
     loads: Floats
 
 
-def choose(where: NDArray[np.bool_], first: Tile, second: Tile) -> Tile:
-    return Tile(
+def choose(where: NDArray[np.bool_], first: RegisterTile, second: RegisterTile) -> RegisterTile:
+    return RegisterTile(
         *(np.where(where, one, other) for one, other in zip(vars(first).values(), vars(second).values(), strict=True))
     )
 

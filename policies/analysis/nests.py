@@ -32,7 +32,7 @@ def loop_extents(statement: Statement, matrix: Matrix) -> Floats:
 
 
 def _fill_extents(statement: Statement, matrix: Matrix, loops: Sequence[int], extents: Floats) -> None:
-    """Write the extents of these loops of a statement into the rows of ``extents``; see :class:`Loop`."""
+    """Write the extents of these loops (:class:`fleet_tune.sketch.Loop`) into the rows of ``extents``."""
     for row, at in enumerate(loops):
         loop = statement.loops[at]
         if loop.rest:

@@ -50,7 +50,7 @@ class Symbols:
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeviceLimits:
     """What the penalties compare the symbols with.
 
     ``m_l0``: registers of a thread or core; ``m_l1``: bytes of shared memory or L1; ``n_l1``: warp size or lanes;
@@ -68,10 +68,10 @@ class Limits:
     bandwidth_bytes: float
 
 
-def limits(device: DeviceAbstraction) -> Limits:
+def limits(device: DeviceAbstraction) -> DeviceLimits:
     """The limits of a device: a CUDA thread holds at most 255 registers, a CPU core works on one vector at a time."""
     cuda = device.kind == "cuda"
-    return Limits(
+    return DeviceLimits(
         m_l0=255.0 if cuda else float(device.registers),
         m_l1=float(device.l1_bytes),
         n_l1=float(device.lanes),
@@ -101,7 +101,7 @@ def utilisation(work: Floats, units: float) -> Floats:
     return np.asarray(work / (np.ceil(work / units) * units))
 
 
-def penalties(symbols: Symbols, limit: Limits) -> Penalties:
+def penalties(symbols: Symbols, limit: DeviceLimits) -> Penalties:
     """Penalties of section 4.1: capacity ``min(m / S, 1)``, parallel units and transactions by :func:`utilisation`."""
     blocks = np.ceil(symbols.s4 / limit.n_l1)
     return Penalties(
@@ -115,7 +115,7 @@ def penalties(symbols: Symbols, limit: Limits) -> Penalties:
     )
 
 
-def statement_secs(symbols: Symbols, terms: Penalties, limit: Limits) -> tuple[Floats, Floats]:
+def statement_secs(symbols: Symbols, terms: Penalties, limit: DeviceLimits) -> tuple[Floats, Floats]:
     """Compute and memory latency of one statement: ``L_c = S8 / U_p`` and ``L_m = S5 / U_m``, of which equation 1 is
     the sum over all statements.
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import fastest_of_group
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap

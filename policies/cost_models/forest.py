@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
 from policies.cost_models.protocol import Seen, check_records
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version

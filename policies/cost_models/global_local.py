@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from policies.arrays import Floats, Groups
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
 from policies.cost_models.protocol import CostModel, Seen
 from policies.features.table import SYMBOLIC, FeatureTable
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
 from policies.cost_models.protocol import CostModel, Seen
 from policies.features.table import FeatureTable
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats, Groups
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
 from policies.cost_models.lambda_rank import lambda_rank, relevance
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
@@ -42,7 +42,7 @@ PREDICTED_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
+class NeuralSettings:
     """How a network is trained: Adam, with the learning rate falling to 0 along half a cosine.
 
     ``epochs``: passes over the records of ``fit``, ``update_epochs`` of an update; ``least_steps`` and
@@ -67,16 +67,16 @@ class NetworkSettings:
             raise ValueError(f"a network is trained with members, epochs and lists, got {self}")
 
 
-class NetworkModel:
+class NeuralModel:
     """See the module's docstring. Subclasses name the views that their network reads, in its order, and make it."""
 
     KIND: ClassVar[str]
     inputs: ClassVar[tuple[str, ...]]
     views: ClassVar[tuple[str, ...]]
 
-    def __init__(self, seed: int = 0, settings: NetworkSettings | None = None, *, from_analyzer: bool = False) -> None:
+    def __init__(self, seed: int = 0, settings: NeuralSettings | None = None, *, from_analyzer: bool = False) -> None:
         self.seed = seed
-        self.settings = settings or NetworkSettings()
+        self.settings = settings or NeuralSettings()
         self.from_analyzer = from_analyzer
         self._networks: list[nn.Module] = []
         self._centre: dict[str, NDArray[np.float32]] = {}
@@ -157,7 +157,7 @@ class NetworkModel:
         check_version(header)
         arrays = dict(saved.arrays)
         try:
-            settings = NetworkSettings(**header["settings"])
+            settings = NeuralSettings(**header["settings"])
         except TypeError as error:
             raise ValueError(f"the cost model '{cls.KIND}' cannot be read: {error}") from error
         model = cls(header["seed"], settings, from_analyzer=header["from_analyzer"])

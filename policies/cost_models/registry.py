@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
+from policies.cost_models.architectures import MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
 from policies.cost_models.boosted import AUTOTVM_TREES, GradientBoostedModel, InvariantTreesModel
 from policies.cost_models.forest import RandomForestModel
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.moa import MomentumModel
-from policies.cost_models.networks import MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
-from policies.cost_models.neural import NetworkModel
+from policies.cost_models.neural import NeuralModel
 from policies.cost_models.protocol import CostModel
 from policies.features.table import SYMBOLIC
 
@@ -23,7 +23,7 @@ share. ``forest``: AdaTune's. ``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on sym
 TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's."""
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
-_NETWORKS: dict[str, type[NetworkModel]] = {
+_NETWORKS: dict[str, type[NeuralModel]] = {
     model.KIND: model for model in (TreeGruModel, MlpModel, PerStoreMlpModel, PacmModel)
 }
 _READERS: dict[str, Callable[[bytes], CostModel]] = {
@@ -35,7 +35,7 @@ _READERS: dict[str, Callable[[bytes], CostModel]] = {
     MomentumModel.KIND: lambda data: MomentumModel.load(data, load_model),
     GlobalLocalModel.KIND: lambda data: GlobalLocalModel.load(data, load_model),
 }
-_CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] | type[NetworkModel]] = {
+_CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] | type[NeuralModel]] = {
     "boosted": GradientBoostedModel,
     "boosted-rank": GradientBoostedModel,
     "boosted-invariant": InvariantTreesModel,

@@ -80,7 +80,7 @@ def check_version(header: Mapping[str, Any]) -> None:
 def describe(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: Sequence[str]) -> dict[str, Features]:
     """The views of these names for every candidate, each ``(n, *VIEW_SHAPES[name])`` float32, finite.
 
-    ValueError for a name that is not made here: the symbolic view is the task's (:class:`JointLayout`), TVM's per-store
+    ValueError for a name that is not made here: the symbolic view is the task's (``JointLayout``), TVM's per-store
     features come from ``devices``.
     """
     for name in names:

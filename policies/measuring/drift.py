@@ -1,4 +1,4 @@
-"""What a device's drift means for its records: see :mod:`policies.measuring.speed` for the rule."""
+"""What a device's drift means for its records: see :mod:`policies.measuring.baseline` for the rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from fleet_tune.domain import Measurement, Outcome, Record
-from policies.measuring.speed import MAX_DRIFT, Baseline, checked
+from policies.measuring.baseline import MAX_DRIFT, Baseline, checked
 
 # Between two checks a device makes some hundreds of records. Of more than this the oldest are let be.
 _KEPT_RECORDS = 4096

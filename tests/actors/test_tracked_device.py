@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.session import is_local
+from actors.tuning_session import is_local
 from devices.opening import opened_device
 from devices.server.registration import Tracker
 from devices.server.server import DeviceServer

@@ -15,7 +15,7 @@ from devices.builds.builder import BuildWorker
 from devices.builds.worker import pass_options
 from devices.cuda import compiler as cuda_compiler
 from devices.cuda.compiler import (
-    Compiler,
+    CudaCompiler,
     CudaCompilerError,
     CudaSourceError,
     compiling_for,
@@ -41,7 +41,7 @@ ELF = b"\x7fELF"
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Compiler:
+def compiler() -> CudaCompiler:
     """CI installs one; a machine without one says so."""
     try:
         return require_compiler()
@@ -74,7 +74,7 @@ def machine_code(arch: str, scheduled: Scheduled) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("workload", BUILT)
-def test_random_candidates_become_machine_code(compiler: Compiler, arch: str, workload: str) -> None:
+def test_random_candidates_become_machine_code(compiler: CudaCompiler, arch: str, workload: str) -> None:
     assert compiler is require_compiler()
     built = 0
     for candidate in candidates(arch, workload, over=False):
@@ -92,7 +92,7 @@ def test_random_candidates_become_machine_code(compiler: Compiler, arch: str, wo
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_tensor_cores_are_used_for_half_precision(compiler: Compiler, arch: str) -> None:
+def test_tensor_cores_are_used_for_half_precision(compiler: CudaCompiler, arch: str) -> None:
     """With sums in single precision, which TVM alone does not build (see PASS_OPTIONS)."""
     assert compiler is require_compiler()
     (sketch, *_) = space(arch, "half-matmul").sketches
@@ -108,7 +108,7 @@ def test_tensor_cores_are_used_for_half_precision(compiler: Compiler, arch: str)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_what_is_refused_symbolically_is_refused_by_the_compiler(compiler: Compiler, arch: str) -> None:
+def test_what_is_refused_symbolically_is_refused_by_the_compiler(compiler: CudaCompiler, arch: str) -> None:
     """And by TVM's own check, which it is built without here."""
     assert compiler is require_compiler()
     designs = space(arch, "wide-matmul")
@@ -127,7 +127,7 @@ def test_what_is_refused_symbolically_is_refused_by_the_compiler(compiler: Compi
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_worker_builds_a_library_with_machine_code_in_it(compiler: Compiler, arch: str) -> None:
+def test_a_worker_builds_a_library_with_machine_code_in_it(compiler: CudaCompiler, arch: str) -> None:
     assert compiler is require_compiler()
     with BuildWorker() as worker:
         for candidate in candidates(arch, "conv3", over=False):
@@ -139,12 +139,12 @@ def test_a_worker_builds_a_library_with_machine_code_in_it(compiler: Compiler, a
     assert f"{cuda_compiler._MARK}{arch} ".encode() in built.library
 
 
-def test_a_source_that_is_wrong_is_refused_with_its_first_error(compiler: Compiler) -> None:
+def test_a_source_that_is_wrong_is_refused_with_its_first_error(compiler: CudaCompiler) -> None:
     with pytest.raises(CudaSourceError, match=r'sm_87.*"nowhere" is undefined'):
         compiler.compile('extern "C" __global__ void f(int* x) { x[0] = nowhere; }', "sm_87")
 
 
-def test_an_architecture_that_the_compiler_does_not_know_is_refused(compiler: Compiler) -> None:
+def test_an_architecture_that_the_compiler_does_not_know_is_refused(compiler: CudaCompiler) -> None:
     with pytest.raises(CudaSourceError):
         compiler.compile('extern "C" __global__ void f() {}', "sm_11")
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from devices.host.limits import become
+from devices.host.confinement import become
 from devices.host.priority import Priority, free_core, kernel_threads, refusal
 
 allowed = pytest.mark.skipif(bool(refusal()), reason=f"not allowed here: {refusal()}")
@@ -107,7 +107,7 @@ def test_the_core_that_the_pool_leaves() -> None:
 
 _OTHER_USER = """
 import sys
-from devices.host.limits import become, confine, default_limits
+from devices.host.confinement import become, confine, default_limits
 from devices.host.priority import refusal
 become("nobody", int(sys.argv[1]))
 confine(default_limits())

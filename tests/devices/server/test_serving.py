@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from devices.client.session import RpcSession
-from devices.host.limits import AccountError, Limits, PrivateFolder, check_account, memory_total_bytes
+from devices.host.confinement import AccountError, PrivateFolder, SessionLimits, check_account, memory_total_bytes
 from devices.server.server import DeviceServer, is_loopback
 
 ROOT = Path(__file__).parents[3]
@@ -179,7 +179,7 @@ def test_options_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli_serve.main([*where, "--max-upload", "8M", "--memory", "2G", "--user", "nobody"]) == 0
     assert cli_serve.main([*where, "--bind", "0.0.0.0"]) == 0
     assert cli_serve.main([*where, "--bind", "0.0.0.0", "--advertise", "board-1"]) == 0
-    assert calls[0]["limits"] == Limits(8 << 20, 2 << 30)
+    assert calls[0]["limits"] == SessionLimits(8 << 20, 2 << 30)
     assert calls[0]["user"] == "nobody"
     trackers = [call["tracker"] for call in calls]
     assert trackers[0] == Tracker("fe80::1", 9190, "orin", "127.0.0.1")
@@ -187,7 +187,7 @@ def test_options_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_uploads_are_limited_and_stay_inside() -> None:
-    limits = Limits(upload_bytes=100_000, memory_bytes=1 << 30)
+    limits = SessionLimits(upload_bytes=100_000, memory_bytes=1 << 30)
     with DeviceServer(threads=1, limits=limits) as server:
         session = RpcSession("127.0.0.1", server.port, timeout_secs=20)
         upload = session.function("tvm.rpc.server.upload")

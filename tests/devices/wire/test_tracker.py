@@ -19,7 +19,7 @@ from devices.client.rpc_device import RpcDevice
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.registration import Registration, Tracker
 from devices.server.server import DeviceServer
-from devices.wire.tracker import TrackerConnection, TrackerError, request_server
+from devices.wire.tracker import TrackerClient, TrackerError, request_server
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 
 
 
 def listed(port: int, key: str) -> tuple[int, int]:
-    with TrackerConnection("127.0.0.1", port, 60.0) as connection:
+    with TrackerClient("127.0.0.1", port, 60.0) as connection:
         return connection.count(key)
 
 

@@ -20,7 +20,7 @@ import pytest
 from bench.devices.faulty_proxy import FaultyProxy
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession, SessionLostError
-from devices.host.limits import Limits
+from devices.host.confinement import SessionLimits
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer
 from fleet_tune.config.fleet_file import DeviceConfig
@@ -35,7 +35,7 @@ LONG = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)
 @pytest.fixture(scope="module")
 def small_server() -> Iterator[DeviceServer]:
     """A server whose sessions may allocate a gigabyte."""
-    with DeviceServer(threads=2, limits=Limits(upload_bytes=32 << 20, memory_bytes=1 << 30)) as server:
+    with DeviceServer(threads=2, limits=SessionLimits(upload_bytes=32 << 20, memory_bytes=1 << 30)) as server:
         yield server
 
 

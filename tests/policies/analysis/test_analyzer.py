@@ -10,7 +10,7 @@ import pytest
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
-from policies.analysis.symbols import Limits, Symbols, limits, penalties, statement_secs, utilisation
+from policies.analysis.symbols import DeviceLimits, Symbols, limits, penalties, statement_secs, utilisation
 from policies.space.sampling import sample
 
 
@@ -24,7 +24,7 @@ def test_utilisation_is_the_papers_example() -> None:
 
 
 def test_penalties_and_the_two_terms_of_equation_1_by_hand() -> None:
-    limit = Limits(m_l0=64, m_l1=1000, n_l1=32, pu_l1=4, pu_l2=80, n_l2=32, peak_flops=1e12, bandwidth_bytes=1e11)
+    limit = DeviceLimits(m_l0=64, m_l1=1000, n_l1=32, pu_l1=4, pu_l2=80, n_l2=32, peak_flops=1e12, bandwidth_bytes=1e11)
     symbols = Symbols(
         s1=array(128), s2=array(256), s3=array(4000), s4=array(100), s5=array(3e6), s6=array(120), s7=array(48),
         s8=array(6e9),

@@ -11,8 +11,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from policies.cost_models import state as model_bytes
-from policies.cost_models.neural import NetworkModel
+from policies.cost_models import model_bytes
+from policies.cost_models.neural import NeuralModel
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.rank_quality import rank_correlation
 from policies.cost_models.registry import ModelName, load_model, make_model
@@ -59,7 +59,7 @@ def cases() -> list[tuple[ModelName, int | None]]:
 def model(request: pytest.FixtureRequest) -> CostModel:
     name, offset = request.param
     made = make_model(name, 1, offset)
-    if isinstance(made, NetworkModel):  # trained less, so that the tests are fast
+    if isinstance(made, NeuralModel):  # trained less, so that the tests are fast
         few = {"least_steps": 40, "least_update_steps": 40}
         made.settings = dataclasses.replace(
             made.settings, epochs=12, update_epochs=12, list_size=64, learning_rate=2e-3, **few
@@ -110,7 +110,7 @@ def test_update_learns_from_all_it_has_seen(model: CostModel) -> None:
     before = model.predict(features)[0]
     model.update(features.take(slice(60, 96)), logs[60:], tasks[60:])
     assert not np.array_equal(model.predict(features)[0], before)
-    if not isinstance(model, NetworkModel):  # which goes on from where it stands
+    if not isinstance(model, NeuralModel):  # which goes on from where it stands
         assert same(model, whole, features)
     # From nothing, an update is a first fit.
     first.update(features, logs, tasks)

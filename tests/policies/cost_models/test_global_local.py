@@ -11,11 +11,11 @@ import pytest
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch, Tile
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel
 from policies.cost_models.global_local import PRIOR_DEVIATION, GlobalLocalModel
 from policies.cost_models.knowledge import skeleton
 from policies.cost_models.moa import MomentumModel
-from policies.cost_models.networks import PacmModel
 from policies.cost_models.registry import load_model
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.search.methods import method_named

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.cost_models import state as model_bytes
+from policies.cost_models import model_bytes
+from policies.cost_models.architectures import MlpModel
 from policies.cost_models.moa import MomentumModel, copied, follow
-from policies.cost_models.networks import MlpModel
 from policies.cost_models.registry import load_model
 from policies.features.table import FeatureTable
 from policies.features.views import VIEW_SHAPES

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from policies.cost_models import state as model_bytes
-from policies.cost_models.networks import MlpModel, PacmModel, TreeGruModel
-from policies.cost_models.neural import NetworkModel, NetworkSettings, _lists, one_thread
+from policies.cost_models import model_bytes
+from policies.cost_models.architectures import MlpModel, PacmModel, TreeGruModel
+from policies.cost_models.neural import NeuralModel, NeuralSettings, _lists, one_thread
 from policies.cost_models.registry import load_model
 from policies.cost_models.torch_modules import DataflowBranch, Mlp, Pacm, StatementBranch, TreeGru
 from policies.features.table import FeatureTable
 from policies.features.views import VIEW_SHAPES
 
-FAST = NetworkSettings(members=2, epochs=3, update_epochs=2, list_size=32, least_steps=6, least_update_steps=6)
-MODELS: tuple[type[NetworkModel], ...] = (PacmModel, MlpModel, TreeGruModel)
+FAST = NeuralSettings(members=2, epochs=3, update_epochs=2, list_size=32, least_steps=6, least_update_steps=6)
+MODELS: tuple[type[NeuralModel], ...] = (PacmModel, MlpModel, TreeGruModel)
 
 
 def table(count: int, seed: int) -> FeatureTable:
@@ -32,7 +32,7 @@ def table(count: int, seed: int) -> FeatureTable:
     return FeatureTable(views)
 
 
-def trained(kind: type[NetworkModel], *, from_analyzer: bool = False) -> tuple[NetworkModel, FeatureTable]:
+def trained(kind: type[NeuralModel], *, from_analyzer: bool = False) -> tuple[NeuralModel, FeatureTable]:
     features = table(40, 0)
     model = kind(3, FAST, from_analyzer=from_analyzer)
     model.fit(features, features.view("invariant")[:, 0].astype(np.float64), np.repeat([0, 1], 20))
@@ -84,7 +84,7 @@ def test_absent_rows_count_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_before_training_a_model_from_the_analyzer_ranks_as_the_analyzer(kind: type[NetworkModel]) -> None:
+def test_before_training_a_model_from_the_analyzer_ranks_as_the_analyzer(kind: type[NeuralModel]) -> None:
     features = table(30, 1)
     still = dataclasses.replace(FAST, learning_rate=1e-12)
     model = kind(0, still, from_analyzer=True)
@@ -95,7 +95,7 @@ def test_before_training_a_model_from_the_analyzer_ranks_as_the_analyzer(kind: t
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_prediction_runs_in_evaluation_mode_and_candidates_do_not_depend_on_each_other(
-    kind: type[NetworkModel],
+    kind: type[NeuralModel],
 ) -> None:
     model, features = trained(kind)
     whole = model.predict(features)[0]
@@ -106,7 +106,7 @@ def test_prediction_runs_in_evaluation_mode_and_candidates_do_not_depend_on_each
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_weights_can_be_read_and_replaced(kind: type[NetworkModel]) -> None:
+def test_weights_can_be_read_and_replaced(kind: type[NeuralModel]) -> None:
     model, features = trained(kind)
     weights = model.weights()
     assert {name.split(".")[0] for name in weights} == {"0", "1"}
@@ -195,7 +195,7 @@ def test_forged_weights_are_refused() -> None:
 def test_settings_are_checked() -> None:
     for wrong in ({"members": 0}, {"epochs": 0}, {"list_size": 1}, {"least_steps": 0}, {"least_update_steps": 0}):
         with pytest.raises(ValueError, match="members, epochs and lists"):
-            NetworkSettings(**wrong)  # type: ignore[arg-type]
+            NeuralSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_undescribed_candidates_are_predicted() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from policies.measuring.baseline import Baseline
 from policies.measuring.drift import DriftWatch
-from policies.measuring.speed import Baseline
 
 GOOD = Measurement(Outcome.OK, (1.0,), verified=True)
 FAILED = Measurement(Outcome.RUN_ERROR, detail="crash")

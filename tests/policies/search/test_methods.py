@@ -15,7 +15,7 @@ from fleet_tune.errors import UserError
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import analyse
 from policies.arrays import Floats
-from policies.cost_models.networks import MlpModel
+from policies.cost_models.architectures import MlpModel
 from policies.cost_models.registry import load_model
 from policies.features.table import FeatureTable
 from policies.search.acquisition import (

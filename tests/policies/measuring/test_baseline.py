@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from policies.measuring.speed import SETTLED_CHECKS, Baseline, checked
+from policies.measuring.baseline import SETTLED_CHECKS, Baseline, checked
 
 
 def test_the_first_check_is_the_baseline() -> None:

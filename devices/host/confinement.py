@@ -27,7 +27,7 @@ class AccountError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     """``upload_bytes``: of all files that a session has on the device at a time. ``memory_bytes``: what a session may
     allocate on top of what it starts with."""
 
@@ -35,8 +35,8 @@ class Limits:
     memory_bytes: int
 
 
-def default_limits() -> Limits:
-    return Limits(DEFAULT_UPLOAD_BYTES, memory_total_bytes() * 3 // 4)
+def default_limits() -> SessionLimits:
+    return SessionLimits(DEFAULT_UPLOAD_BYTES, memory_total_bytes() * 3 // 4)
 
 
 def memory_total_bytes(root: Path = Path("/")) -> int:
@@ -66,7 +66,7 @@ def _group_limits(root: Path) -> list[Path]:
     return limits
 
 
-def confine(limits: Limits) -> None:
+def confine(limits: SessionLimits) -> None:
     """In a session's process: bound what it allocates and writes, and have it be what the kernel ends when memory is
     short. An allocation beyond the limit fails, which costs the candidate and nobody else.
 

@@ -33,7 +33,7 @@ def measure_in_fresh_process(folder: Path, inputs: Sequence[npt.NDArray[Any]], b
     with tempfile.TemporaryDirectory(prefix="fleet-tune-timing-") as temporary:
         given = Path(temporary) / "inputs.npz"
         np.savez(given, *inputs)
-        command = [sys.executable, "-m", "devices.networks.timing", str(folder), str(given), str(budget_secs)]
+        command = [sys.executable, "-m", "devices.networks.latency", str(folder), str(given), str(budget_secs)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
         path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
         try:

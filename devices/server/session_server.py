@@ -1,7 +1,7 @@
 """The child process of :class:`devices.server.server.DeviceServer`: accepts TVM RPC clients and forks one process for
 each.
 
-Run as ``python -m devices.server.sessions SETTINGS``. It speaks the handshake of TVM's RPC server
+Run as ``python -m devices.server.session_server SETTINGS``. It speaks the handshake of TVM's RPC server
 (:mod:`devices.wire.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's
 Python server, which does the same, ends for good when a session process dies of a crashing kernel, and waits for ever
 on a client that connects and says nothing; this one notes how the session ended and takes the next client at once. It
@@ -36,7 +36,7 @@ from devices.host.child import (
     read_in_background,
     without_torch,
 )
-from devices.host.limits import Limits, become, confine
+from devices.host.confinement import SessionLimits, become, confine
 from devices.host.priority import KERNEL_PRIORITY, refusal
 from devices.server.registration import Registration, Tracker
 from devices.timing.evaluator import load_decide
@@ -69,7 +69,7 @@ class Settings:
     folder: str
     key: str
     decide: str | None
-    limits: Limits
+    limits: SessionLimits
     tracker: Tracker | None
     user: str | None
     realtime: bool
@@ -81,7 +81,7 @@ class Settings:
     def from_json(cls, text: str) -> Settings:
         given = json.loads(text)
         tracker = given.pop("tracker")
-        limits = Limits(**given.pop("limits"))
+        limits = SessionLimits(**given.pop("limits"))
         return cls(**given, limits=limits, tracker=Tracker(**tracker) if tracker else None)
 
 

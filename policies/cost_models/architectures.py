@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from policies.cost_models.neural import NetworkModel
+from policies.cost_models.neural import NeuralModel
 from policies.features.views import CONTEXT, DATAFLOW, INVARIANT, PER_STORE, STATEMENTS, VIEW_SHAPES
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class PacmModel(NetworkModel):
+class PacmModel(NeuralModel):
     """Pruner's PaCM (section 4.2): a statement branch, and a branch of dataflow steps with attention."""
 
     KIND: ClassVar[str] = "pacm"
@@ -25,7 +25,7 @@ class PacmModel(NetworkModel):
         return Pacm([VIEW_SHAPES[name] for name in cls.inputs])
 
 
-class MlpModel(NetworkModel):
+class MlpModel(NeuralModel):
     """TenSet's multi-layer perceptron, on the statements' symbolic features."""
 
     KIND: ClassVar[str] = "mlp"
@@ -47,7 +47,7 @@ class PerStoreMlpModel(MlpModel):
     views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
 
 
-class TreeGruModel(NetworkModel):
+class TreeGruModel(NeuralModel):
     """AutoTVM's context-encoded TreeGRU (section 4)."""
 
     KIND: ClassVar[str] = "tree-gru"

@@ -68,7 +68,7 @@ class SessionPlan:
     rule: StopRule = field(default_factory=StopRule)
 
 
-class Session:
+class TuningSession:
     """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``records``, ``close``.
 
     ``artifacts``: folder of kernels that earlier runs built, None for none.

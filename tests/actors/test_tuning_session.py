@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from actors.scheduler import Scheduler, SchedulerPlan
-from actors.session import Session, SessionPlan
+from actors.tuning_session import SessionPlan, TuningSession
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, StopRule
 from tests.actors.conftest import search_task
@@ -47,8 +47,8 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     fleet = '[[device]]\nname = "a"\n[measure]\ncheck_every_secs = 7\nwarm_up_secs = 0.5\nflush_cache_bytes = 4096\n'
     (tmp_path / "fleet.toml").write_text(fleet)
     monkeypatch.setattr(Made, "made", {}, raising=False)
-    monkeypatch.setattr("actors.session.remote_actor", Made)
-    session = Session(cast(Any, Here()), load_fleet(tmp_path / "fleet.toml"), "run")
+    monkeypatch.setattr("actors.tuning_session.remote_actor", Made)
+    session = TuningSession(cast(Any, Here()), load_fleet(tmp_path / "fleet.toml"), "run")
     plan = SessionPlan("run", "random", 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
     await session.start_tuning(plan, tmp_path / "records.db", {}, {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]
