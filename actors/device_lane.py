@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
 from actors.artifacts import Artifacts
 from actors.calls import ActorTimeoutError, first_line
 from actors.clients import LOST, DeviceHandle
@@ -30,21 +33,34 @@ class DeviceLane:
             return Unreachable(self._device_id, first_line(error), isinstance(error, ActorTimeoutError))
         return Probed(self._device_id, secs)
 
-    async def measure(self, command: Measure) -> BatchMeasured | BatchLost:
-        """Measure a batch."""
+    def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
+        """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
         artifacts = [self._artifacts[each.id] for each in command.candidates]
         # In lists, so that Ray does not fetch them on the way.
         oracles = {each: ([self._artifacts[each]], secs) for each, secs in command.incumbent_secs.items()}
+        return self._measure(command, artifacts, oracles)
+
+    def shoot_out(self, command: ShootOut) -> Awaitable[ShotOut | BatchLost]:
+        """Measure the finalists of a task in turn. The artifacts are looked up at once."""
+        finalists = [(self._artifacts[candidate.id], revision) for candidate, revision in command.finalists]
+        return self._shoot_out(command, finalists, self._artifacts[command.task_id])
+
+    def restart(self) -> None:
+        """End the process that owns the device."""
+        self._device.restart()
+
+    async def _measure(
+        self, command: Measure, artifacts: Sequence[Any], oracles: Mapping[str, tuple[list[Any], float]]
+    ) -> BatchMeasured | BatchLost:
         try:
             report = await self._device.measure(artifacts, oracles, self._rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         return BatchMeasured(self._device_id, command.epoch, report.outcomes, report.detail, report.vitals)
 
-    async def shoot_out(self, command: ShootOut) -> ShotOut | BatchLost:
-        """Measure the finalists of a task in turn."""
-        finalists = [(self._artifacts[candidate.id], revision) for candidate, revision in command.finalists]
-        oracle = self._artifacts[command.task_id]
+    async def _shoot_out(
+        self, command: ShootOut, finalists: Sequence[tuple[Any, int]], oracle: Any
+    ) -> ShotOut | BatchLost:
         try:
             report = await self._device.shoot_out(
                 finalists, oracle, command.rule, command.rounds, command.epoch, command.deadline_secs
@@ -52,10 +68,6 @@ class DeviceLane:
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         return ShotOut(self._device_id, command.epoch, report.detail)
-
-    def restart(self) -> None:
-        """End the process that owns the device."""
-        self._device.restart()
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
         return BatchLost(self._device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError))

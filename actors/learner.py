@@ -21,7 +21,7 @@ import ray
 from actors.calls import WINDOW_WAIT_SECS, Shared
 from actors.clients import RecorderClient
 from actors.searcher import group_observations, loaded_priors
-from devices.host.quiet import QuietTimeoutError, QuietWindow
+from devices.host.quiet import QuietWindow
 from fleet_tune.records.atomic_file import write_atomically
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.registry import load_model
@@ -123,7 +123,7 @@ class Learner:
             self._trained[key] = count
             try:
                 weights = await asyncio.to_thread(self._train, key)
-            except (ValueError, QuietTimeoutError):
+            except Exception:
                 _LOG.exception("no new model of %s", key)  # the search has the last one, or its own calibration
                 continue
             if weights is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,7 +125,7 @@ class Scheduler:
                     case to_do.KeepDeviceEvents(events):
                         self._device_events.put_nowait(events)
                     case _:
-                        task = group.create_task(self._carry_out(command))
+                        task = group.create_task(self._tell(self._begun(command)))
                         working.add(task)
                         task.add_done_callback(working.discard)
 
@@ -137,29 +137,42 @@ class Scheduler:
         except TimeoutError:
             return ev.Tick()
 
-    async def _carry_out(self, command: to_do.Command) -> None:
-        """What takes its time; its end is an event."""
+    def _begun(self, command: to_do.Command) -> Awaitable[ev.Event | None]:
+        """What takes its time. What it needs is taken now: a later command may let go of it."""
         match command:
             case to_do.Propose():
-                event: ev.Event = await self._propose(command)
+                return self._propose(command)
             case to_do.Build():
-                event = await self._pool.build(command)
+                return self._pool.build(command)
             case to_do.Check(device_id):
-                event = await self._lanes[device_id].check()
+                return self._lanes[device_id].check()
             case to_do.Measure(device_id):
-                event = await self._lanes[device_id].measure(command)
+                return self._lanes[device_id].measure(command)
             case to_do.ShootOut(device_id):
-                event = await self._lanes[device_id].shoot_out(command)
+                return self._lanes[device_id].shoot_out(command)
             case to_do.CatchUp():
-                await self._caught_up(await self._recorder.last_seq())
-                event = ev.CaughtUp()
-            case to_do.RecordFailure(candidate, trace, measurement):
-                record = make_record(candidate, trace, measurement, self._plan.run.run_id, "")
-                await self._recorder.append([record])
-                return  # it comes back as a committed record
+                return self._catch_up()
+            case to_do.RecordFailure():
+                return self._record(command)
             case _:
                 raise AssertionError(f"nobody carries out {command}")
-        self._events.put_nowait(event)
+
+    async def _tell(self, work: Awaitable[ev.Event | None]) -> None:
+        """Hand in the event with which the work ends."""
+        event = await work
+        if event is not None:
+            self._events.put_nowait(event)
+
+    async def _record(self, command: to_do.RecordFailure) -> None:
+        """Store a trial that nobody measured; it comes back as a committed record."""
+        record = make_record(command.candidate, command.trace, command.measurement, self._plan.run.run_id, "")
+        await self._recorder.append([record])
+
+    async def _catch_up(self) -> ev.CaughtUp:
+        seq = await self._recorder.last_seq()
+        async with self._read:
+            await self._read.wait_for(lambda: self._cursor >= seq)
+        return ev.CaughtUp()
 
     async def _propose(self, command: to_do.Propose) -> ev.Proposed | ev.ProposalLost:
         task_id = command.task_id
@@ -185,16 +198,15 @@ class Scheduler:
                 self._events.put_nowait(ev.CaughtUp())
                 wait_secs = _FOLLOW_SECS
 
-    async def _caught_up(self, seq: int) -> None:
-        async with self._read:
-            await self._read.wait_for(lambda: self._cursor >= seq)
-
     async def _keep(self) -> None:
-        """Make the changes of devices durable in their order."""
+        """Make the changes of devices durable in their order, all that there are by now at once."""
         while True:
-            events = await self._device_events.get()
-            await self._recorder.append_device_events(events)
-            self._events.put_nowait(ev.DeviceEventsKept())
+            groups = [await self._device_events.get()]
+            while not self._device_events.empty():
+                groups.append(self._device_events.get_nowait())
+            await self._recorder.append_device_events([event for events in groups for event in events])
+            for _ in groups:
+                self._events.put_nowait(ev.DeviceEventsKept())
 
     async def _obey(self) -> None:
         """Hand in what the devices were like and what people want of them, then look for orders every second."""

@@ -18,7 +18,7 @@ import click
 import bench
 from bench.result import BenchError, BenchResult
 
-_DECLARED = re.compile(r"^BENCHMARK = ", re.MULTILINE)
+_DECLARED = re.compile(r"^BENCHMARK\b[^=\n]*=", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ class _StateBody(msgspec.Struct):
     good_runs: int = 0
 
 
-_ENCODER = msgspec.msgpack.Encoder()
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # numpy's numbers as Python's
+_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _RECORD = msgspec.msgpack.Decoder(_RecordBody)
 _STATE = msgspec.msgpack.Decoder(_StateBody)
 _VERSION = msgspec.msgpack.Decoder(_Versioned)
@@ -79,7 +80,7 @@ def decode_record(body: bytes, seq: int = 0) -> Record:
     _refuse_newer(body, f"record {seq}")
     try:
         fields = _RECORD.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _BROKEN as error:
         raise _unreadable(f"record {seq}", error) from error
     return Record(
         fields.uid,
@@ -116,7 +117,7 @@ def decode_state(body: bytes) -> DeviceState:
     _refuse_newer(body, "a device's state")
     try:
         fields = _STATE.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _BROKEN as error:
         raise _unreadable("a device's state", error) from error
     return DeviceState(
         fields.connectivity,
@@ -134,7 +135,7 @@ def _refuse_newer(body: bytes, what: str) -> None:
     """What a newer version wrote need not have the fields of this one: it is told apart first."""
     try:
         version = _VERSION.decode(body).version
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _BROKEN as error:
         raise _unreadable(what, error) from error
     if version > BODY_VERSION:
         raise RecordStoreError(

@@ -72,6 +72,10 @@ class BuildStage:
             commands.append(Build(builder, job.task, None if job.trial is None else job.trial.candidate))
         return commands
 
+    def works(self, builder: int) -> bool:
+        """Whether the builder has a job."""
+        return builder in self._jobs
+
     def ended(self, builder: int) -> Job | None:
         """The job that the builder has done, and which frees it; None for one that was given up before."""
         job = self._jobs.pop(builder, None)

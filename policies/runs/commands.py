@@ -109,7 +109,8 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over: nothing is under way, everything is durable."""
+    """The run is over: nothing is measured any more, and everything that was is durable. A check or a build may still
+    be under way, which nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Fleet:
     def __init__(self, device_classes: Mapping[str, str], run_id: str) -> None:
         self.changes = 0  # kept so far, other than leases
         self.unkept = 0  # commands whose changes are not durable yet
+        self.changed: dict[str, None] = {}  # devices whose state has changed since somebody cleared this
         self._run_id = run_id
         self._began_unix_secs = 0.0
         self._states = dict.fromkeys(device_classes, DeviceState())
@@ -64,6 +65,7 @@ class Fleet:
         before = self._states[device_id]
         change = health.step(before, event, self._unix(now))
         self._states[device_id] = change.state
+        self.changed[device_id] = None
         if change.stored:
             # The end of a lease is also the end of a draining: that one is of interest.
             drained = isinstance(event, health.Released) and change.state.admin is not before.admin

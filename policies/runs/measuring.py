@@ -66,6 +66,7 @@ class MeasureStage:
         self._built: dict[str, deque[Trial]] = {each: deque() for each in classes}
         # Devices with nothing to do, the one that has been so for the longest first.
         self._idle: dict[str, dict[str, None]] = {each: {} for each in classes}
+        self._unchecked: dict[str, list[Trial]] = {}  # built trials of tasks whose oracle is not, by task id
         self._returned: set[str] = set()  # candidates that were put back; one of them may have been stored after all
         self._hopeless_since: dict[str, float] = {}
         self._tuning = True
@@ -75,7 +76,7 @@ class MeasureStage:
     @property
     def waiting(self) -> int:
         """Built candidates that wait for a device."""
-        return sum(map(len, self._built.values()))
+        return sum(map(len, self._built.values())) + sum(map(len, self._unchecked.values()))
 
     @property
     def measuring(self) -> bool:
@@ -94,13 +95,22 @@ class MeasureStage:
     # The queue -------------------------------------------------------------------------------------------------------
 
     def add(self, trial: Trial) -> None:
-        """A trial is built."""
-        self._built[self._class_of(trial)].append(trial)
+        """A trial is built. It waits for its task's oracle first, without which nothing can be checked."""
+        task = self._tasks[trial.candidate.task_id]
+        if task.oracle is Oracle.READY:
+            self._built[task.device_class].append(trial)
+        else:
+            self._unchecked.setdefault(trial.candidate.task_id, []).append(trial)
+
+    def may_check(self, task_id: str) -> None:
+        """The task's oracle is built."""
+        self._built[self._tasks[task_id].device_class].extend(self._unchecked.pop(task_id, ()))
 
     def end_tuning(self) -> None:
         """Nothing more of the queues is wanted. From now on devices that work are not asked for their probe, and no
         missing device ends the run."""
         self._tuning = False
+        self._unchecked.clear()
         for queue in self._built.values():
             queue.clear()
 
@@ -109,7 +119,8 @@ class MeasureStage:
         device_class = self._tasks[task_id].device_class
         queue = self._built[device_class]
         self._built[device_class] = deque(trial for trial in queue if trial.candidate.task_id != task_id)
-        return [trial for trial in queue if trial.candidate.task_id == task_id]
+        queued = [trial for trial in queue if trial.candidate.task_id == task_id]
+        return queued + self._unchecked.pop(task_id, [])
 
     def recorded(self, candidate: Candidate) -> None:
         """A record of the candidate is durable. Where it was put back because nobody knew, it need not run again."""
@@ -118,9 +129,6 @@ class MeasureStage:
             device_class = self._tasks[candidate.task_id].device_class
             queue = self._built[device_class]
             self._built[device_class] = deque(trial for trial in queue if trial.candidate.id != candidate.id)
-
-    def _class_of(self, trial: Trial) -> str:
-        return self._tasks[trial.candidate.task_id].device_class
 
     # A device becomes usable -----------------------------------------------------------------------------------------
 
@@ -155,6 +163,8 @@ class MeasureStage:
         """A check has ended."""
         device_id = event.device_id
         lane = self.lanes[device_id]
+        if lane.work is not Work.CHECK:
+            return []
         lane.work = Work.NOTHING
         if isinstance(event, Probed):
             lane.check_due_secs = now + self._plan.check_every_secs
@@ -210,6 +220,8 @@ class MeasureStage:
                 batch = self._next_batch(device_id, builders_idle)
                 if batch:
                     commands.append(self._measure(device_id, batch, now))
+                elif not any(trial.losses for trial in self._built[device_class]):
+                    break  # there is none for the others either
         return commands
 
     def _may_be_enough(self, queue: deque[Trial], builders_idle: bool) -> bool:
@@ -227,8 +239,6 @@ class MeasureStage:
         usable: list[str] | None = None
         batch: list[Trial] = []
         for trial in queue:
-            if self._tasks[trial.candidate.task_id].oracle is not Oracle.READY:
-                continue
             if trial.losses:
                 usable = self._fleet.usable(lane.device_class) if usable is None else usable
                 if not health.may_try(trial.losses, device_id, usable):

@@ -2,8 +2,8 @@
 
 The state is what the records say, and what is under way: proposals, builds, batches on devices, shoot-outs. Whoever
 drives it (:class:`actors.scheduler.Scheduler`, or a test in virtual time) carries out the commands, each in its own
-time, and hands in the events with which they end. A lost answer is an event too; one that comes late is ignored.
-``now`` is in seconds since the run began and never goes back; it is the only clock.
+time, and hands in the events with which they end: one for each. A lost answer is an event too; what a device says
+after it was given up, under an old lease, is ignored. ``now`` is in seconds since the run began and never goes back; it is the only clock.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class RunState:
         self._tuning_secs = None if budget is None else budget - reserve_secs(budget, len(self.tasks))
         self._look_at: list[str] = []  # devices of which something changed
         self._resting: dict[str, int] = {}  # lost builders by the name of their timer
+        self._recording: set[str] = set()  # candidates whose failure is being made durable
         self._restored = False
         self._caught_up = False
         self._stopped = False
@@ -112,6 +113,7 @@ class RunState:
             elif name in self._resting:
                 self._builds.rested(self._resting.pop(name))
         commands = self._happened(event, now)
+        self._recording |= {each.candidate.id for each in commands if isinstance(each, RecordFailure)}
         commands += self._advance(now)
         commands += self.fleet.drain()
         if any(isinstance(command, Abort) for command in commands):
@@ -203,6 +205,8 @@ class RunState:
                 continue
             if is_ours:
                 task.under_way.discard(record.candidate.id)
+                task.recorded.add(record.candidate.id)
+                self._recording.discard(record.candidate.id)
                 self._devices.recorded(record.candidate)
             unwanted = task.learn(record)
             if unwanted:
@@ -214,15 +218,17 @@ class RunState:
         task = self.tasks[event.task_id]
         self._granting.answered(event.task_id)
         task.offer = event.number
+        if self.phase is not Phase.TUNING:
+            return []
         # Without a candidate, nothing new was found in a space that is nearly exhausted.
         task.exhausted = event.exhausted or not event.candidates
         if is_finished(task.best_history, False, event.predicted_gain):
             gains = f"{CONVERGENCE_TRIALS} trials gained less than {CONVERGENCE_GAIN:.0%}"
             expected = f"and so will the next one ({event.predicted_gain:.2%} expected)"
             return self._finish(task, f"converged: {gains}, {expected}")
-        if self.phase is Phase.TUNING and task.oracle is not Oracle.FAILED:
-            # A restarted searcher knows what is recorded, not what is under way.
-            fresh = [each for each in event.candidates if each.id not in task.under_way]
+        if task.oracle is not Oracle.FAILED:
+            # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
+            fresh = [each for each in event.candidates if each.id not in task.under_way | task.recorded]
             if fresh and task.oracle is Oracle.NOT_BUILT:
                 task.oracle = Oracle.ON_ITS_WAY
                 self._builds.add(Job(task.task, None))
@@ -235,6 +241,7 @@ class RunState:
         task = self.tasks[job.task.id]
         if job.trial is None:
             task.oracle = Oracle.READY
+            self._devices.may_check(job.task.id)
             return []
         candidate_id = job.trial.candidate.id
         if not job.finalist and task.oracle is Oracle.FAILED:
@@ -263,11 +270,14 @@ class RunState:
         dropped += [job.trial for job in jobs if job.trial is not None]
         # What a builder works on, or a failure that is being recorded, stays under way until it ends.
         task.under_way -= {trial.candidate.id for trial in dropped}
+        unwanted, task.artifacts = tuple(sorted(task.artifacts)), set()
         reason = f"the unscheduled program does not build: {detail}"
-        return [Say("error", f"{task.task.workload.name}: {reason}"), *self._finish(task, reason)]
+        return [Say("error", f"{task.task.workload.name}: {reason}"), Forget(unwanted), *self._finish(task, reason)]
 
     def _builder_lost(self, builder: int, detail: str, now: float) -> list[Command]:
         """The builder's fault, not the candidate's, unless it happens to it again."""
+        if not self._builds.works(builder):
+            return []
         name = f"builder {builder}"  # with a space, which the name of no device has
         self._resting[name] = builder
         self._timers.at(now + self._plan.flow.retry_secs, name)
@@ -313,7 +323,8 @@ class RunState:
         if self.phase is Phase.TUNING:
             commands += self._tune(now)
         self._look_at.clear()
-        if self.phase is Phase.LAST_BATCHES and not self._devices.measuring:
+        self.fleet.changed.clear()
+        if self.phase is Phase.LAST_BATCHES and not self._devices.measuring and not self._recording:
             self.phase = Phase.CATCHING_UP
             commands.append(self._catch_up())
         if self.phase is Phase.CATCHING_UP and self._caught_up:
@@ -327,14 +338,16 @@ class RunState:
             if self._final_round.done and not self._devices.measuring:
                 self.phase = Phase.CLOSING
                 commands.append(self._catch_up())
-        if self.phase is Phase.CLOSING and self._caught_up and self.fleet.is_kept:
+        if self.phase is Phase.CLOSING and self._caught_up and self.fleet.is_kept and not self._recording:
             self.phase = Phase.FINISHED
             commands.append(Finish())
         return commands
 
     def _tune(self, now: float) -> list[Command]:
         commands: list[Command] = []
-        for device_id in dict.fromkeys(self._look_at):
+        for device_id in dict.fromkeys([*self._look_at, *self.fleet.changed]):
+            if device_id not in self._devices.lanes:
+                continue
             commands += self._devices.look_at(device_id, now)
         commands += self._granting.start(now, self._builds)
         commands += self._builds.start()
@@ -348,6 +361,8 @@ class RunState:
             if job.trial is None:
                 self.tasks[job.task.id].oracle = Oracle.NOT_BUILT
         self._devices.end_tuning()
+        for task in self.tasks.values():
+            task.is_tuned = False
 
     def _catch_up(self) -> CatchUp:
         self._caught_up = False

@@ -47,6 +47,8 @@ class TaskTrials:
         self.oracle = Oracle.NOT_BUILT
         self.ranking = Ranking()
         self.artifacts: set[str] = set()  # ids of candidates that are built and kept: those near the best
+        self.recorded: set[str] = set()  # ids of candidates that have a record of this run
+        self.is_tuned = True  # while it is, artifacts are let go of
         self.best_history: list[float] = []  # incumbent's cost after each trial
         self._planned = planned
         self._limit = limit
@@ -81,6 +83,8 @@ class TaskTrials:
         if record.revision == 0:
             self.trials += 1
             self.best_history.append(self.best_secs)
+        if not self.is_tuned:
+            return ()  # a shoot-out may want them
         # Few are near the best, and what is built and not measured yet stays.
         changed = self.artifacts if self.best_secs != best_secs else self.artifacts & {record.candidate.id}
         unwanted = {each for each in changed if not self.ranking.near_best(each)}

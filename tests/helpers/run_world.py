@@ -18,6 +18,7 @@ from fleet_tune.domain import Candidate, DeviceClass, Limits, Measurement, Outco
 from fleet_tune.errors import FleetTuneError
 from policies.runs import commands as to_do
 from policies.runs import events as ev
+from policies.runs.measuring import Work
 from policies.runs.plan import Flow, PlannedTask, RunPlan
 from policies.runs.state import Phase, RunState
 from policies.runs.tasks import Oracle
@@ -42,7 +43,7 @@ class Device:
     ``outages``: when it does not answer. ``poison``: numbers of candidates that take it down. ``probe_fails``: when it
     answers and its probe does not run. ``hangs_at``: when the process that owns it stops answering, until it is
     restarted; each once. ``dies_at``: when that process ends in the middle of a batch, of which it has stored a part or
-    all without saying so; each once.
+    all without saying so; each once. ``drifts``: when its probe finds it off.
     """
 
     device_class: str
@@ -52,13 +53,16 @@ class Device:
     probe_fails: Spans = ()
     hangs_at: tuple[float, ...] = ()
     dies_at: tuple[float, ...] = ()
+    drifts: Spans = ()
 
 
 @dataclass
 class World:
     """``supply``: candidates that each task has. ``build_secs``, ``propose_secs``: how long these take.
     ``build_fails``: numbers of candidates that do not build. ``oracle_fails``: names of workloads whose oracle does
-    not build. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``script``: events of other
+    not build; ``oracle_secs``: what it takes longer than a candidate. ``searcher_restarts``: share of proposals before
+    which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
+    durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``script``: events of other
     people's making by their time. ``stored``: what earlier runs left."""
 
     devices: Mapping[str, Device]
@@ -72,6 +76,9 @@ class World:
     propose_secs: float = 0.01
     build_fails: frozenset[int] = frozenset()
     oracle_fails: frozenset[str] = frozenset()
+    oracle_secs: float = 0.0
+    searcher_restarts: float = 0.0
+    recorder_secs: float = 0.02
     builders_lost: float = 0.0
     proposals_lost: float = 0.0
     patience_secs: float = 120.0
@@ -171,6 +178,11 @@ class World:
         assert state._builds.waiting <= granted + len(self.tasks) + self.builders
         assert state._builds.building <= self.builders
         if state.phase is Phase.TUNING:
+            for lane in state._devices.lanes.values():
+                if lane.work is Work.NOTHING and lane.device_id not in state._devices._idle[lane.device_class]:
+                    device = state.fleet[lane.device_id]
+                    waits = lane.rests_until >= self.now or device.until_unix_secs + 1e-3 >= self.now
+                    assert waits or device.admin is not Admin.ACTIVE, f"nobody looks at {lane}: {device}"
             assert not (state._builds.waiting and state._builds._free), "a builder is idle while something waits"
             for device_class, idle in state._devices._idle.items():
                 if not idle:
@@ -244,13 +256,14 @@ class World:
             case to_do.RestartDevice(device_id):
                 self.restarts[device_id] += 1
             case to_do.RecordFailure(candidate, trace, measurement):
-                self._append([self._record(candidate, trace, measurement, "")])
+                record = self._record(candidate, trace, measurement, "")
+                self._later(self.now + self._durable_secs(), lambda: self._append([record]))
             case to_do.KeepDeviceEvents(events):
                 for event in events:
                     self.events.append(event)
                     self.epochs[event.device_id] = event.state.lease.epoch
                     self.held[event.device_id] = event.state.lease.epoch if event.state.lease.held else -1
-                self._later(self.now + 0.01, ev.DeviceEventsKept())
+                self._later(self.now + self._durable_secs(), ev.DeviceEventsKept())
             case to_do.CatchUp():
                 self._tell()
                 self._later(self.now, ev.CaughtUp())
@@ -265,6 +278,12 @@ class World:
 
     def _propose(self, command: to_do.Propose) -> None:
         task_id = command.task_id
+        if self._rng.random() < self.searcher_restarts:
+            durable = {record.candidate.id for record in self.records}
+            task = self.state.tasks[task_id].task
+            candidates = (candidate_of(task, at) for at in range(self.supply))
+            self._planned[task_id] = deque(each for each in candidates if each.id not in durable)
+            self._offers[task_id] = 0
         planned = self._planned[task_id]
         if self._offers[task_id] > command.taken:
             planned.extendleft(reversed(self._last_offer[task_id]))
@@ -279,6 +298,8 @@ class World:
 
     def _build(self, command: to_do.Build) -> None:
         at = self.now + self.build_secs * self._rng.uniform(0.5, 1.5)
+        if command.candidate is None:
+            at += self.oracle_secs
         if self._rng.random() < self.builders_lost:
             self._later(at, ev.BuilderLost(command.builder, "its process ended"))
             return
@@ -301,7 +322,19 @@ class World:
         elif _within(device.probe_fails, self.now):
             self._later(self.now + 0.1, ev.ProbeFailed(device_id, "simulated"))
         else:
+            if _within(device.drifts, self.now):
+                self._mark(device_id)
             self._later(self.now + 0.01, ev.Probed(device_id, 1e-3))
+
+    def _mark(self, device_id: str) -> None:
+        """The device was off of late: the last records of each task that it measured are stored once more, marked."""
+        latest = [record for record in self.records if record.device_id == device_id][-6:]
+        revisions = []
+        for record in latest:
+            revision = 1 + max(each.revision for each in self.records if each.candidate.id == record.candidate.id)
+            measurement = dataclasses.replace(record.measurement, drift=1.5, verified=False)
+            revisions.append(self._record(record.candidate, "trace", measurement, device_id, revision))
+        self._append(revisions)
 
     def _measure(self, command: to_do.Measure) -> None:
         name = command.device_id
@@ -362,6 +395,9 @@ class World:
         self._later(end, lambda: self._append(records, name, command.epoch))
         self._later(end + 0.02, ev.ShotOut(name, command.epoch))
 
+    def _durable_secs(self) -> float:
+        return self.recorder_secs * self._rng.uniform(0.5, 2.0)
+
     def _mishap(self, name: str, begin: float, end: float) -> str:
         """What happens to the process that owns the device before ``end``; each mishap once."""
         coming = self._mishaps[name]
@@ -386,7 +422,7 @@ class World:
         fresh = [dataclasses.replace(record, seq=start + at_) for at_, record in enumerate(fresh)]
         self.records += fresh
         if fresh:
-            self._later(self.now + self._rng.uniform(0.01, 0.05), self._tell)
+            self._later(self.now + self._durable_secs(), self._tell)
 
     def _tell(self) -> None:
         """Everything that is durable is told now, the last records twice."""

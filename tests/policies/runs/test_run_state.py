@@ -239,6 +239,37 @@ def test_a_builder_that_is_lost_is_no_fault_of_the_candidate_unless_it_happens_a
     assert outcomes(world)[Outcome.OK] == 200 - blamed
 
 
+def test_a_searcher_that_begins_anew_may_propose_what_is_under_way_again() -> None:
+    world = played({"a": Device("orin", secs=0.5)}, searcher_restarts=0.5, recorder_secs=2.0, propose_secs=1.0)
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert set(world.runs.values()) == {1}
+
+
+def test_candidates_wait_for_an_oracle_that_takes_long() -> None:
+    world = played({"a": Device("orin"), "b": Device("orin")}, oracle_secs=30.0)
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert min(e.unix_secs for e in world.events if e.kind == "leased") > 30.0
+
+
+def test_an_acquitted_device_is_looked_at_at_once() -> None:
+    # Four candidates take their device down; the second device, which is slow, shows whose fault it is.
+    poison = frozenset(range(4))
+    world = played({"a": Device("orin", poison=poison), "b": Device("orin", secs=6.0, poison=poison)})
+    of_a = [event for event in world.events if event.device_id == "a"]
+    freed = [each for each in of_a if "out of quarantine" in each.reason]
+    assert freed
+    for event in freed:
+        later = [each.unix_secs for each in of_a if each.unix_secs > event.unix_secs]
+        assert min(later) < event.unix_secs + 1.5
+
+
+def test_what_drifts_during_the_shoot_outs_does_not_hold_up_the_run() -> None:
+    tasks = tuple(task_of("orin", f"t{at}") for at in range(4))
+    devices = {"a": Device("orin", drifts=((0.0, 1e9),), outages=((6.0, 9.0), (12.0, 14.0), (20.0, 22.0)))}
+    world = played(devices, tasks=tasks, supply=14, check_every_secs=1.0)
+    assert world.finished
+
+
 def test_a_searcher_that_does_not_answer_is_asked_again() -> None:
     world = played({"a": Device("orin")}, proposals_lost=0.3)
     assert outcomes(world) == {Outcome.OK: 60}
@@ -340,7 +371,9 @@ def test_a_thousand_devices_of_three_classes_are_kept_busy() -> None:
     classes = ("server", "orin", "nano")
     devices = {f"{each}-{at}": Device(each, secs=1.0) for each in classes for at in range(334)}
     tasks = tuple(task_of(each, name) for each in classes for name in ("a", "b", "c"))
-    world = World(devices, tasks=tasks, builders=300, supply=4000, build_secs=0.2, limits=Limits(trials=12_000))
+    world = World(
+        devices, tasks=tasks, builders=300, supply=4000, build_secs=0.2, oracle_secs=5.0, limits=Limits(trials=12_000)
+    )
     world.play()
     world.check_end()
     assert world.state.phase is Phase.FINISHED
