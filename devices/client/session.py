@@ -69,6 +69,7 @@ class RpcSession:
     ) -> None:
         self._socket: socket.socket | None = None
         self._watched: socket.socket | None = None
+        self._others: set[int] | None = None  # sockets to the same server that were there before
         self._dog = Watchdog(self.gives_sign_of_life, self.cut)
         deadline = time.monotonic() + timeout_secs
         try:
@@ -226,7 +227,7 @@ class RpcSession:
         return socket.socket(fileno=os.dup(max(descriptors)))
 
     def _new_sockets(self) -> set[int]:
-        return _sockets_to(self._peer) - self._others if hasattr(self, "_others") else set()
+        return set() if self._others is None else _sockets_to(self._peer) - self._others
 
 
 # Sockets to one address are told apart by when they appear: one connection is made at a time.
