@@ -21,10 +21,9 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir.analysis import estimate_tir_flops
 
-from devices.client.fingerprint import vector_registers
 from devices.networks.lowering import normal_form, workload_hash
 from devices.sketches.spaces import DesignSpace
-from devices.targets import default_device_class_name, device_kind, resolve_target, vector_bits
+from devices.targets import default_device_class_name, device_kind, resolve_target, vector_bits, vector_registers
 from fleet_tune.domain import Candidate, DeviceAbstraction, DeviceClass, Measurement, Outcome, Record, Task, Workload
 from fleet_tune.errors import TransferError, UserError
 from fleet_tune.records import dataset

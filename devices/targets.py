@@ -105,6 +105,13 @@ def vector_bits(target: str) -> int:
     return 256 if codegen.target_has_features("avx", parsed) else 128
 
 
+def vector_registers(target: str) -> int:
+    """Vector registers of a core: 32 with AVX-512 and on 64-bit ARM, 16 on other x86 CPUs."""
+    if architecture(target) in ("aarch64", "arm64"):
+        return 32
+    return 32 if codegen.target_has_features("avx512f", parse_target(target)) else 16
+
+
 def architecture(target: str) -> str:
     """Architecture of a CPU target, or of a GPU target's host: ``"x86_64"``, ``"aarch64"``, ..."""
     attributes = json.loads(target)

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from unittest import mock
 
 import tvm
 
@@ -21,24 +21,25 @@ from bench.peers.rpc_runner import SIZE
 from bench.processes import die_with_parent
 from bench.result import BenchError
 from devices.builds.linking import link
-from devices.client.rpc_device import RpcDevice
+from devices.client import rpc_device
+from devices.client.measuring import LoadedCandidate
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.targets import parse_target, resolve_target
 from devices.timing.evaluator import Evaluation
 from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import Candidate, Outcome
+from fleet_tune.domain import Candidate, Outcome, StopRule
 
 _TASK = "matmul"
 
 
-class _Timed(RpcDevice):
+class _Timed(LoadedCandidate):
     """Notes what the evaluator took on the device."""
 
     kernel_secs = math.nan
 
-    def _evaluate(self, *arguments: Any) -> Evaluation:
-        evaluation = super()._evaluate(*arguments)
-        self.kernel_secs = evaluation.device_secs
+    def evaluate(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
+        evaluation = super().evaluate(rule, incumbent_secs)
+        _Timed.kernel_secs = evaluation.device_secs
         return evaluation
 
 
@@ -53,7 +54,10 @@ def main(arguments: Sequence[str]) -> None:
         return Artifact(_TASK, candidate, library, specs, specs, (2,), (), "", 0.1)
 
     config = DeviceConfig(name="bench", target="native", threads=cores())
-    device = _Timed(config, "127.0.0.1", tracker_port, decide="policies.measuring.stopping:decide", tracker_key=key)
+    mock.patch.object(rpc_device, "LoadedCandidate", _Timed).start()
+    device = rpc_device.RpcDevice(
+        config, "127.0.0.1", tracker_port, decide="policies.measuring.stopping:decide", tracker_key=key
+    )
     device.add_oracle(artifact(None))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
@@ -64,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
         wall_secs = time.perf_counter() - started
         if measured.outcome is not Outcome.OK:
             raise BenchError(f"the measurement failed: {measured}")
-        print(json.dumps({"wall_secs": wall_secs, "kernel_secs": device.kernel_secs}), flush=True)
+        print(json.dumps({"wall_secs": wall_secs, "kernel_secs": _Timed.kernel_secs}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What talks to a device: the RPC device, its sessions, its fingerprint and the probe kernels."""
+"""What talks to a device: the RPC device, its connection and sessions, measuring, checking, and the probes."""

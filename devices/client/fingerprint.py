@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm.target import codegen
 
 from devices.client import probe_kernels
 from devices.client.probe_kernels import ProbeKernel
 from devices.client.workbench import Workbench
 from devices.host.machine import parse_size
 from devices.protocol import TensorSpec
-from devices.targets import architecture, parse_target, vector_bits
+from devices.targets import vector_bits, vector_registers
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 TIMEOUT_SECS = 120.0
@@ -131,13 +130,6 @@ def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int)
         make["main"](tensor)
     kernel = probe_kernels.triad(target, elements, lanes)
     return kernel.work / run_secs(bench, kernel, tensors)
-
-
-def vector_registers(target: str) -> int:
-    """Vector registers of a core: 32 with AVX-512 and on 64-bit ARM, 16 on other x86 CPUs."""
-    if architecture(target) in ("aarch64", "arm64"):
-        return 32
-    return 32 if codegen.target_has_features("avx512f", parse_target(target)) else 16
 
 
 def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """An open TVM RPC session in which every wait has a deadline.
 
-TVM's RPC client blocks in native code for as long as the server takes, and offers no way out. Here a watchdog shuts the
-connection down at the deadline, so that the blocked call fails at once. (Its socket is found among this process'
-descriptors when it is connected; a duplicate is kept, which stays valid whatever TVM does with its own.)
+TVM's RPC client blocks in native code for as long as the server takes, and offers no way out. Here a watchdog
+(:mod:`devices.client.watchdog`) shuts the connection down at the deadline, so that the blocked call fails at once. (Its
+socket is found among this process' descriptors when it is connected; a duplicate is kept, which stays valid whatever
+TVM does with its own.)
 
 A server of ours is also watched on a second connection while a call takes long: one that is stopped, or behind a
 network that swallows everything, is noticed in seconds and not at the deadline of the call.
@@ -22,15 +23,12 @@ from typing import Any
 from tvm import rpc
 
 from devices.builds.linking import LinkerError
+from devices.client.watchdog import SILENCE_SECS, Watchdog
 from devices.failures import last_line
 from devices.wire import handshake
 from devices.wire.handshake import HandshakeError
 from devices.wire.linking_there import NO_LINKER
 
-# A call that takes longer than this has its server asked for a sign of life, every second.
-_WATCHED_AFTER_SECS = 2.0
-_PING_SECS = 1.0
-_SILENCE_SECS = 3.0
 _ALIVE_SECS = 5.0
 
 
@@ -71,7 +69,8 @@ class RpcSession:
     ) -> None:
         self._socket: socket.socket | None = None
         self._watched: socket.socket | None = None
-        self._dog = _Watchdog(self)
+        self._others: set[int] | None = None  # sockets to the same server that were there before
+        self._dog = Watchdog(self.gives_sign_of_life, self.cut)
         deadline = time.monotonic() + timeout_secs
         try:
             self.ours = self._watch(host, port, timeout_secs)
@@ -148,9 +147,9 @@ class RpcSession:
             except SessionLostError:
                 raise
             except Exception as error:
-                guard.over()
+                guard.active = False
                 if guard.silent:
-                    raise SessionLostError(f"the server gave no sign of life for {_SILENCE_SECS:g} s") from error
+                    raise SessionLostError(f"the server gave no sign of life for {SILENCE_SECS:g} s") from error
                 if guard.late:
                     raise SessionTimeoutError(f"no answer within {timeout_secs:g} s") from error
                 if not self.alive():
@@ -228,75 +227,7 @@ class RpcSession:
         return socket.socket(fileno=os.dup(max(descriptors)))
 
     def _new_sockets(self) -> set[int]:
-        return _sockets_to(self._peer) - self._others if hasattr(self, "_others") else set()
-
-
-class _Guard:
-    """One guarded stretch of calls. ``late``, ``silent``: why the session was cut in it."""
-
-    def __init__(self, timeout_secs: float) -> None:
-        self.begun = time.monotonic()
-        self.limit = self.begun + timeout_secs
-        self.late = self.silent = False
-        self.active = True
-
-    def over(self) -> None:
-        self.active = False
-
-
-class _Watchdog:
-    """A thread that cuts ``session`` when a guarded stretch takes too long. One thread for the whole session: starting
-    one for every call would cost more than the call."""
-
-    def __init__(self, session: RpcSession) -> None:
-        self._session = session
-        self._changed = threading.Condition()
-        self._guards: list[_Guard] = []
-        self._ended = False
-        self._wakes_at = 0.0
-        threading.Thread(target=self._run, name="rpc-watchdog", daemon=True).start()
-
-    @contextmanager
-    def guarding(self, timeout_secs: float) -> Iterator[_Guard]:
-        guard = _Guard(timeout_secs)
-        with self._changed:
-            self._guards.append(guard)
-            if guard.limit < self._wakes_at:
-                self._changed.notify()
-        try:
-            yield guard
-        finally:
-            with self._changed:
-                guard.over()
-                self._guards.remove(guard)
-
-    def end(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                next_limit = min((guard.limit for guard in self._guards if guard.active), default=now + _PING_SECS)
-                self._wakes_at = min(now + _PING_SECS, max(now, next_limit))
-                if not self._ended:
-                    self._changed.wait(self._wakes_at - now)
-                if self._ended:
-                    return
-                now = time.monotonic()
-                active = [guard for guard in self._guards if guard.active]
-                late = [guard for guard in active if now >= guard.limit]
-                long = [guard for guard in active if now - guard.begun > _WATCHED_AFTER_SECS]
-            silent = not late and bool(long) and not self._session.gives_sign_of_life(_SILENCE_SECS)
-            with self._changed:  # a call that has ended meanwhile is left in peace
-                overdue = [guard for guard in (long if silent else late) if guard.active]
-                for guard in overdue:
-                    guard.late, guard.silent = not silent, silent
-                    guard.over()
-                if overdue:
-                    self._session.cut()
+        return set() if self._others is None else _sockets_to(self._peer) - self._others
 
 
 # Sockets to one address are told apart by when they appear: one connection is made at a time.

@@ -52,7 +52,9 @@ class Workbench:
         key = (artifact.task_id, positive)
         if key not in self._tensors:
             size = sum(nbytes(spec) for spec in artifact.original_args)
-            self._make_room(size)
+            while self._tensors and sum(self._sizes.values()) + size > self._cache_bytes:
+                oldest, _ = self._tensors.popitem(last=False)
+                del self._sizes[oldest]
             arrays = make_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive)
             self._tensors[key] = [tvm.runtime.tensor(array, self.device) for array in arrays]
             self._sizes[key] = size
@@ -95,8 +97,3 @@ class Workbench:
             arguments[index].numpy().astype(numpy_dtype(artifact.args[index].dtype), copy=False)
             for index in artifact.outputs
         ]
-
-    def _make_room(self, size: int) -> None:
-        while self._tensors and sum(self._sizes.values()) + size > self._cache_bytes:
-            key, _ = self._tensors.popitem(last=False)
-            del self._sizes[key]

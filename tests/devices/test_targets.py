@@ -13,6 +13,7 @@ from devices.targets import (
     parse_target,
     resolve_target,
     vector_bits,
+    vector_registers,
 )
 
 CORTEX = {"kind": "llvm", "mcpu": "cortex-a78", "mtriple": "aarch64-linux-gnu", "num-cores": 4}
@@ -85,3 +86,10 @@ def test_vector_width_is_the_cpus() -> None:
     x86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
     assert vector_bits(resolve_target({**x86, "mcpu": "haswell"})) == 256
     assert vector_bits(resolve_target({**x86, "mcpu": "znver5"})) == 512
+
+
+def test_registers_follow_the_architecture() -> None:
+    x86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 1}
+    assert vector_registers(resolve_target({**x86, "mcpu": "haswell"})) == 16
+    assert vector_registers(resolve_target({**x86, "mcpu": "znver5"})) == 32
+    assert vector_registers(resolve_target(CORTEX)) == 32

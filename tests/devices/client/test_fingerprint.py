@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from devices.client.fingerprint import vector_registers
 from devices.client.probe_kernels import CHUNK, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
@@ -33,14 +32,6 @@ def test_a_device_class_is_named_by_the_fleet_file(server: DeviceServer, native_
     device = RpcDevice(config, "127.0.0.1", server.port)
     assert device.fingerprint().device_class.name == "laptop"
     device.close()
-
-
-def test_registers_follow_the_architecture() -> None:
-    x86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 1}
-    arm = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a78", "num-cores": 1}
-    assert vector_registers(resolve_target({**x86, "mcpu": "haswell"})) == 16
-    assert vector_registers(resolve_target({**x86, "mcpu": "znver5"})) == 32
-    assert vector_registers(resolve_target(arm)) == 32
 
 
 def test_probe_kernels_say_their_work(native_target: str) -> None:

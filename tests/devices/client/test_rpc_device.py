@@ -257,8 +257,7 @@ def test_tensors_are_kept_within_the_limit(
     for number in range(6):  # 8 KiB each: two fit
         device.add_oracle(make_artifact("ok", oracle=True, task_id=f"task-{number}"))
         assert measure(device, make_artifact("ok", task_id=f"task-{number}")).verified
-    assert device._bench is not None
-    assert len(device._bench._tensors) == 2
+    assert len(device._connection.workbench()._tensors) == 2
     device.close()
 
 

@@ -49,7 +49,7 @@ def test_kernels_run_at_the_priority_asked_for_where_it_is_allowed(
     device, realtime = served
     # The kernel tells the scheduling policy of the thread that runs it.
     artifact = kernel(native_target, "sched_getscheduler", 1)
-    bench = device._connected()
+    bench = device._connection.workbench()
     module = bench.load(artifact.library)
     arguments = bench.arguments(artifact, module, False)
     evaluate = bench.session.function("fleet_tune.evaluate")

@@ -10,9 +10,8 @@ import pytest
 import tvm
 from tvm import te
 
-from devices.client.fingerprint import vector_registers
 from devices.sketches.spaces import DesignSpace
-from devices.targets import architecture, is_native, parse_target, resolve_target, vector_bits
+from devices.targets import architecture, is_native, parse_target, resolve_target, vector_bits, vector_registers
 from fleet_tune.domain import Candidate, Task
 from policies.space.sampling import sample
 from tests.helpers.programs import program_task

@@ -194,7 +194,7 @@ def test_two_servers_of_one_key_are_two_devices(
     with DeviceServer(threads=1, tracker=where) as one, DeviceServer(threads=1, tracker=where) as other:
         devices = [client(tracker.port, native_target, oracle) for _ in range(2)]
         assert all(measure(device, make_artifact("ok")).verified for device in devices)
-        assert {device._held for device in devices} == {("127.0.0.1", one.port), ("127.0.0.1", other.port)}
+        assert {device._connection.held for device in devices} == {("127.0.0.1", one.port), ("127.0.0.1", other.port)}
         for device in devices:
             device.close()
 

@@ -1,0 +1,29 @@
+"""Who is to blame for a session that was lost while a candidate ran: the candidate, or the device."""
+
+from __future__ import annotations
+
+from devices.client.session import SessionLostError, SessionTimeoutError
+from fleet_tune.domain import Measurement, Outcome, StopRule
+
+KILLED = "SIGKILL"
+"""In the detail of a session that ended not by the kernel it ran: by somebody, or because memory was short."""
+
+DAMAGE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT")
+"""Of crashes that damage done to the session's process earlier can cause."""
+
+# How a session's process ends by the fault of the kernel it ran.
+_CRASHES = (*DAMAGE, "SIGFPE", KILLED, "SIGTRAP", "SIGSYS")
+
+
+def verdict(error: SessionLostError, end: str | None, rule: StopRule) -> Measurement:
+    """The measurement of a candidate whose session ended with ``error`` while it ran by ``rule``.
+
+    ``end``: what the server says of how the session ended, None for one that cannot tell.
+    """
+    if isinstance(error, SessionTimeoutError) or (end is not None and "SIGALRM" in end):
+        return Measurement(Outcome.RUN_TIMEOUT, detail=f"no result within {rule.timeout_secs:g} s")
+    if end is None:
+        return Measurement(Outcome.RUN_ERROR, detail=f"the session ended while the kernel ran: {error}")
+    if any(name in end for name in _CRASHES) or end.startswith("exited with"):
+        return Measurement(Outcome.RUN_ERROR, detail=f"the process that ran the kernel: {end}")
+    return Measurement(Outcome.DEVICE_LOST, detail=f"{error}{'; ' + end if end else ''}")

@@ -1,0 +1,151 @@
+"""The way to a device's server: one session at a time, opened when it is needed, and when it is opened anew."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from devices.client.session import RpcSession, SessionLostError, SessionTimeoutError
+from devices.client.workbench import Workbench
+from devices.targets import NATIVE, TargetError, device_kind, resolve_target
+from devices.wire.tracker import TrackerError, request_server
+from fleet_tune.config.fleet_file import DeviceConfig
+
+T = TypeVar("T")
+
+# A server that asks its machine for its CPU, on a slow link.
+_ASK_TIMEOUT_SECS = 60.0
+# A plain TVM server frees itself of a hanging kernel only when its session expires; renewed at half of this.
+_PLAIN_SESSION_SECS = 300.0
+# How long a server that a tracker once gave us is waited for, before the tracker is asked again.
+_HELD_SECS = 5.0
+
+
+class Connection:
+    """Connects to the server of the device of ``config``; the arguments are those of
+    :class:`devices.client.rpc_device.RpcDevice`.
+
+    A session that was lost is to be closed by whoever notices; the next one is opened when it is needed.
+    ``target``: canonical; where ``config`` asks for the device's own CPU, empty until the first session has told.
+    ``bench``: of the open session (which may be lost unnoticed), None where there is none. ``held``: address of our own
+    server that the tracker gave us last.
+
+    Raises TargetError for a target that nobody knows.
+    """
+
+    def __init__(
+        self, config: DeviceConfig, host: str, port: int, tracker_key: str | None, timeout_secs: float, cache_bytes: int
+    ) -> None:
+        self.target = "" if config.target == NATIVE else resolve_target(config.target, config.threads)
+        self.bench: Workbench | None = None
+        self.held: tuple[str, int] | None = None
+        self.timeout_secs = timeout_secs
+        self._config = config
+        self._host = host
+        self._port = port
+        self._tracker_key = tracker_key
+        self._cache_bytes = cache_bytes
+        # Under which name our own servers know this client from one session to the next.
+        self._name = secrets.token_hex(8)
+
+    def workbench(self) -> Workbench:
+        """The workbench of the open session; opens one where there is none.
+
+        Raises SessionLostError past ``timeout_secs``, TargetError if the device's own CPU was asked for and its server
+        cannot tell.
+        """
+        session = self.bench.session if self.bench is not None else None
+        if session is not None and not session.ours and session.age_secs > _PLAIN_SESSION_SECS / 2:
+            self.close()
+        if self.bench is None:
+            self.bench = self._opened()
+        return self.bench
+
+    def once_more_on_loss(self, action: Callable[[Workbench], T]) -> T:
+        """Run ``action``; if the session turns out to be lost, once more in a fresh one (servers restart)."""
+        try:
+            return action(self.workbench())
+        except SessionTimeoutError:
+            raise
+        except SessionLostError:
+            self.close()
+        return action(self.workbench())
+
+    def last_exit(self) -> str | None:
+        """How this client's session before this one ended (empty: in order), None if the server is a plain one.
+
+        Raises SessionLostError.
+        """
+        session = self.workbench().session
+        with session.deadline(self.timeout_secs):
+            return str(session.function("fleet_tune.last_exit")()) if session.ours else None
+
+    def close(self) -> None:
+        """End the session, if there is one."""
+        bench, self.bench = self.bench, None
+        if bench is not None:
+            bench.session.close()
+
+    def _opened(self) -> Workbench:
+        session = self._patient_session()
+        try:
+            if not self.target:
+                self.target = self._told_target(session)
+            kind = device_kind(self.target)
+            with session.deadline(self.timeout_secs):
+                return Workbench(session, kind, self._cache_bytes)
+        except BaseException:
+            session.close()
+            raise
+
+    def _told_target(self, session: RpcSession) -> str:
+        """The device's own CPU."""
+        if not session.ours:
+            raise TargetError(
+                f"device {self._config.name}: a plain TVM RPC server cannot say which CPU it runs on",
+                "name the device's target in the fleet file, or run `fleet-tune device serve` on it",
+            )
+        with session.deadline(_ASK_TIMEOUT_SECS):
+            text = str(session.function("fleet_tune.native_target")())
+        return resolve_target(text, self._config.threads)
+
+    def _patient_session(self) -> RpcSession:
+        """A new session. A server that is just being restarted refuses connections for a moment."""
+        deadline = time.monotonic() + self.timeout_secs
+        pause_secs = 0.05
+        while True:
+            remaining = deadline - time.monotonic()
+            try:
+                return self._new_session(max(0.1, remaining))
+            except SessionTimeoutError:
+                raise
+            except SessionLostError:
+                if remaining <= pause_secs:
+                    raise
+            time.sleep(pause_secs)
+            pause_secs = min(1.0, 2 * pause_secs)
+
+    def _new_session(self, timeout_secs: float) -> RpcSession:
+        """Through a tracker: with the server that it gave us before, if that still serves us, else with another one.
+
+        Our own server ends hanging kernels itself; a plain one is asked for a session that expires.
+        """
+        if self._tracker_key is None:
+            return RpcSession(self._host, self._port, "", timeout_secs, _PLAIN_SESSION_SECS, self._name)
+        deadline = time.monotonic() + timeout_secs
+        if self.held is not None:
+            try:
+                return RpcSession(*self.held, timeout_secs=min(_HELD_SECS, timeout_secs), name=self._name)
+            except SessionLostError:
+                self.held = None
+        try:
+            server = request_server(self._host, self._port, self._tracker_key, max(0.1, deadline - time.monotonic()))
+        except TrackerError as error:
+            raise SessionLostError(str(error)) from error
+        remaining = max(1.0, deadline - time.monotonic())
+        session = RpcSession(server.host, server.port, server.match_key, remaining, _PLAIN_SESSION_SECS, self._name)
+        if session.ours:  # a plain one serves whom the tracker sends, and nobody else
+            self.held = (server.host, server.port)
+        return session

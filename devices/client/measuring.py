@@ -1,0 +1,62 @@
+"""A candidate on a device: loaded, its arguments laid out, timed there or from here, run once to be checked."""
+
+from __future__ import annotations
+
+from devices.client.workbench import Workbench
+from devices.protocol import MeasureRequest
+from devices.timing.arguments import Array
+from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
+from fleet_tune.domain import StopRule
+
+# Allocating, uploading, loading, packing: what precedes a measurement, on a slow link.
+PREPARE_TIMEOUT_SECS = 60.0
+
+
+class LoadedCandidate:
+    """The candidate of ``request`` on the device of ``bench``.
+
+    ``positive``: on which kind of inputs it is timed (see :func:`devices.timing.arguments.make_inputs`). ``decide``:
+    the stopping rule against a plain TVM RPC server; our own server has its own.
+
+    Making one and every method raise SessionLostError, and whatever TVM raises where loading or running fails.
+    """
+
+    def __init__(self, bench: Workbench, request: MeasureRequest, positive: bool, decide: Decide | None) -> None:
+        self.bench = bench
+        self._artifact = request.artifact
+        self._rule = request.rule
+        self._positive = positive
+        self._decide = decide
+        place = bench.place_anew if request.placed_anew else bench.arguments
+        with bench.session.deadline(PREPARE_TIMEOUT_SECS):
+            self._module = bench.load(self._artifact.library)
+            self._arguments = place(self._artifact, self._module, positive)
+
+    def evaluate(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
+        """Time it: beside the kernel on a server of ours, one micro-batch after the other from here on a plain one."""
+        session = self.bench.session
+        if session.ours:
+            # The server ends a batch that takes too long, and begins none when time is up: this is for a dead network.
+            with session.deadline(2.2 * rule.timeout_secs + 10.0):
+                text = encode_request(rule, incumbent_secs, self.bench.kind)
+                answer = session.function("fleet_tune.evaluate")(self._module, "main", text, *self._arguments)
+                return decode_evaluation(answer)
+        run_batch = batch_timer(self._module, "main", self.bench.device, self._arguments, rule.flush_bytes)
+
+        def guarded(runs: int) -> float:
+            with session.deadline(rule.timeout_secs + 1.0):
+                return run_batch(runs)
+
+        return evaluate(guarded, rule, incumbent_secs, self._decide)
+
+    def evaluate_placed_anew(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
+        """In other memory than before: where the tensors lie may have been what made the candidate fast."""
+        with self.bench.session.deadline(PREPARE_TIMEOUT_SECS):
+            self._arguments = self.bench.place_anew(self._artifact, self._module, self._positive)
+        return self.evaluate(rule, incumbent_secs)
+
+    def outputs(self, positive: bool) -> list[Array]:
+        """Run it once, on inputs of the kind ``positive`` and poisoned outputs, and fetch the outputs."""
+        with self.bench.session.deadline(PREPARE_TIMEOUT_SECS + self._rule.timeout_secs):
+            arguments = self.bench.arguments(self._artifact, self._module, positive)
+            return self.bench.outputs(self._artifact, self._module, arguments)

@@ -1,0 +1,86 @@
+"""A thread that cuts a session whose calls take too long, or whose server gives no sign of life meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+SILENCE_SECS = 3.0
+"""How long a server may take to give a sign of life."""
+
+# A call that takes longer than this has its server asked for a sign of life, every second.
+_WATCHED_AFTER_SECS = 2.0
+_PING_SECS = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class Guard:
+    """One guarded stretch of calls, from ``begun`` to ``limit``, monotonic seconds. ``late``, ``silent``: why the
+    session was cut in it. ``active``: it is not over."""
+
+    begun: float
+    limit: float
+    late: bool = False
+    silent: bool = False
+    active: bool = True
+
+
+class Watchdog:
+    """Calls ``cut`` when a guarded stretch of a session takes too long, or when ``gives_sign_of_life``, asked with the
+    seconds to wait, says no in one that takes long. One thread for the whole session: starting one for every call would
+    cost more than the call."""
+
+    def __init__(self, gives_sign_of_life: Callable[[float], bool], cut: Callable[[], None]) -> None:
+        self._gives_sign_of_life = gives_sign_of_life
+        self._cut = cut
+        self._changed = threading.Condition()
+        self._guards: list[Guard] = []
+        self._ended = False
+        self._wakes_at = 0.0
+        threading.Thread(target=self._run, name="rpc-watchdog", daemon=True).start()
+
+    @contextmanager
+    def guarding(self, timeout_secs: float) -> Iterator[Guard]:
+        now = time.monotonic()
+        guard = Guard(now, now + timeout_secs)
+        with self._changed:
+            self._guards.append(guard)
+            if guard.limit < self._wakes_at:
+                self._changed.notify()
+        try:
+            yield guard
+        finally:
+            with self._changed:
+                guard.active = False
+                self._guards.remove(guard)
+
+    def end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                next_limit = min((guard.limit for guard in self._guards if guard.active), default=now + _PING_SECS)
+                self._wakes_at = min(now + _PING_SECS, max(now, next_limit))
+                if not self._ended:
+                    self._changed.wait(self._wakes_at - now)
+                if self._ended:
+                    return
+                now = time.monotonic()
+                active = [guard for guard in self._guards if guard.active]
+                late = [guard for guard in active if now >= guard.limit]
+                long = [guard for guard in active if now - guard.begun > _WATCHED_AFTER_SECS]
+            silent = not late and bool(long) and not self._gives_sign_of_life(SILENCE_SECS)
+            with self._changed:  # a call that has ended meanwhile is left in peace
+                overdue = [guard for guard in (long if silent else late) if guard.active]
+                for guard in overdue:
+                    guard.late, guard.silent = not silent, silent
+                    guard.active = False
+                if overdue:
+                    self._cut()

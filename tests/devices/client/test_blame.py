@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from devices.client.blame import verdict
+from devices.client.session import SessionLostError, SessionTimeoutError
+from fleet_tune.domain import Outcome, StopRule
+
+RULE = StopRule(timeout_secs=2.0)
+LOST, LATE = SessionLostError("reset"), SessionTimeoutError("no answer within 3 s")
+
+
+@pytest.mark.parametrize(
+    ("error", "end", "outcome", "detail"),
+    [
+        (LATE, None, Outcome.RUN_TIMEOUT, "no result within 2 s"),
+        (LATE, "", Outcome.RUN_TIMEOUT, "no result within 2 s"),
+        (LOST, "ended by SIGALRM", Outcome.RUN_TIMEOUT, "no result within 2 s"),
+        (LOST, None, Outcome.RUN_ERROR, "the session ended while the kernel ran: reset"),
+        (LOST, "ended by SIGSEGV", Outcome.RUN_ERROR, "the process that ran the kernel: ended by SIGSEGV"),
+        (LOST, "ended by SIGKILL", Outcome.RUN_ERROR, "the process that ran the kernel: ended by SIGKILL"),
+        (LOST, "exited with 1", Outcome.RUN_ERROR, "the process that ran the kernel: exited with 1"),
+        (LOST, "ended by SIGSTOP", Outcome.DEVICE_LOST, "reset; ended by SIGSTOP"),
+        (LOST, "", Outcome.DEVICE_LOST, "reset"),
+    ],
+)
+def test_how_a_session_ended_tells_whose_fault_it_was(
+    error: SessionLostError, end: str | None, outcome: Outcome, detail: str
+) -> None:
+    measured = verdict(error, end, RULE)
+    assert (measured.outcome, measured.detail) == (outcome, detail)
