@@ -373,7 +373,11 @@ class Interpreter:
         self.blocks[partial.name] = partial
 
         def note() -> None:
-            buffer = named_content(self.schedule, partial.name).writes[0].source
+            statement = named_content(self.schedule, partial.name)
+            assert partial.rebinding is not None, "rfactor has rebound the block"
+            if [int(v.dom.extent) for v in statement.iter_vars] != [extent for _, _, extent in partial.rebinding.values]:
+                raise UndescribedError(f"rfactor of block {block.name} leaves other reductions than expected")
+            buffer = statement.writes[0].source
             self.partial_sums[self._name(buffer)] = (*old[:factor_axis], bound, *old[factor_axis:])
 
         self._pending.append(note)
