@@ -48,7 +48,7 @@ def _conv(kernel: int, channels: int = 16, groups: int = 1, stride: int = 1, dty
 
 
 def _small_image(kernel: tuple[int, ...], size: tuple[int, ...], channels: int = 32) -> Tensors:
-    """A convolution of an image of so few points that the sum itself is split; some axes of the kernel have length 1."""
+    """A convolution of an image of so few points that sums are split; some axes of the kernel have length 1."""
     data = te.placeholder((1, *size, channels), name="data")
     weight = te.placeholder((*kernel, channels, 8), name="weight")
     bias = te.placeholder((*[1] * (len(size) + 1), 8), name="bias")

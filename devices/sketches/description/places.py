@@ -115,6 +115,7 @@ class Combinations:
         self._listed: dict[Statements, int] = {}  # that number, by the statements
         self._run = 0
         live = _replayed(fresh, trace, steps, starts[0])
+        self._deadline = live.interpreter.deadline
         self._root = _State(self._rows(live), live=live)
 
     def described(self) -> tuple[tuple[Statements, ...], tuple[int, ...]]:
@@ -151,6 +152,7 @@ class Combinations:
 
     def _step(self, state: _State, step: int, place: int) -> tuple[Rows, _Live | None]:
         """The program after a place was chosen, and its schedule where there is one already."""
+        self._deadline.check()
         if len(self._moved) == step:
             variable = self._live(state).variables[self._segments[step][0][1][1][0]]
             self._moved.append(str(content(self._live(state).schedule, variable).name_hint))
