@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,22 @@ class Transferred:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a run does without, and why, in one line. ``what``: a whole ``task`` that has no sketch and whose kernel
+    stays untuned, a ``sketch`` of a task that has others, or the ``description`` of a sketch, which is then searched by
+    its decisions alone. ``task``: its name; ``rule``: the sketch's, empty for a task."""
+
+    what: Literal["task", "sketch", "description"]
+    task: str
+    device_class: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them. ``transferred``: what the
-    search would start from, None for nothing."""
+    search would start from, None for nothing. ``left_out``: what cannot be tuned or not as well as the rest."""
 
     network: str
     method: str
@@ -94,6 +108,7 @@ class Plan:
     trial_limit: int | None
     time_budget_secs: float | None
     transferred: Transferred | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +149,7 @@ class Collected:
 class TuneResult:
     """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
     ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
-    nothing."""
+    nothing; ``left_out``: as in the plan."""
 
     network: str
     out: Path
@@ -146,3 +161,4 @@ class TuneResult:
     networks: tuple[NetworkResult, ...] = field(default=())
     signal_number: int = 0
     transferred: Transferred | None = None
+    left_out: tuple[LeftOut, ...] = ()

@@ -8,8 +8,10 @@ a record stores: applied to the unscheduled program it gives the same scheduled 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -20,12 +22,12 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule.instruction import Instruction
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
-from tvm.target import Target
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt, Stmt
 from tvm_ffi import structural_walk
 
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
+from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
 from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
 from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
 from devices.sketches.traces import full_text, open_text
@@ -33,9 +35,11 @@ from devices.targets import parse_target
 from fleet_tune.domain import Candidate, Task
 from fleet_tune.sketch import Choice, Sketch, Tile
 
-# What TVM raises where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
-_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
 _LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
+
+
+GENERATED = "MetaSchedule's rules"
+"""Stands for the rule of all sketches that MetaSchedule would make, where it makes none."""
 
 
 class ScheduleError(Exception):
@@ -61,7 +65,11 @@ class Scheduled:
 
 
 class DesignSpace:
-    """The sketches of a task, and the way from its candidates to programs. Keeps the parsed program warm."""
+    """The sketches of a task, and the way from its candidates to programs. Keeps the parsed program warm.
+
+    ``left_out``: rule and reason of every sketch that there would be if TVM could schedule it (rule
+    :data:`devices.sketches.spaces.GENERATED`: all of MetaSchedule's).
+    """
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -69,22 +77,27 @@ class DesignSpace:
         self._target = parse_target(task.device_class.target)
         intrinsics.load_intrinsics(task.device_class.target)
         self._fresh = Schedule(self._module, debug_mask="none", error_render_level="none")
-        context, generated = _generated(self._module, self._target)
+        context, traces, refusal = generated(self._module, self._target)
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
-        spaces = [(REGISTER_BLOCKED, s) for s in register_blocked(self._module, self._target)]
-        spaces += [(_rule_name(s.trace), s) for s in generated]
+        self.left_out: tuple[tuple[str, str], ...] = ((GENERATED, refusal),) if refusal else ()
+        spaces = [(REGISTER_BLOCKED, s.trace) for s in register_blocked(self._module, self._target)]
+        spaces += [(rule_name(trace), trace) for trace in traces]
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
         self._descriptions: list[Description] = []
         # All that scheduling needs; describing the variants takes seconds where several blocks have a place to choose.
         self._open: list[Sketch] = []
-        for rule, schedule in spaces:
-            trace = schedule.trace.simplified(remove_postproc=True)
+        for rule, generic in spaces:
+            trace = generic.simplified(remove_postproc=True)
             text = open_text(trace)
             if any(text == sketch.trace_text for sketch in self._open):
                 continue
-            facts = describe(self._fresh, trace)
+            try:
+                facts = describe(self._fresh, trace)
+            except Exception as error:  # what cannot be replayed cannot be scheduled either, and the others can
+                self.left_out += ((rule, first_line(error)),)
+                continue
             self._traces.append(trace)
             self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
             self._descriptions.append(facts)
@@ -94,17 +107,18 @@ class DesignSpace:
     def sketches(self) -> tuple[Sketch, ...]:
         """The sketches of the task, described symbolically as far as that can be."""
         described = []
-        for sketch, trace, facts in zip(self._open, self._traces, self._descriptions, strict=True):
-            whole = describe_variants(self._fresh, trace, facts)
-            described.append(
-                replace(
-                    sketch,
-                    statements=whole.statements,
-                    undescribed=whole.undescribed,
-                    variants=whole.variants,
-                    variant_of=whole.variant_of,
+        with _no_collection():
+            for sketch, trace, facts in zip(self._open, self._traces, self._descriptions, strict=True):
+                whole = describe_variants(self._fresh, trace, facts)
+                described.append(
+                    replace(
+                        sketch,
+                        statements=whole.statements,
+                        undescribed=whole.undescribed,
+                        variants=whole.variants,
+                        variant_of=whole.variant_of,
+                    )
                 )
-            )
         return tuple(described)
 
     def recognise(self, trace: Trace) -> Candidate | None:
@@ -127,8 +141,8 @@ class DesignSpace:
             for postproc in self.postprocs:
                 if not postproc.apply(schedule):
                     raise ScheduleError(f"{type(postproc).__name__} rejects the schedule")
-        except _REFUSALS as error:
-            raise ScheduleError(_first_line(error)) from error
+        except REFUSALS as error:
+            raise ScheduleError(first_line(error)) from error
         return _finish(self._module, schedule)
 
     def apply(self, candidate: Candidate) -> Schedule:
@@ -142,9 +156,22 @@ class DesignSpace:
         schedule = self._fresh.copy()
         try:
             closed.apply_to_schedule(schedule, remove_postproc=True)
-        except _REFUSALS as error:
-            raise ScheduleError(_first_line(error)) from error
+        except REFUSALS as error:
+            raise ScheduleError(first_line(error)) from error
         return schedule
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Descriptions make hundreds of thousands of small objects, nearly none of them garbage in circles: looking for
+    it takes a fifth of their time, and more beside a large network."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def unscheduled(task: Task) -> Scheduled:
@@ -182,45 +209,9 @@ def _replayed(module: tvm.IRModule, trace: str) -> Schedule:
     schedule = Schedule(module, debug_mask="none", error_render_level="none")
     try:
         Trace.apply_json_to_schedule(json.loads(trace), schedule)
-    except _REFUSALS as error:
-        raise ScheduleError(_first_line(error)) from error
+    except REFUSALS as error:
+        raise ScheduleError(first_line(error)) from error
     return schedule
-
-
-def _generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Schedule]]:
-    """MetaSchedule's design spaces, by its default rules, and the context that they were made in.
-
-    Without the rule that looks up hand-written schedules by an annotation: they are not part of TVM any more, and each
-    miss is logged. The rule for reductions across threads fails as a whole where one reduction reads the result of
-    another (a variance): such a program is scheduled without it.
-    """
-    probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
-    rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
-    simpler = [rule for rule in rules if not isinstance(rule, ms.schedule_rule.CrossThreadReduction)]
-    try:
-        return _spaces_by(rules, module, target)
-    except RuntimeError:
-        if len(simpler) == len(rules):
-            raise
-        return _spaces_by(simpler, module, target)
-
-
-def _spaces_by(
-    rules: Sequence[ms.ScheduleRule], module: tvm.IRModule, target: Target
-) -> tuple[ms.TuneContext, list[Schedule]]:
-    generator = ms.space_generator.PostOrderApply(sch_rules=list(rules))
-    context = ms.TuneContext(module, target=target, space_generator=generator, rand_state=1)
-    return context, list(context.generate_design_space())
-
-
-def _rule_name(trace: Trace) -> str:
-    kinds = {inst.kind.name for inst in trace.insts}
-    keys = {str(inst.attrs[0]) for inst in trace.insts if inst.kind.name == "Annotate"}
-    if "Tensorize" in kinds or "meta_schedule.auto_tensorize" in keys:
-        return "tensorize"
-    if "RFactor" in kinds:
-        return "rfactor"
-    return "multi-level-tiling" if "meta_schedule.tiling_structure" in keys else "loops"
 
 
 def _values(sketch: Sketch, locations: Sequence[tuple[int, ...] | None], vector: tuple[int, ...]) -> list[Any]:
@@ -313,8 +304,3 @@ def _outputs(func: PrimFunc) -> tuple[int, ...]:
     written: list[Any] = []
     structural_walk(func.body, (BufferStore, lambda store: written.append(store.buffer)))
     return tuple(i for i, param in enumerate(func.params) if any(param.same_as(buffer) for buffer in written))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"

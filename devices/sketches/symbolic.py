@@ -10,8 +10,9 @@ places then has its own description (:attr:`fleet_tune.sketch.Sketch.variants`,
 :mod:`devices.sketches.description.places`).
 
 The description is checked against the replayed schedule before it is given out: for the decisions of the replay, loop
-extents and order must be those of the real loops. A trace that uses what is not interpreted here keeps its decisions
-and is left undescribed, with the reason.
+extents and order must be those of the real loops. A trace that uses what is not interpreted here, that meets an error
+on the way, or that takes too long (:mod:`devices.sketches.description.deadline`) keeps its decisions and is left
+undescribed, with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, replace
 from tvm.s_tir import Schedule, Trace
 
 from devices.sketches.description.interpreter import SAMPLING, Interpreter
-from devices.sketches.description.loopnest import UndescribedError
+from devices.sketches.description.loopnest import reason_of
 from devices.sketches.description.places import Combinations
 from devices.sketches.description.statements import Describer, loop_depths
 from devices.sketches.traces import instructions
@@ -45,7 +46,8 @@ class Description:
 
 
 def describe(fresh: Schedule, trace: Trace) -> Description:
-    """Describe ``trace``, a trace without post-processors, of the program of ``fresh`` (not changed).
+    """Describe ``trace``, a trace without post-processors, of the program of ``fresh`` (not changed). Raises TVM's
+    errors where the trace cannot be replayed.
 
     Where several blocks are placed the description is still to be made, by :func:`describe_variants`; ``undescribed``
     then says so.
@@ -69,8 +71,8 @@ def describe_variants(fresh: Schedule, trace: Trace, description: Description) -
         return description
     try:
         variants, variant_of = Combinations(fresh, trace, instructions(trace), places).described()
-    except UndescribedError as error:
-        return replace(description, undescribed=str(error))
+    except Exception as error:
+        return replace(description, undescribed=reason_of(error))
     return Description(description.decisions, description.locations, variants[0], "", variants, variant_of)
 
 
@@ -89,5 +91,5 @@ def _statements(interpreter: Interpreter) -> tuple[tuple[Statement, ...], str]:
         return (), interpreter.failure
     try:
         return Describer(interpreter, {}).statements(), ""
-    except UndescribedError as error:
-        return (), str(error)
+    except Exception as error:
+        return (), reason_of(error)

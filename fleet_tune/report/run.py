@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.records.sources import BUILTIN
+from fleet_tune.report.left_out import left_out_lines
 from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
 
 NONE = "–"
@@ -125,6 +126,8 @@ def render_summary(result: TuneResult) -> RenderableType:
     )
     if result.transferred is not None:
         facts.add_row("learned from", Text(_transferred(result.transferred)))
+    for line in left_out_lines(result.left_out):
+        facts.add_row("left out", Text(line, "yellow"))
     for network in result.networks:
         if network.max_abs_error is None:
             note = f"not measured: this machine is no {network.device_class}"
@@ -178,6 +181,8 @@ def render_plan(plan: Plan) -> RenderableType:
     facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
     for name, what in plan.devices.items():
         facts.add_row("device", Text(f"{name}: {what}"))
+    for line in left_out_lines(plan.left_out):
+        facts.add_row("left out", Text(line, "yellow"))
     heading = Text.assemble((plan.network, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")
     return Group(heading, table, facts)
 

@@ -61,7 +61,7 @@ def build_networks(
     results = []
     for name, of_class in lowered.items():
         winners = {task.id: best[task.id] for task in of_class.tasks}
-        if not any(winners.values()) and of_class.tasks:
+        if rules and not any(winners.values()) and of_class.tasks:  # without sketches there is nothing to tune
             raise RecordStoreError(
                 f"{records} has no verified record of this network for {name}",
                 "tune it first, or name the database of a run of the same network and target",

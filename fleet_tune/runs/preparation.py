@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, check_network, import_network
 from devices.opening import opened_device, told_with_its_place
+from devices.sketches.generation import first_line
 from devices.sketches.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import FleetConfig
@@ -31,7 +32,7 @@ from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
-from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+from fleet_tune.results import LeftOut, NetworkResult, Plan, TaskProgress, Transferred, TuneResult
 from fleet_tune.runs.compilation import build_networks, device_classes_of, task_results
 from fleet_tune.runs.out_folder import prepare_folder
 from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
@@ -51,7 +52,8 @@ class Prepared:
     prints: Mapping[str, Fingerprint]  # by device class name
     lowered: Mapping[str, LoweredNetwork]  # by device class name
     here: frozenset[str]  # classes that this machine belongs to
-    tasks: tuple[SearchTask, ...]
+    tasks: tuple[SearchTask, ...]  # those that have a sketch
+    left_out: tuple[LeftOut, ...] = ()
     transferred: Transferred | None = None  # what the search starts from
 
     @property
@@ -66,7 +68,10 @@ def read_network(spec: Any) -> Network:
 
 
 def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
-    """Import ``network`` for every device class and make the sketches of every task."""
+    """Import ``network`` for every device class and make the sketches of every task.
+
+    A task without any sketch is none of :attr:`Prepared.tasks`: its kernel stays as it was imported.
+    """
     # This process also times the network's framework, whose threads TVM's must not push from their cores.
     os.environ["TVM_BIND_THREADS"] = "0"
     prints = device_classes_of(by_device)
@@ -78,12 +83,33 @@ def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: Fleet
     )
     lowered = {name: import_network(network, fingerprint.device_class) for name, fingerprint in prints.items()}
     datasets = [load(path) for path in fleet.datasets]
-    tasks = []
+    tasks: list[SearchTask] = []
+    left_out: list[LeftOut] = []
     for name, of_class in lowered.items():
         for task in of_class.tasks:
-            sketches = DesignSpace(task).sketches
-            tasks.append(SearchTask(task, sketches, prints[name].abstraction, _recorded(task, sketches, datasets)))
-    return Prepared(network, prints, lowered, here, tuple(tasks))
+            sketches, missing = sketches_of(task)
+            left_out += missing
+            if sketches:
+                recorded = _recorded(task, sketches, datasets)
+                tasks.append(SearchTask(task, sketches, prints[name].abstraction, recorded))
+    return Prepared(network, prints, lowered, here, tuple(tasks), tuple(left_out))
+
+
+def sketches_of(task: Task) -> tuple[tuple[Sketch, ...], list[LeftOut]]:
+    """The sketches of a task, as far as they can be made, and what is left out; the task itself where there is none."""
+    name, device_class = task.workload.name, task.device_class.name
+    try:
+        space = DesignSpace(task)
+        sketches, refused = space.sketches, space.left_out
+    except Exception as error:  # one task that TVM cannot read must not end the run of all others
+        sketches, refused = (), (("", first_line(error)),)
+    if not sketches:
+        reasons = dict.fromkeys(reason for _, reason in refused) or ["no sketch rule applies to it"]
+        return (), [LeftOut("task", name, device_class, "", "; ".join(reasons))]
+    missing = [LeftOut("sketch", name, device_class, rule, reason) for rule, reason in refused]
+    undescribed = [sketch for sketch in sketches if sketch.undescribed]
+    missing += [LeftOut("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
+    return sketches, missing
 
 
 def warmed(prepared: Prepared, request: RunRequest) -> Prepared:
@@ -158,6 +184,7 @@ def plan(request: RunRequest) -> Plan:
         trial_limit=request.limits.trials,
         time_budget_secs=request.limits.time_budget_secs,
         transferred=None if knowledge is None else summary(knowledge, lessons(prepared.tasks, knowledge, method)),
+        left_out=prepared.left_out,
     )
 
 
@@ -184,6 +211,7 @@ def compile_from_records(spec: Any, fleet: FleetConfig, records: Path, out: Path
         elapsed_secs=time.monotonic() - started,
         interrupted=False,
         networks=networks,
+        left_out=prepared.left_out,
     )
 
 

@@ -160,6 +160,7 @@ class Run:
             networks=networks,
             signal_number=self._interruption.signal_number,
             transferred=self._prepared.transferred if self._prepared else None,
+            left_out=self._prepared.left_out if self._prepared else (),
         )
 
     async def _compiled(self, prepared: Prepared) -> tuple[NetworkResult, ...]:

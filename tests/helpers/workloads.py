@@ -47,6 +47,15 @@ def _conv(kernel: int, channels: int = 16, groups: int = 1, stride: int = 1, dty
     return data, weight, bias, topi.nn.relu(topi.add(out, bias))
 
 
+def _small_image(kernel: tuple[int, ...], size: tuple[int, ...], channels: int = 32) -> Tensors:
+    """A convolution of an image of so few points that sums are split; some axes of the kernel have length 1."""
+    data = te.placeholder((1, *size, channels), name="data")
+    weight = te.placeholder((*kernel, channels, 8), name="weight")
+    bias = te.placeholder((*[1] * (len(size) + 1), 8), name="bias")
+    layouts = ("NHWC", "HWIO") if len(size) == 2 else ("NDHWC", "DHWIO")
+    return data, weight, bias, topi.nn.relu(topi.add(topi.nn.conv(data, weight, 1, 0, 1, 1, *layouts), bias))
+
+
 def _rows(rule: Callable[[te.Tensor], te.Tensor], shape: tuple[int, ...] = (24, 64)) -> Tensors:
     data = te.placeholder(shape, name="data")
     return data, rule(data)
@@ -78,6 +87,10 @@ WORKLOADS: dict[str, Callable[[], Tensors]] = {
     "conv3-stride2": lambda: _conv(3, stride=2),
     "conv1": lambda: _conv(1),
     "depthwise": lambda: _conv(3, groups=16),
+    "squeeze": lambda: _small_image((1, 1), (1, 1)),
+    "squeeze-wide": lambda: _small_image((1, 3), (1, 4)),
+    "squeeze-tall": lambda: _small_image((3, 1), (4, 1)),
+    "conv3d": lambda: _small_image((1, 1, 3), (1, 1, 4)),
     "softmax": lambda: _rows(topi.nn.softmax),
     "softmax-heads": lambda: _rows(topi.nn.softmax, (3, 12, 128)),
     "log-softmax": lambda: _rows(topi.nn.log_softmax, (24, 128)),

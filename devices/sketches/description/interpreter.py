@@ -15,7 +15,16 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule.instruction import Instruction
 
 from devices.sketches.description import loopnest, reblocks
-from devices.sketches.description.loopnest import Block, Factor, Nested, UndescribedError, axis_factors, framed
+from devices.sketches.description.deadline import Deadline
+from devices.sketches.description.loopnest import (
+    Block,
+    Factor,
+    Nested,
+    UndescribedError,
+    axis_factors,
+    framed,
+    reason_of,
+)
 from devices.sketches.description.schedules import (
     axes_of,
     bindings,
@@ -72,6 +81,7 @@ class Interpreter:
     def __init__(self, schedule: Schedule, steps: Sequence[list[Any]], places: Sequence[int] | None = None) -> None:
         self.schedule = schedule
         self.failure = ""
+        self.deadline = Deadline()
         self.blocks: dict[str, Block] = {}
         self.decisions: list[Decision] = []
         self.values: list[int] = []  # decision vector of this replay
@@ -125,9 +135,10 @@ class Interpreter:
             self._sample(kind, inputs, instruction, outputs, decision)
         elif not self.failure:
             try:
+                self.deadline.check()
                 self._step(kind, names, attributes, outputs, inputs)
-            except UndescribedError as error:
-                self.failure = str(error)
+            except Exception as error:
+                self.failure = reason_of(error)
         return decision
 
     def settle(self) -> None:
@@ -137,8 +148,8 @@ class Interpreter:
             try:
                 for action in pending:
                     action()
-            except UndescribedError as error:
-                self.failure = str(error)
+            except Exception as error:
+                self.failure = reason_of(error)
 
     # Decisions
 
@@ -190,8 +201,8 @@ class Interpreter:
                     consumer = self.block(schedule, readers[0])
                     nest = self._nest(consumer, len(loops))
                     self.around[len(self.decisions)] = (consumer, nest[:depth])
-                except UndescribedError as error:
-                    self.failure = str(error)
+                except Exception as error:
+                    self.failure = reason_of(error)
         try:
             schedule.compute_inline(block)
             places.insert(0, INLINE_LOCATION)
@@ -373,7 +384,13 @@ class Interpreter:
         self.blocks[partial.name] = partial
 
         def note() -> None:
-            buffer = named_content(self.schedule, partial.name).writes[0].source
+            statement = named_content(self.schedule, partial.name)
+            assert partial.rebinding is not None, "rfactor has rebound the block"
+            if [int(v.dom.extent) for v in statement.iter_vars] != [
+                extent for _, _, extent in partial.rebinding.values
+            ]:
+                raise UndescribedError(f"rfactor of block {block.name} leaves other reductions than expected")
+            buffer = statement.writes[0].source
             self.partial_sums[self._name(buffer)] = (*old[:factor_axis], bound, *old[factor_axis:])
 
         self._pending.append(note)

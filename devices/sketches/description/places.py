@@ -115,6 +115,7 @@ class Combinations:
         self._listed: dict[Statements, int] = {}  # that number, by the statements
         self._run = 0
         live = _replayed(fresh, trace, steps, starts[0])
+        self._deadline = live.interpreter.deadline
         self._root = _State(self._rows(live), live=live)
 
     def described(self) -> tuple[tuple[Statements, ...], tuple[int, ...]]:
@@ -151,18 +152,20 @@ class Combinations:
 
     def _step(self, state: _State, step: int, place: int) -> tuple[Rows, _Live | None]:
         """The program after a place was chosen, and its schedule where there is one already."""
+        self._deadline.check()
         if len(self._moved) == step:
             variable = self._live(state).variables[self._segments[step][0][1][1][0]]
             self._moved.append(str(content(self._live(state).schedule, variable).name_hint))
         involved = self._involved(state.rows, self._moved[step])
         key = (step, place, tuple(state.rows[at] for at in involved))
-        live = None
+        live, after = None, None
         if key not in self._effects:
             live = self._advance(self._live(state), step, place)
-            self._effects[key] = self._effect(state.rows, involved, self._rows(live))
+            after = self._rows(live)
+            self._effects[key] = self._effect(state.rows, involved, after)
         effect = dict(zip(involved, self._effects[key], strict=True))
         rows = tuple(n for at, number in enumerate(state.rows) for n in effect.get(at, (number,)))
-        if live is not None and rows != self._rows(live):
+        if after is not None and rows != after:
             raise UndescribedError(f"placing block {self._moved[step]} changes what it has nothing to do with")
         return rows, live
 

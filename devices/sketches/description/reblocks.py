@@ -75,16 +75,22 @@ def rfactor(block: Block, loop: Nested, axes: tuple[Axis, ...], decisions: Seque
         axis = at if factor.axes == group else spatial.index(factor.axes[0])
         return replace(factor, axes=(axis,), partial=factor is reduced[position])
 
-    # Iteration variables in TVM's order: the partial sums, the spatial ones, the reductions that are left.
+    # Iteration variables in TVM's order: the partial sums, the spatial ones, the reductions that are left. Those of one
+    # iteration (a 1x1 kernel's) are no part of the loops that were fused: they stay, and always are 0.
     left = [i for i in range(len(reduced)) if i != position]
     wholes = [Factor((i,), extent=axis.extent, whole=True) for i, axis in enumerate(frame[:at])]
     values = [(at, divisors[position], sizes[position]), *((i, 1, axis.extent) for i, axis in enumerate(frame[:at]))]
-    values += [(at, divisors[i], sizes[i]) for i in left]
+    first = min(group)
+    before = sum(i < first for i in reductions - set(group))
+    after = len(reductions - set(group)) - before
+    unit = (at, 1, 1)
+    values += [*([unit] * before), *((at, divisors[i], sizes[i]) for i in left), *([unit] * after)]
     # A reduction left that is slower than the partial sums stays so when moving the block puts it behind them.
     remaining = [in_frame(reduced[i]) for i in left]
     if position == len(reduced) - 1 and len(left) == 1:
         remaining = [Factor((at,), rest=True)]
-    iters = (in_frame(reduced[position]), *wholes, *remaining)
+    single = Factor((at,), extent=1)
+    iters = (in_frame(reduced[position]), *wholes, *([single] * before), *remaining, *([single] * after))
     partial_block = Block(f"{block.name}_rf", iters, nest, rebinding=Rebinding(frame, tuple(values), (0, at + 1)))
     final = (replace(partial, reduction=True), *frame[:at])
     summing = replace(reduced[position], axes=(0,))

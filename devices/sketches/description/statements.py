@@ -48,6 +48,7 @@ class Describer:
         for name, path in block_paths(func).items():
             if only is not None and name not in only:
                 continue
+            interpreter.deadline.check()
             state = interpreter.blocks.get(name)
             rebinding = state.rebinding if state else None
             key = (name, structural_hash(path[-1], map_free_vars=True), rebinding)
@@ -75,6 +76,7 @@ class Describer:
 
     def together(self, main: str | None) -> tuple[Statement, ...]:
         """The statements; of the block ``main`` first. None: the main block is none of these."""
+        self._of.deadline.check()
         facts = self.facts
         block = None if main is None else self._known(main)
         statements = [self._whole(self._facts[main], block)] if main is not None and block is not None else []

@@ -76,6 +76,23 @@ def transpose_task() -> Task:
     return task(data, topi.transpose(data, (0, 2, 3, 1)))
 
 
+def masked_task() -> Task:
+    """A product with a mask added, as attention has it: the epilogue reads what an element-wise block computes, and
+    MetaSchedule inlines no block that reads a scalar."""
+    a, b = te.placeholder((4, 16, 32), name="a"), te.placeholder((4, 32, 16), name="b")
+    mask, hidden = te.placeholder((1, 16, 16), name="mask"), te.placeholder((), name="hidden")
+    masked = te.compute(mask.shape, lambda *i: te.if_then_else(mask(*i) > 0, 0.0, hidden()), name="masked")
+    product = topi.nn.batch_matmul(a, b, transpose_b=False)
+    out = te.compute(product.shape, lambda i, j, k: product(i, j, k) + masked(0, j, k), name="out")
+    return task(a, b, mask, hidden, out)
+
+
+def squeeze_task() -> Task:
+    """Squeeze and excitation: a 1x1 convolution of a single point."""
+    data, weight = te.placeholder((1, 1, 1, 64), name="data"), te.placeholder((1, 1, 64, 8), name="weight")
+    return task(data, weight, topi.nn.relu(topi.nn.conv2d_nhwc(data, weight, 1, 0, 1)), constants=(1,))
+
+
 TASKS = {
     "conv": conv_task,
     "matmul": matmul_task,
@@ -84,6 +101,8 @@ TASKS = {
     "pool": pool_task,
     "softmax": softmax_task,
     "transpose": transpose_task,
+    "masked": masked_task,
+    "squeeze": squeeze_task,
 }
 
 

@@ -22,7 +22,7 @@ from fleet_tune.report.run import (
     to_json,
     to_json_line,
 )
-from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+from fleet_tune.results import LeftOut, NetworkResult, Plan, TaskProgress, Transferred, TuneResult
 
 
 def _task(name: str, weight: int, best_secs: float, device_class: str = "zen5") -> TaskProgress:
@@ -184,6 +184,30 @@ def test_what_is_learned_from_is_told_before_and_after(transferred: Transferred,
     result = dataclasses.replace(RESULT, transferred=transferred)
     assert f"learned from   {text}" in _text(render_summary(result))
     assert to_json(plan)["transferred"] == to_json(result)["transferred"] == dataclasses.asdict(transferred)
+
+
+def test_what_is_left_out_is_told_before_and_after() -> None:
+    left_out = (
+        LeftOut("description", "mask", "zen5", "loops", "no block with affine accesses"),
+        LeftOut("sketch", "conv", "zen5", "rfactor", "refused"),
+        *(LeftOut("task", f"sort{i}", "zen5", "", "no sketch rule applies to it") for i in range(5)),
+        LeftOut("description", "cast", "zen5", "loops", "no block with affine accesses"),
+    )
+    told = [
+        "left out  5 tasks stay untuned: sort0, sort1, sort2 and 2 more: no sketch rule applies to it",
+        "left out  1 sketch (rfactor) of conv: refused",
+        "left out  2 sketches (loops) of mask, cast, searched by decisions alone: no block with affine accesses",
+    ]
+    plan = Plan("net", "fleet", {}, TASKS, 64, None, left_out=left_out)
+    result = dataclasses.replace(RESULT, left_out=left_out)
+    for shown in (render_plan(plan), render_summary(result)):
+        lines = [" ".join(line.split()) for line in _text(shown).splitlines() if "left out" in line]
+        assert lines == [" ".join(line.split()) for line in told]
+    assert to_json(plan)["left_out"] == to_json(result)["left_out"] == [dataclasses.asdict(each) for each in left_out]
+    many = tuple(LeftOut("task", f"task{i}", "zen5", "", f"reason {i}") for i in range(20))
+    lines = _text(render_plan(dataclasses.replace(plan, left_out=many))).splitlines()
+    assert sum("left out" in line for line in lines) == 8
+    assert "and 13 more lines (--json)" in lines[-1]
 
 
 def test_json_has_the_figures_and_no_infinity() -> None:

@@ -1,0 +1,124 @@
+"""MetaSchedule's sketches of a program, and what is left of them where one of its rules refuses the program.
+
+A rule that applies one primitive too many ends the generation of all sketches. What is tried then, until something
+goes: the same without reductions across threads, which fail where one reduction reads the result of another (a
+variance); the same with element-wise blocks computed where they are read, because the epilogue of a product cannot be
+moved into its loops while it also reads what an element-wise block has computed (a mask); and last the rules that only
+inline, fuse and run in parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import tvm
+from tvm.s_tir import SBlock, Schedule, Trace
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from devices.sketches.description.accesses import DATA_PARALLEL
+
+# What TVM raises where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
+_MESSAGE = "Error message: "
+_TILING = (
+    ms.schedule_rule.MultiLevelTiling,
+    ms.schedule_rule.MultiLevelTilingWithIntrin,
+    ms.schedule_rule.MultiLevelTilingTensorCore,
+    ms.schedule_rule.MultiLevelTilingWideVector,
+    ms.schedule_rule.AddRFactor,
+    ms.schedule_rule.CrossThreadReduction,
+    ms.schedule_rule.RandomComputeLocation,
+)
+
+
+def generated(module: tvm.IRModule, target: Target) -> tuple[ms.TuneContext, list[Trace], str]:
+    """MetaSchedule's design spaces of ``module``, by its default rules as far as they apply, and the context that they
+    were made in. The text says what was refused last where no rules apply at all; then there is no trace.
+
+    Without the rule that looks up hand-written schedules by an annotation: they are not part of TVM any more, and each
+    miss is logged.
+    """
+    probe = ms.TuneContext(target=target, space_generator="post-order-apply", mod=tvm.IRModule({}))
+    rules = [r for r in probe.space_generator.sch_rules if not isinstance(r, ms.schedule_rule.ApplyCustomRule)]
+    refusal = ""
+    for before, chosen in _attempts(module, rules):
+        try:
+            context, schedules = _spaces_by(chosen, module if before is None else before.mod, target)
+        except REFUSALS as error:
+            refusal = first_line(error)
+            continue
+        return context, [_joined(before, schedule.trace) for schedule in schedules], ""
+    context, _ = _spaces_by([], tvm.IRModule({}), target)
+    return context, [], refusal
+
+
+def rule_name(trace: Trace) -> str:
+    """The rule that made a trace, as :attr:`fleet_tune.sketch.Sketch.rule` names it."""
+    kinds = {inst.kind.name for inst in trace.insts}
+    keys = {str(inst.attrs[0]) for inst in trace.insts if inst.kind.name == "Annotate"}
+    if "Tensorize" in kinds or "meta_schedule.auto_tensorize" in keys:
+        return "tensorize"
+    if "RFactor" in kinds:
+        return "rfactor"
+    return "multi-level-tiling" if "meta_schedule.tiling_structure" in keys else "loops"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of TVM says, in one line: of a schedule primitive, what comes after the program that it prints."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(_MESSAGE)]
+    text = told[-1].removeprefix(_MESSAGE) if told else lines[0] if lines else ""
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+
+
+def _attempts(
+    module: tvm.IRModule, rules: Sequence[ms.ScheduleRule]
+) -> Iterator[tuple[Schedule | None, Sequence[ms.ScheduleRule]]]:
+    """What to inline before (None: nothing), and the rules."""
+    simpler = [rule for rule in rules if not isinstance(rule, ms.schedule_rule.CrossThreadReduction)]
+    sets = [rules, simpler] if len(simpler) < len(rules) else [rules]
+    yield from ((None, chosen) for chosen in sets)
+    try:
+        inlined = _inlined(module)
+    except REFUSALS:
+        inlined = None
+    if inlined is not None:
+        yield from ((inlined, chosen) for chosen in sets)
+    yield None, [rule for rule in rules if not isinstance(rule, _TILING)]
+
+
+def _inlined(module: tvm.IRModule) -> Schedule | None:
+    """``module`` with its element-wise blocks inlined into the element-wise blocks that read them; None where there is
+    nothing to inline. What a reduction reads stays: it would be computed many times."""
+    schedule = Schedule(module, debug_mask="none", error_render_level="none")
+    changed = False
+    for block in schedule.get_child_blocks(schedule.get_sblock("root", "main")):
+        readers = schedule.get_consumers(block)
+        if readers and all(_is_spatial(schedule.get(each)) for each in (block, *readers)):
+            try:
+                schedule.compute_inline(block)
+            except RuntimeError:
+                continue
+            changed = True
+    return schedule if changed else None
+
+
+def _is_spatial(block: SBlock) -> bool:
+    return all(int(iteration.iter_type) == DATA_PARALLEL for iteration in block.iter_vars)
+
+
+def _spaces_by(
+    rules: Sequence[ms.ScheduleRule], module: tvm.IRModule, target: Target
+) -> tuple[ms.TuneContext, list[Schedule]]:
+    generator = ms.space_generator.PostOrderApply(sch_rules=list(rules))
+    context = ms.TuneContext(module, target=target, space_generator=generator, rand_state=1)
+    return context, list(context.generate_design_space())
+
+
+def _joined(before: Schedule | None, trace: Trace) -> Trace:
+    """The trace of what was inlined, and then of what was generated for the outcome."""
+    if before is None:
+        return trace
+    decisions = {inst: trace.get_decision(inst) for inst in trace.insts}
+    return Trace([*before.trace.insts, *trace.insts], {i: d for i, d in decisions.items() if d is not None})

@@ -1,0 +1,31 @@
+"""What a run does without, in lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet_tune.results import LeftOut
+
+_LINES = 8
+_NAMES = 3
+
+
+def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
+    """One line for each reason, whole tasks first; of many lines the first, and how many there are more."""
+    groups: dict[tuple[str, str, str], list[LeftOut]] = {}
+    for each in sorted(left_out, key=lambda each: ("task", "sketch", "description").index(each.what)):
+        groups.setdefault((each.what, each.rule, each.reason), []).append(each)
+    lines = [_line(what, rule, reason, members) for (what, rule, reason), members in groups.items()]
+    return (
+        lines if len(lines) <= _LINES else [*lines[: _LINES - 1], f"and {len(lines) - _LINES + 1} more lines (--json)"]
+    )
+
+
+def _line(what: str, rule: str, reason: str, members: Sequence[LeftOut]) -> str:
+    names = list(dict.fromkeys(each.task for each in members))
+    of = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+    count = len(members)
+    if what == "task":
+        return f"{count} {'task stays' if count == 1 else 'tasks stay'} untuned: {of}: {reason}"
+    sketches = f"{count} {'sketch' if count == 1 else 'sketches'} ({rule}) of {of}"
+    return f"{sketches}: {reason}" if what == "sketch" else f"{sketches}, searched by decisions alone: {reason}"

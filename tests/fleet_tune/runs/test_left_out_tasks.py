@@ -1,0 +1,44 @@
+"""A task that cannot be tuned is left out by itself, and told; the others are as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from devices.sketches.spaces import DesignSpace
+from examples.networks import mlp
+from fleet_tune import api
+from fleet_tune.domain import Task
+from fleet_tune.results import LeftOut
+from fleet_tune.runs import preparation
+from fleet_tune.runs.preparation import sketches_of
+from tests.helpers.workloads import space, task
+
+
+def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = api.plan(mlp())
+    assert not whole.left_out
+    first, *others = whole.tasks
+
+    def failing(of: Task) -> DesignSpace:
+        if of.id == first.task_id:
+            raise RuntimeError("ScheduleError: here\nError message: The block is no leaf")
+        return DesignSpace(of)
+
+    monkeypatch.setattr(preparation, "DesignSpace", failing)
+    plan = api.plan(mlp())
+    assert plan.tasks == tuple(others)
+    assert plan.left_out == (LeftOut("task", first.name, first.device_class, "", "RuntimeError: The block is no leaf"),)
+
+
+def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise ValueError("zip() argument 2 is shorter than argument 1")
+
+    monkeypatch.setattr("devices.sketches.description.places._signature", failing)
+    of = task("avx2", "squeeze")
+    sketches, left_out = sketches_of(of)
+    assert [sketch.id for sketch in sketches] == [sketch.id for sketch in space("avx2", "squeeze").sketches]
+    reason = "ValueError: zip() argument 2 is shorter than argument 1"
+    assert left_out == [LeftOut("description", "squeeze", "avx2", "rfactor", reason)] * 2
