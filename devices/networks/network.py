@@ -1,0 +1,98 @@
+"""A network that was read: what every frontend returns. Importing this module loads neither torch, onnx nor TVM."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_SEED = 0
+
+
+class Framework(Protocol):
+    """The framework that the network came from, as the judge of our numbers."""
+
+    def run(self) -> tuple[Array, ...]:
+        """Outputs on the example inputs."""
+        ...
+
+    def measure_secs(self, threads: int, repeats: int) -> float | None:
+        """Median seconds per run, None where the framework's speed says nothing to the user."""
+        ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that was read and translated.
+
+    ``relax_module``: a TVM IRModule whose function ``main`` takes the inputs and has the weights bound as constants.
+    ``example_inputs``: one array per input, in order. ``fingerprint``: content hash of architecture and weights, equal
+    in every process; it tells whether an output folder belongs to another network.
+    """
+
+    name: str
+    relax_module: Any = field(repr=False)
+    example_inputs: tuple[Array, ...] = field(repr=False)
+    input_names: tuple[str, ...]
+    outputs: int
+    fingerprint: str
+    framework: Framework = field(repr=False)
+
+    def framework_outputs(self) -> tuple[Array, ...]:
+        """The outputs of the network's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
+        return self.framework.run()
+
+    def measure_framework_secs(self, threads: int, repeats: int = 20) -> float | None:
+        """Median seconds per run in PyTorch eager with ``threads`` threads; None for one that is not torch's."""
+        return self.framework.measure_secs(threads, repeats)
+
+
+def network_of(
+    name: str, module: Any, inputs: tuple[Array, ...], framework: Framework, names: tuple[str, ...] | None = None
+) -> Network:
+    from tvm import relax
+
+    main = module["main"]
+    returned = main.ret_ty
+    outputs = len(returned.fields) if isinstance(returned, relax.TupleType) else 1
+    parameters = tuple(str(parameter.name) for parameter in main.params)
+    return Network(
+        name=re.sub(r"\W+", "_", name),
+        relax_module=module,
+        example_inputs=inputs,
+        input_names=names or parameters,
+        outputs=outputs,
+        fingerprint=fingerprint(module),
+        framework=framework,
+    )
+
+
+def fingerprint(module: Any) -> str:
+    """Content hash of an IRModule: its text, and the bytes of its constants in order of appearance."""
+    from tvm import relax
+    from tvm.ir import GenericConst
+
+    digest = hashlib.blake2b(module.script(show_meta=False).encode(), digest_size=16)
+
+    def add(expression: object) -> None:
+        if isinstance(expression, GenericConst):
+            array = expression.value.numpy()
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+
+    relax.analysis.post_order_visit(module["main"], add)
+    return digest.hexdigest()
+
+
+def example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
+    """A made-up input: normal floats, and 0 or 1 for integers, which index any table."""
+    generator = np.random.default_rng((_SEED, index))
+    if dtype.startswith("float"):
+        return np.asarray(generator.standard_normal(shape).astype(dtype))
+    return np.asarray(generator.integers(0, 2, shape).astype(dtype))

@@ -1,0 +1,93 @@
+"""ONNX files as Relax modules, read without torch (TVM's bindings load it if it is installed, but it need not be)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from devices.networks.network import Array, Network, example_array, network_of
+from devices.networks.refusals import brief, quiet, unsupported
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class _OnnxFramework:
+    proto: onnx.ModelProto
+    inputs: dict[str, Array]
+
+    def run(self) -> tuple[Array, ...]:
+        """ONNX Runtime's outputs, or those of ONNX's own evaluator where ONNX Runtime is not installed or does not know
+        the network: new releases of onnx write versions of the format that it learns to read only later."""
+        try:
+            return self._run_with_onnxruntime()
+        except Exception as error:
+            refusal = error
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            return tuple(np.asarray(out) for out in ReferenceEvaluator(self.proto).run(None, self.inputs))
+        except Exception as error:
+            raise UnsupportedNetworkError(
+                f"neither ONNX Runtime ({brief(refusal)}) nor ONNX's own evaluator ({brief(error)}) runs the network",
+                "export it for an older opset, or check that its weights and its operators' domains are right",
+            ) from error
+
+    def _run_with_onnxruntime(self) -> tuple[Array, ...]:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what it refuses is told by us, not by its log
+        session = onnxruntime.InferenceSession(
+            self.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return tuple(np.asarray(out) for out in session.run(None, self.inputs))
+
+    def measure_secs(self, threads: int, repeats: int) -> None:  # noqa: ARG002 - the protocol's signature
+        return None
+
+
+def from_onnx_file(file: Path) -> Network:
+    import onnx
+    from onnx import helper
+
+    try:
+        proto = onnx.load(str(file))
+        onnx.checker.check_model(proto)
+    except Exception as error:
+        raise NetworkError(f"{file} is not a valid ONNX model: {brief(error)}", "export it again") from error
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs: dict[str, Array] = {}
+    for value in proto.graph.input:
+        if value.name in weights:
+            continue
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            raise UnsupportedNetworkError(
+                f"{file}: input {value.name!r} has no fixed shape", "export it with fixed shapes"
+            )
+        for at, extent in enumerate(tensor.shape.dim):
+            if extent.dim_value <= 0:
+                called = extent.dim_param or "unnamed"
+                raise UnsupportedNetworkError(
+                    f"{file}: input {value.name!r} has the dynamic dimension {at} ({called})",
+                    "export it with fixed shapes, or fix them with 'python -m "
+                    f"onnxruntime.tools.make_dynamic_shape_fixed --input_name {value.name} --input_shape ...'",
+                )
+        shape = tuple(int(extent.dim_value) for extent in tensor.shape.dim)
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+        inputs[value.name] = example_array(shape, dtype, len(inputs))
+    from tvm.relax.frontend.onnx import from_onnx
+
+    with quiet():
+        try:
+            # None: take the types from the file (the default claims float32 for every input).
+            module = from_onnx(proto, dtype_dict={name: array.dtype.name for name, array in inputs.items()})
+        except Exception as error:
+            raise unsupported(error, str(file)) from error
+    return network_of(file.stem, module, tuple(inputs.values()), _OnnxFramework(proto, inputs), tuple(inputs))

@@ -1,0 +1,63 @@
+"""What the frontends of TVM, torch and ONNX raise, in the user's words; and silence for what they print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fleet_tune.errors import UnsupportedNetworkError
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the frontends' warnings and progress prints from the user: they name things inside TVM and torch."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> UnsupportedNetworkError:
+    """The frontend's exception in the user's words: which operators it stumbled over."""
+    next_step = "replace it in the network by operators that TVM's frontend knows"
+    listed = re.search(r"not supported for frontend ONNX: (.*)", str(error))
+    names = sorted(name.strip() for name in listed.group(1).split(",")) if listed else list(unknown)
+    if names:
+        return UnsupportedNetworkError(f"{where} uses operators that cannot be imported: {', '.join(names)}", next_step)
+    operator = _operator_in(error)
+    if operator:
+        return UnsupportedNetworkError(
+            f"{where} uses the operator {operator} in a way that cannot be imported: {brief(error)}", next_step
+        )
+    return UnsupportedNetworkError(f"{where} cannot be imported: {brief(error)}", "simplify the network")
+
+
+def _operator_in(error: BaseException) -> str:
+    """The operator that a frontend was converting when it raised, read from the frames of its traceback."""
+    operator = ""
+    trace = error.__traceback__
+    while trace is not None:
+        values = trace.tb_frame.f_locals
+        if isinstance(values.get("op_name"), str):
+            operator = values["op_name"]
+        node: Any = values.get("node")
+        if hasattr(node, "target") and hasattr(node, "op"):
+            operator = str(node.target)
+        trace = trace.tb_next
+    return operator
+
+
+def brief(error: BaseException) -> str:
+    """Type and first line of an exception's message."""
+    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

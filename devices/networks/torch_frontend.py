@@ -1,0 +1,190 @@
+"""Torch modules and ``.pt2`` files, through torch.export, as Relax modules."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devices.networks.network import Array, Network, example_array, network_of
+from devices.networks.refusals import brief, quiet, unsupported
+from devices.networks.user_file import FORMS
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class _TorchFramework:
+    module: Callable[..., Any]
+    inputs: tuple[torch.Tensor, ...]
+
+    def run(self) -> tuple[Array, ...]:
+        import torch
+
+        # Not inference_mode: a module exported to .pt2 may hold views that it refuses.
+        with torch.no_grad():
+            return tuple(_tensors(self.module(*self.inputs)))
+
+    def measure_secs(self, threads: int, repeats: int) -> float:
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            with torch.no_grad():
+                for _ in range(3):
+                    self.module(*self.inputs)
+                times = []
+                for _ in range(repeats):
+                    start = time.perf_counter()
+                    self.module(*self.inputs)
+                    times.append(time.perf_counter() - start)
+        finally:
+            torch.set_num_threads(before)
+        return statistics.median(times)
+
+
+def _tensors(output: object) -> Iterator[Array]:
+    """The tensors of a module's output in the order in which torch.export flattens them."""
+    import torch
+    from torch.utils import _pytree as pytree  # the order torch.export itself uses
+
+    for leaf in pytree.tree_leaves(output):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf.detach().cpu().numpy()
+
+
+def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Network:
+    import torch
+
+    module = module.eval()
+    with quiet():
+        try:
+            program = torch.export.export(module, inputs)
+        except Exception as error:
+            raise NetworkError(
+                f"torch.export cannot export {where}: {brief(error)}",
+                "check the example inputs, and rewrite what depends on data (see the torch.export documentation)",
+            ) from error
+    return _from_program(name, program, _TorchFramework(module, inputs), where)
+
+
+def from_pt2(file: Path) -> Network:
+    import torch
+
+    with quiet():
+        try:
+            program = torch.export.load(str(file))
+        except Exception as error:
+            raise NetworkError(f"{file} is not a network saved by torch.export: {brief(error)}", FORMS) from error
+    _refuse_dynamic_program(program, str(file))
+    inputs, keywords = program.example_inputs or ((), {})
+    if keywords or not all(isinstance(value, torch.Tensor) for value in inputs):
+        raise UnsupportedNetworkError(
+            f"{file} takes inputs that are no positional tensors", "export it with positional tensor arguments only"
+        )
+    if not inputs:
+        inputs = tuple(
+            torch.from_numpy(example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
+            for index, value in enumerate(_program_inputs(program).values())
+        )
+    module = program.module()
+    return _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))
+
+
+def _program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """Fake tensors of the user's inputs by name."""
+    names = program.graph_signature.user_inputs
+    return {
+        node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names
+    }
+
+
+def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -> None:
+    for name, value in _program_inputs(program).items():
+        for at, extent in enumerate(getattr(value, "shape", ())):
+            if not isinstance(extent, int):
+                raise UnsupportedNetworkError(
+                    f"{where}: input {name!r} has the dynamic dimension {at} ({extent})",
+                    "export it with fixed shapes: call torch.export.export without dynamic_shapes",
+                )
+
+
+# Core ATen wraps every matrix product in reshapes and broadcasts, which then stand between the product and what
+# should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
+# aten.batch_norm becomes its epsilon).
+_WHOLE_OPERATORS = ("linear", "matmul")
+
+
+def _decomposed(program: torch.export.ExportedProgram, whole: tuple[str, ...]) -> torch.export.ExportedProgram:
+    import torch
+
+    table: Any = torch.export.default_decompositions()
+    for name in whole:
+        table.pop(getattr(torch.ops.aten, name).default, None)
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+    table[attention] = _plain_attention(table[attention])
+    decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
+    return decomposed
+
+
+def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Attention without torch's guard against rows in which everything is masked: five more passes over the scores,
+    and without a mask there is no such row. With one, ``otherwise`` (torch's own decomposition) stays."""
+    import torch
+
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if attn_mask is not None or dropout_p or enable_gqa:
+            return otherwise(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+            scores = torch.where(seen, scores, float("-inf"))
+        return torch.softmax(scores, -1) @ value
+
+    return attention
+
+
+def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
+    from tvm.relax.frontend.torch import from_exported_program
+
+    _refuse_dynamic_program(program, where)
+    refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
+    decomposed = program
+    for whole in (_WHOLE_OPERATORS, ()):
+        with quiet():
+            try:
+                decomposed = _decomposed(program, whole)
+                module = from_exported_program(decomposed, unwrap_unit_return_tuple=True, run_ep_decomposition=False)
+            except Exception as error:
+                refusal = unsupported(error, where, _unknown_operators(decomposed))
+                refusal.__cause__ = error
+                continue
+        arrays = tuple(tensor.detach().cpu().numpy() for tensor in framework.inputs)
+        return network_of(name, module, arrays, framework)
+    raise refusal
+
+
+def _unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
+    """Operators of ``program`` that TVM's frontend has no translation for. It looks for them only after other things
+    that the same operators bring along have failed."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    translations = ExportedProgramImporter().convert_map
+    called = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    return sorted(target.__name__ for target in called if target.__name__ not in translations)

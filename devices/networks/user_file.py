@@ -1,0 +1,103 @@
+"""The user's file: where a network's text points to, and the module and inputs that a function of a file returns."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from devices.networks.refusals import brief
+from fleet_tune.errors import NetworkError
+
+if TYPE_CHECKING:
+    import torch
+
+FORMS = "give file.py:function, an .onnx file or a .pt2 file saved by torch.export"
+
+
+def locate(spec: str | Path) -> tuple[Path, str]:
+    """The file and the function (empty for ``.onnx`` and ``.pt2``) that ``spec`` names; nothing is read yet.
+
+    Raises :class:`NetworkError` where there is no such file, or it is of no form that we read.
+    """
+    text = str(spec)
+    path, _, function = text.rpartition(":") if _names_function(text) else (text, "", "")
+    file = Path(path)
+    if not function and file.suffix == ".py":
+        raise NetworkError(f"{file} is a Python file, but no function is named", f"write {file}:FUNCTION")
+    if not file.is_file():
+        raise NetworkError(f"no such file: {file}", FORMS)
+    if not function and file.suffix not in (".onnx", ".pt2"):
+        raise NetworkError(f"{file} is not a network that we read", FORMS)
+    return file, function
+
+
+def _names_function(text: str) -> bool:
+    return re.search(r"\.py:[^/\\:]*$", text) is not None
+
+
+def call_function(file: Path, function: str) -> object:
+    """Runs ``function`` of the Python ``file``, which may import its neighbours and the current folder."""
+    spec = importlib.util.spec_from_file_location(f"_fleet_tune_network_{file.stem}", file.resolve())
+    if spec is None or spec.loader is None:
+        raise NetworkError(f"{file} is not a Python file", FORMS)
+    python_module = importlib.util.module_from_spec(spec)
+    # Registered, as a plain import would be: dataclasses and torch look classes up by their module's name.
+    sys.modules[spec.name] = python_module
+    with _search_path(str(file.resolve().parent), str(Path.cwd())):
+        try:
+            spec.loader.exec_module(python_module)
+        except (Exception, SystemExit) as error:
+            raise NetworkError(
+                f"{file} cannot be imported: {brief(error)}", "run it with python and mend it"
+            ) from error
+        make = getattr(python_module, function, None)
+        if not callable(make):
+            offered = sorted(
+                name
+                for name, value in vars(python_module).items()
+                if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == spec.name
+            )
+            hint = f"it has {', '.join(offered)}" if offered else "define it"
+            raise NetworkError(f"{file} has no function {function!r}", hint)
+        try:
+            return make()
+        except (Exception, SystemExit) as error:
+            raise NetworkError(f"{file}:{function} raised {brief(error)}", "call it with python and mend it") from error
+
+
+@contextlib.contextmanager
+def _search_path(*folders: str) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path[:0] = [folder for folder in folders if folder not in before]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def checked_example(value: object, where: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    import torch
+
+    wanted = "return (torch module, tuple of example input tensors)"
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise NetworkError(f"{where} returned {_kind(value)}, not a module and its example inputs", wanted)
+    module, inputs = value
+    if not isinstance(module, torch.nn.Module):
+        raise NetworkError(f"{where} returned {_kind(module)} where a torch.nn.Module is expected", wanted)
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, tuple | list) or not inputs:
+        raise NetworkError(f"{where} returned {_kind(inputs)} where a tuple of input tensors is expected", wanted)
+    for index, tensor in enumerate(inputs):
+        if not isinstance(tensor, torch.Tensor):
+            raise NetworkError(f"{where}: example input {index} is {_kind(tensor)}, not a tensor", wanted)
+    return module, tuple(inputs)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
