@@ -10,9 +10,10 @@ forms that MetaSchedule's rules are written for; NCHW loses that on images of 7x
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +32,8 @@ from devices.builds.executables import (
     kernel_calls,
     tensor_specs,
 )
-from devices.networks.frontend import Network
+from devices.networks.network import Network
+from devices.networks.refusals import brief
 from devices.networks.rewrites import rewrite
 from devices.protocol import TensorSpec
 from devices.targets import parse_target
@@ -48,6 +50,11 @@ _DESIRED_LAYOUTS = {
 # Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
 # puts transposes around every ReLU6.
 _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
+# Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) gives them in another order. Without one
+# they get their inputs in the layout that they had.
+_WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class LoweredNetwork:
     ``module``: the IRModule of ``main`` and the kernels it calls. ``tasks``: one for each distinct workload that can be
     tuned, in the order of their first call. ``workloads``: for each kernel (by its name in ``module``) the hash of its
     workload; kernels that are not in it stay as they are. ``inputs``: name, shape and dtype of each input.
+    ``left_out``: the optional steps of lowering that failed on this network, which is right, but slower, without them.
     """
 
     name: str
@@ -67,6 +75,7 @@ class LoweredNetwork:
     workloads: Mapping[str, str] = field(repr=False)
     inputs: tuple[tuple[str, TensorSpec], ...] = field(repr=False)
     outputs: tuple[TensorSpec, ...] = field(repr=False)
+    left_out: tuple[str, ...] = ()
 
 
 def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwork:
@@ -75,7 +84,7 @@ def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwor
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
     that depend on the data."""
     target = parse_target(device_class.target)
-    module = _lower(network.relax_module, target, network.name)
+    module, left_out = _lower(network.relax_module, target, network.name)
     tasks, workloads = _extract_tasks(module, device_class)
     main = module["main"]
     return LoweredNetwork(
@@ -87,6 +96,7 @@ def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwor
         workloads=workloads,
         inputs=tuple(zip(network.input_names, tensor_specs([p.ty for p in main.params]), strict=True)),
         outputs=tensor_specs([main.ret_ty]),
+        left_out=left_out,
     )
 
 
@@ -136,25 +146,40 @@ def _tolerance(lowered: LoweredNetwork) -> float:
 
 @functools.cache
 def _register_layouts() -> None:
-    """Gives the operators without a layout rule the one that TVM has for ReLU."""
-    rule = tvm.ir.Op.get("relax.nn.relu").get_attr("FRelaxInferLayout")
+    """Gives the operators without a layout rule the one that TVM has for ReLU, and takes the wrong ones away."""
+    attribute = "FRelaxInferLayout"
+    rule = tvm.ir.Op.get("relax.nn.relu").get_attr(attribute)
     for name in _ELEMENTWISE_WITHOUT_LAYOUT:
-        if tvm.ir.Op.get(name).get_attr("FRelaxInferLayout") is None:
-            tvm.ir.register_op_attr(name, "FRelaxInferLayout", rule)
+        if tvm.ir.Op.get(name).get_attr(attribute) is None:
+            tvm.ir.register_op_attr(name, attribute, rule)
+    for name in _WRONG_LAYOUT_RULES:
+        tvm.ir.Op.get(name).reset_attr(attribute)
 
 
-def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
-    """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely."""
+def _lower(module: Any, target: tvm.target.Target, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely; and the optional
+    steps that failed."""
     _register_layouts()
     transform = relax.transform
+    left_out: list[str] = []
+
+    def optional(step: str, apply: Callable[[Any], Any], before: Any) -> Any:
+        try:
+            return apply(before)
+        except Exception as error:  # whatever TVM raises, std::bad_alloc included: the network is right without it
+            left_out.append(step)
+            _tell_once(f"{name}: {step} is left out, because TVM fails at it on this network ({brief(error)})")
+            return before
+
     canonical = tvm.transform.Sequential([transform.CanonicalizeBindings(), transform.DeadCodeElimination(["main"])])
     with target:
         module = canonical(transform.DecomposeOpsForInference()(module))
         _refuse_data_dependent(module["main"], name)
-        module = rewrite(module)
-        module = transform.ConvertLayout(_DESIRED_LAYOUTS)(module)
+        module = optional("the folding of constants", rewrite, module)
+        if _uses(module["main"], frozenset(_DESIRED_LAYOUTS)):
+            module = optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)
         # Folds the transposed weights, and moves the transposes together that ConvertLayout could not.
-        module = rewrite(transform.Normalize()(module))
+        module = optional("the folding of transposes", rewrite, transform.Normalize()(module))
         module = tvm.transform.Sequential(relax.pipeline.library_dispatch_passes(target))(module)
         try:
             module = transform.LegalizeOps()(module)
@@ -162,19 +187,24 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> Any:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise UnsupportedNetworkError(f"{name} cannot be lowered: {reason}", "simplify the network") from error
         _refuse_unlowered(module["main"], name)
-        return tvm.transform.Sequential(
-            [
-                transform.AnnotateTIROpPattern(),
-                transform.FoldConstant(),
-                transform.FuseOps(),
-                transform.FuseTIR(),
-                transform.DeadCodeElimination(["main"]),
-                # A reshape alone is a view at run time: no kernel to tune.
-                transform.RewriteDataflowReshape(),
-                transform.DeadCodeElimination(["main"]),
-                transform.AttachAttrLayoutFreeBuffers(),
-            ]
-        )(module)
+        fusion = [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination(["main"])]
+        # A reshape alone is a view at run time: no kernel to tune.
+        views = [transform.RewriteDataflowReshape(), transform.DeadCodeElimination(["main"])]
+        module = transform.AnnotateTIROpPattern()(module)
+        module = optional("the folding of lowered constants", transform.FoldConstant(), module)
+        module = optional("fusion", tvm.transform.Sequential(fusion), module)
+        module = optional("reshapes without a copy", tvm.transform.Sequential(views), module)
+        module = optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
+    return module, tuple(left_out)
+
+
+@functools.cache
+def _tell_once(line: str) -> None:
+    _log.warning("%s", line)
+
+
+def _uses(main: Any, operators: frozenset[str]) -> bool:
+    return any(isinstance(call.op, tvm.ir.Op) and call.op.name in operators for call in calls(main.body))
 
 
 def _refuse_data_dependent(main: Any, name: str) -> None:

@@ -8,6 +8,7 @@ whose value is known now (weights); ``value`` is an operand that is not constant
   weights and bias, if the constants vary over its output channels only and nothing else reads the intermediate values.
 - Transposes cancel each other or become reshapes; reshapes and broadcasts that change nothing vanish.
 - Kernels that a frontend emitted in place of an operator become the operator again.
+- Axes are counted from the front: TVM's rules for layouts read negative ones of ``squeeze`` as sizes.
 - ``take`` clips its indices: TVM's default reads outside of the table and crashes for an index out of range.
 """
 
@@ -150,6 +151,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._permute(call)
         if name in ("relax.reshape", "relax.broadcast_to"):
             return self._reshape(call)
+        if name == "relax.squeeze":
+            return self._squeeze(call)
         if name == "relax.take" and str(call.attrs.mode) == "fast":
             return relax.op.take(call.args[0], call.args[1], axis=call.attrs.axis, mode="clip")
         return call
@@ -284,6 +287,13 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         if moved == sorted(moved):  # only axes of one element change place
             return relax.op.reshape(argument, tuple(shape[axis] for axis in axes))
         return relax.op.permute_dims(argument, list(axes))
+
+    @staticmethod
+    def _squeeze(call: Call) -> Any:
+        shape = _shape(call.args[0])
+        if shape is None or call.attrs.axis is None or min(_ints(call.attrs.axis), default=0) >= 0:
+            return call
+        return relax.op.squeeze(call.args[0], [axis % len(shape) for axis in _ints(call.attrs.axis)])
 
     def _reshape(self, call: Call) -> Any:
         shape, before = _shape(call), _shape(call.args[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -363,3 +364,54 @@ def test_tensors_without_a_fixed_shape_have_no_specification() -> None:
     for kind in (unknown, symbolic, tvm.relax.TupleType([fixed, symbolic])):
         with pytest.raises(UnsupportedNetworkError, match="without a fixed shape"):
             tensor_specs([kind])
+
+
+class Patches(nn.Module):
+    """What vision transformers do behind their convolution: ``rearrange`` is applied to patches of 1x8x4x4."""
+
+    def __init__(self, rearrange: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.rearrange, self.patch = rearrange, nn.Conv2d(3, 8, 4, stride=4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.rearrange(self.patch(x)))
+
+
+@pytest.mark.parametrize(
+    "rearrange",
+    [
+        lambda y: y.flatten(2).transpose(1, 2).unflatten(-1, (2, 4)).unsqueeze(0).transpose(0, -2).squeeze(-2)[1],
+        lambda y: y.mean(-3, keepdim=True).squeeze(-3),
+        lambda y: torch.stack([y, 2 * y], dim=-2),
+        lambda y: y.repeat_interleave(2),
+        lambda y: y.permute(0, -2, -1, 1),
+    ],
+)
+def test_operators_behind_a_convolution_that_layouts_may_not_pass(
+    rearrange: Callable[[torch.Tensor], torch.Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    lowered, network = imported(Patches(rearrange), torch.randn(1, 3, 16, 16))
+    agrees(lowered, network)
+    assert (lowered.left_out, told(caplog)) == ((), [])
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "devices.networks.lowering"]
+
+
+def test_an_optional_step_that_fails_is_left_out_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> object:
+        raise MemoryError("std::bad_alloc\nmore")
+
+    for step in ("ConvertLayout", "FoldConstant", "AttachAttrLayoutFreeBuffers"):
+        monkeypatch.setattr(f"tvm.relax.transform.{step}", lambda *_: fails)
+    for _ in range(2):
+        lowered, network = imported(*_flat(networks.small_cnn()))
+    agrees(lowered, network)
+    assert lowered.left_out == ("the choice of layouts", "the folding of lowered constants", "free layouts of weights")
+    lines = told(caplog)
+    assert len(lines) == 3
+    assert "SmallCnn: the choice of layouts is left out" in lines[0]
+    assert "\n" not in lines[0]

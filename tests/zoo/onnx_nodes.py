@@ -1,0 +1,193 @@
+"""ONNX's own tests of single operators, run through our import: which are right, which refused, which at fault.
+
+``python -m tests.zoo.onnx_nodes [--every N] [--json FILE]`` runs them, with TVM's default lowering and no tuning, in a
+child process that may die, and prints a table. The exit code is 1 where a case ended in a traceback, or computed
+something wrong that the check against the framework did not refuse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+CASE_SECS = 60
+"""A case that takes longer counts as a traceback: the largest takes two seconds."""
+
+RIGHT, REFUSED, DISAGREES, WRONG, TRACEBACK = "right", "refused", "disagrees", "wrong", "traceback"
+KINDS = (RIGHT, REFUSED, DISAGREES, WRONG, TRACEBACK)
+FAULTS = (WRONG, TRACEBACK)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one case: ``kind`` is one of ``KINDS``. ``disagrees`` is what a run refuses because the imported
+    network computes something else than ONNX Runtime; ``wrong`` is what such a run would not have noticed."""
+
+    name: str
+    operator: str
+    kind: str
+    line: str
+
+
+def cases() -> list[Any]:
+    """All node tests of the installed onnx, in its order."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # their expected values overflow on purpose
+        return list(load_model_tests(kind="node"))
+
+
+def outcome_of(case: Any) -> Outcome:
+    """Imports, compiles and runs ``case`` on this machine, in this process."""
+    from fleet_tune.errors import NetworkError
+
+    operator = ", ".join(sorted({node.op_type for node in case.model.graph.node}))
+    try:
+        kind, line = _tried(case)
+    except NetworkError as error:
+        several_lines = "\n" in str(error)
+        kind = TRACEBACK if several_lines else DISAGREES if "disagrees" in error.problem else REFUSED
+        line = error.problem
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        kind, line = (
+            TRACEBACK,
+            f"{type(error).__name__}: {str(error)[:300]} ({Path(place.filename).name}:{place.lineno})",
+        )
+    return Outcome(case.name, operator, kind, " ".join(line.split()))
+
+
+def _tried(case: Any) -> tuple[str, str]:
+    import onnx
+    from onnx import numpy_helper
+
+    from devices.builds.executables import compile_host
+    from devices.networks.frontend import load_network
+    from devices.networks.lowering import check_network, import_network
+    from devices.targets import resolve_target
+    from fleet_tune.domain import DeviceClass
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "node.onnx"
+        onnx.save(case.model, str(file))
+        network = load_network(file)
+        lowered = import_network(network, DeviceClass("cpu", resolve_target("native", 2)))
+    run = compile_host(lowered.module)
+    for inputs, expected in case.data_sets:
+        arrays = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in inputs]
+        wanted = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in expected]
+        difference = _difference(run(*arrays), wanted, case.rtol, case.atol)
+        if difference:
+            check_network(lowered, network)
+            return WRONG, difference
+    return RIGHT, ""
+
+
+def _difference(outputs: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> str:
+    """Empty where the outputs are as expected."""
+    import numpy as np
+
+    if len(outputs) != len(expected):
+        return f"{len(outputs)} outputs instead of {len(expected)}"
+    for at, (ours, theirs) in enumerate(zip(outputs, expected, strict=True)):
+        wanted = np.asarray(theirs)
+        if ours.shape != wanted.shape or ours.dtype != wanted.dtype:
+            return f"output {at} is {ours.dtype}{ours.shape} instead of {wanted.dtype}{wanted.shape}"
+        if wanted.dtype.kind in "OU":
+            equal = bool(np.array_equal(ours, wanted))
+        else:
+            kind = np.complex128 if wanted.dtype.kind == "c" else np.float64
+            left, right = ours.astype(kind), wanted.astype(kind)
+            equal = bool(np.allclose(left, right, rtol=rtol, atol=atol, equal_nan=True))
+        if not equal:
+            return f"output {at} has other values"
+    return ""
+
+
+def outcomes(names: Sequence[str] | None = None, every: int = 1) -> Iterator[Outcome]:
+    """The outcome of each case of ``names`` (all, where None), of every ``every``-th, tried in a child process.
+
+    A child that dies, or takes longer than ``CASE_SECS``, is a traceback of its case; another goes on with the next.
+    """
+    chosen = [case for case in cases() if names is None or case.name in names][::every]
+    context = multiprocessing.get_context("spawn")
+    child: Any = None
+    pipe: Connection | None = None
+    try:
+        for case in chosen:
+            if pipe is None:
+                pipe, theirs = context.Pipe()
+                child = context.Process(target=_serve, args=(theirs,), daemon=True)
+                child.start()
+                theirs.close()
+            pipe.send(case)
+            try:
+                yield pipe.recv() if pipe.poll(CASE_SECS) else _lost(case, f"took more than {CASE_SECS} s")
+            except EOFError:
+                child.join()
+                yield _lost(case, f"the process died (exit code {child.exitcode})")
+            else:
+                if child.is_alive():
+                    continue
+            pipe = _ended(child, pipe)
+    finally:
+        if pipe is not None:
+            _ended(child, pipe)
+
+
+def _lost(case: Any, line: str) -> Outcome:
+    return Outcome(case.name, ", ".join(sorted({node.op_type for node in case.model.graph.node})), TRACEBACK, line)
+
+
+def _ended(child: Any, pipe: Connection) -> None:
+    pipe.close()
+    child.kill()
+    child.join()
+
+
+def _serve(pipe: Connection) -> None:
+    """The child: outcomes of the cases that come, until the pipe closes. What native code prints goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    with contextlib.suppress(EOFError), contextlib.redirect_stderr(io.StringIO()):
+        while True:
+            pipe.send(outcome_of(pipe.recv()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--every", type=int, default=1, help="take every N-th case only")
+    parser.add_argument("--match", default="", help="take cases whose name contains this only")
+    parser.add_argument("--json", type=Path, help="write all outcomes to this file")
+    options = parser.parse_args(arguments)
+    names = [case.name for case in cases() if options.match in case.name]
+    results = []
+    for outcome in outcomes(names, options.every):
+        results.append(outcome)
+        if outcome.kind in (*FAULTS, DISAGREES):
+            print(f"{outcome.kind:9}  {outcome.name}: {outcome.line}", flush=True)
+    counts = collections.Counter(outcome.kind for outcome in results)
+    print("  ".join(f"{kind}: {counts[kind]}" for kind in KINDS))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(outcome) for outcome in results], indent=1) + "\n")
+    return 1 if any(counts[kind] for kind in FAULTS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
