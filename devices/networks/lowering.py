@@ -117,12 +117,12 @@ def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, flo
 
 
 def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float, float]:
-    """Largest absolute and relative error (see :func:`check_network`); infinite where the shapes differ."""
+    """Largest absolute and relative error (see :func:`check_network`); infinite where shapes or types differ."""
     if len(outputs) != len(expected):
         return float("inf"), float("inf")
     absolute = relative = 0.0
     for ours, theirs in zip(outputs, expected, strict=True):
-        if ours.shape != theirs.shape:
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return float("inf"), float("inf")
         if theirs.size == 0:
             continue

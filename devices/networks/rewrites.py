@@ -7,6 +7,7 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - ``convolution * constant`` and ``convolution + constant`` (what is left of a batch norm) go into the convolution's
   weights and bias, if the constants vary over its output channels only and nothing else reads the intermediate values.
 - Transposes cancel each other or become reshapes; reshapes and broadcasts that change nothing vanish.
+- A float32 value that is rounded to half precision only to become float32 again is not rounded.
 - Kernels that a frontend emitted in place of an operator become the operator again.
 - Axes are counted from the front: TVM's rules for layouts read negative ones of ``squeeze`` as sizes.
 - ``take`` clips its indices: TVM's default reads outside of the table and crashes for an index out of range.
@@ -151,6 +152,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._permute(call)
         if name in ("relax.reshape", "relax.broadcast_to"):
             return self._reshape(call)
+        if name == "relax.astype":
+            return self._convert(call)
         if name == "relax.squeeze":
             return self._squeeze(call)
         if name == "relax.take" and str(call.attrs.mode) == "fast":
@@ -228,7 +231,9 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         factor = channels if name == "relax.multiply" else np.asarray(1 / channels, channels.dtype)
         weight = self._known(convolution.args[1]).value.numpy()
         output_axis = str(convolution.attrs.kernel_layout).find("O")
-        scaled = weight * self._spread_array(factor, weight.ndim, output_axis)
+        scaled = (weight * self._spread_array(factor, weight.ndim, output_axis)).astype(weight.dtype)
+        if not np.isfinite(scaled.astype(np.float32)).all():  # too large for the weights' type
+            return None
         result = Call(convolution.op, [convolution.args[0], _constant(scaled)], convolution.attrs, convolution.ty_args)
         if bias is None:
             return result
@@ -287,6 +292,15 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         if moved == sorted(moved):  # only axes of one element change place
             return relax.op.reshape(argument, tuple(shape[axis] for axis in axes))
         return relax.op.permute_dims(argument, list(axes))
+
+    def _convert(self, call: Call) -> Any:
+        """Sums of half-precision products are float32: rounded only to be widened again, they stay as they are."""
+        producer = self._known(call.args[0])
+        if not self._is(producer, "relax.astype"):
+            return call
+        original, between = str(producer.args[0].ty.dtype), str(producer.ty.dtype)
+        widened_again = original == str(call.ty.dtype) == "float32" and between in ("float16", "bfloat16")
+        return producer.args[0] if widened_again else call
 
     @staticmethod
     def _squeeze(call: Call) -> Any:

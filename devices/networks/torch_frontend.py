@@ -49,6 +49,19 @@ class _TorchFramework:
         return statistics.median(times)
 
 
+def array_of(tensor: torch.Tensor) -> Array:
+    """A torch tensor as an array of the same type; numpy's bfloat16 is that of ml_dtypes, which torch does not know."""
+    import torch
+
+    plain = tensor.detach().cpu()
+    if plain.dtype != torch.bfloat16:
+        array: Array = plain.numpy()
+        return array
+    import ml_dtypes
+
+    return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
 def _tensors(output: object) -> Iterator[Array]:
     """The tensors of a module's output in the order in which torch.export flattens them."""
     import torch
@@ -56,7 +69,7 @@ def _tensors(output: object) -> Iterator[Array]:
 
     for leaf in pytree.tree_leaves(output):
         if isinstance(leaf, torch.Tensor):
-            yield leaf.detach().cpu().numpy()
+            yield array_of(leaf)
 
 
 def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Network:
@@ -119,18 +132,43 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
 # should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
 # aten.batch_norm becomes its epsilon).
 _WHOLE_OPERATORS = ("linear", "matmul")
+_NORMS = ("native_layer_norm", "native_group_norm")
+"""Operators that TVM has for float32 and float16 alone."""
 
 
 def _decomposed(program: torch.export.ExportedProgram, whole: tuple[str, ...]) -> torch.export.ExportedProgram:
     import torch
+    from torch._decomp import get_decompositions
 
     table: Any = torch.export.default_decompositions()
     for name in whole:
         table.pop(getattr(torch.ops.aten, name).default, None)
+    for norm, decomposition in get_decompositions([getattr(torch.ops.aten, name) for name in _NORMS]).items():
+        table[norm] = _where_tvm_cannot(decomposition)
+    table[torch.ops.aten.var_mean.correction] = _variance_and_mean
     attention = torch.ops.aten.scaled_dot_product_attention.default
     table[attention] = _plain_attention(table[attention])
     decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
     return decomposed
+
+
+def _variance_and_mean(
+    data: torch.Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
+    return torch.var(data, dim, correction=correction, keepdim=keepdim), torch.mean(data, dim, keepdim=keepdim)
+
+
+def _where_tvm_cannot(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    def norm(data: torch.Tensor, *rest: Any) -> Any:
+        if data.dtype in (torch.float32, torch.float16):
+            return NotImplemented  # torch leaves the operator whole
+        return decomposition(data, *rest)
+
+    return norm
 
 
 def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -151,17 +189,20 @@ def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., to
     ) -> torch.Tensor:
         if attn_mask is not None or dropout_p or enable_gqa:
             return otherwise(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        scores = query @ key.transpose(-1, -2)
+        if query.dtype in (torch.float16, torch.bfloat16):
+            scores = scores.float()
+        scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
         if is_causal:
             seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
             scores = torch.where(seen, scores, float("-inf"))
-        return torch.softmax(scores, -1) @ value
+        return torch.softmax(scores, -1).to(value.dtype) @ value
 
     return attention
 
 
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
-    from tvm.relax.frontend.torch import from_exported_program
+    from devices.networks.torch_operators import only_tensors, translated, unknown_operators
 
     _refuse_dynamic_program(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
@@ -170,21 +211,15 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
         with quiet():
             try:
                 decomposed = _decomposed(program, whole)
-                module = from_exported_program(decomposed, unwrap_unit_return_tuple=True, run_ep_decomposition=False)
+                if not only_tensors(decomposed):
+                    raise UnsupportedNetworkError(f"{where} returns no tensor", "return what is to be computed")
+                module = translated(decomposed)
+            except UnsupportedNetworkError:
+                raise
             except Exception as error:
-                refusal = unsupported(error, where, _unknown_operators(decomposed))
+                refusal = unsupported(error, where, unknown_operators(decomposed))
                 refusal.__cause__ = error
                 continue
-        arrays = tuple(tensor.detach().cpu().numpy() for tensor in framework.inputs)
+        arrays = tuple(array_of(tensor) for tensor in framework.inputs)
         return network_of(name, module, arrays, framework)
     raise refusal
-
-
-def _unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
-    """Operators of ``program`` that TVM's frontend has no translation for. It looks for them only after other things
-    that the same operators bring along have failed."""
-    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-    translations = ExportedProgramImporter().convert_map
-    called = {node.target for node in program.graph.nodes if node.op == "call_function"}
-    return sorted(target.__name__ for target in called if target.__name__ not in translations)

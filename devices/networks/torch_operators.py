@@ -1,0 +1,283 @@
+"""TVM's translation of torch's operators, mended where it takes for granted that all numbers are float32.
+
+Importing this module loads torch and TVM. What changes, for programs in which not everything is float32 anyway:
+
+- Operands are converted as torch does it (``int_tensor * 0.5`` is a float32 tensor) before the operator is translated.
+- Products, convolutions, sums and softmax of half-precision numbers add up in float32 and are rounded once, as
+  PyTorch's own kernels do; those of float64 and of integers stay in their type.
+- Whatever else comes out in another type or shape than torch says is converted where only the width differs, and
+  refused where it would be another result.
+- Only tensors are outputs: ``None`` and numbers that a module returns are not part of the compiled network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+Convert = Callable[[fx.Node], Any]
+
+_HALF = (torch.float16, torch.bfloat16)
+_DIVISIONS = ("div.Tensor", "div.Scalar")
+_PROMOTED = (
+    *_DIVISIONS,
+    *(f"{name}.{kind}" for name in ("add", "sub", "mul", "remainder", "fmod", "pow") for kind in ("Tensor", "Scalar")),
+    *(f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")),
+    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "div.Tensor_mode", "atan2.default"),
+    *("maximum.default", "minimum.default"),
+)
+"""Operators whose two operands torch brings to one type."""
+
+_ADDING = (
+    *("_softmax.default", "softmax.int", "_log_softmax.default", "log_softmax.int"),
+    *("mean.dim", "mean.default", "sum.default", "sum.dim_IntList", "var.correction", "std.correction"),
+    *("cumsum.default", "linalg_vector_norm.default"),
+)
+"""Operators that add up many elements of their first operand."""
+
+_CONVOLUTIONS = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout")
+
+
+class Importer(ExportedProgramImporter):  # type: ignore[misc]
+    """TVM's importer of exported programs with the translations of this module's docstring."""
+
+    def create_convert_map(self) -> dict[Any, Convert]:
+        table: dict[Any, Convert] = super().create_convert_map()
+        del table["cond"]  # its branches become functions that no later step looks at
+        replaced: dict[str, tuple[Sequence[str], Callable[[Convert], Convert]]] = {
+            "promoted": (_PROMOTED, self._promoted),
+            "adding": (_ADDING, self._in_float32),
+            "products": (("mm.default", "bmm.default", "matmul.default"), self._product),
+            "added products": (("addmm.default", "baddbmm.default"), self._added_product),
+            "batch norms": (("_native_batch_norm_legit_no_training.default",), self._norm_in_float32),
+            "linear": (("linear.default",), self._linear_layer),
+            "convolutions": (("convolution.default",), self._any_convolution),
+        }
+        for names, wrap in replaced.values():
+            table.update({name: wrap(table[name]) for name in names if name in table})
+        return {name: self._checked(convert) for name, convert in table.items()}
+
+    # --- what torch says of a node ---
+
+    def _checked(self, convert: Convert) -> Convert:
+        """``convert`` with its result compared with what torch says of the node."""
+
+        def converted(node: fx.Node) -> Any:
+            result = convert(node)
+            value = node.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not isinstance(getattr(result, "ty", None), relax.TensorType):
+                return result
+            shape = result.ty.shape
+            if isinstance(shape, relax.ShapeExpr) and all(isinstance(extent, int) for extent in value.shape):
+                ours = [getattr(extent, "value", None) for extent in shape.values]
+                if None not in ours and ours != list(value.shape):
+                    raise ValueError(f"its result has the shape {ours} instead of {list(value.shape)}")
+            return self._as_type(result, value.dtype)
+
+        return converted
+
+    def _as_type(self, result: Any, dtype: torch.dtype) -> Any:
+        theirs, ours = self._convert_data_type(dtype), str(result.ty.dtype)
+        if ours == theirs:
+            return result
+        if _kind(ours) != _kind(theirs):
+            raise ValueError(f"its result has the type {ours} instead of {theirs}")
+        return self._cast(result, dtype)
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        name = self._convert_data_type(dtype)
+        return value if str(value.ty.dtype) == name else self.block_builder.emit(relax.op.astype(value, name))
+
+    def _with_operands(self, convert: Convert, node: fx.Node, nodes: Sequence[Any], dtype: torch.dtype) -> Any:
+        """``convert(node)`` while those operands that are tensors have the type ``dtype``."""
+        tensors = [operand for operand in nodes if isinstance(operand, fx.Node) and _is_tensor(self.env[operand])]
+        before = {operand: self.env[operand] for operand in tensors}
+        self.env.update({operand: self._cast(value, dtype) for operand, value in before.items()})
+        try:
+            return convert(node)
+        finally:
+            self.env.update(before)
+
+    # --- translations ---
+
+    def _promoted(self, convert: Convert) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            operands = node.args[:2]
+            values: list[Any] = [
+                operand.meta.get("val") if isinstance(operand, fx.Node) else operand for operand in operands
+            ]
+            if len(values) < 2 or not all(isinstance(value, torch.Tensor | int | float) for value in values):
+                return convert(node)
+            dtype = torch.result_type(*values)
+            if _name(node) in _DIVISIONS and not dtype.is_floating_point:
+                dtype = torch.float32
+            if _name(node) == "div.Tensor_mode" and not isinstance(operands[1], fx.Node):
+                return self._with_operands(self._divided_by_number(dtype), node, operands, dtype)
+            return self._with_operands(convert, node, operands, dtype)
+
+        return converted
+
+    def _divided_by_number(self, dtype: torch.dtype) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            left, right = self.env[node.args[0]], relax.const(node.args[1], self._convert_data_type(dtype))
+            if node.kwargs.get("rounding_mode") == "floor":
+                return self.block_builder.emit(relax.op.floor_divide(left, right))
+            quotient = self.block_builder.emit(relax.op.divide(left, right))  # of integers: rounded to zero
+            return self.block_builder.emit(relax.op.trunc(quotient)) if dtype.is_floating_point else quotient
+
+        return converted
+
+    def _in_float32(self, convert: Convert) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            if node.meta["val"].dtype not in _HALF:
+                return convert(node)
+            return self._with_operands(convert, node, node.args[:1], torch.float32)
+
+        return converted
+
+    def _norm_in_float32(self, convert: Convert) -> Convert:
+        """A batch norm in the type of the sums before it, so that it goes into the weights of their convolution."""
+
+        def converted(node: fx.Node) -> Any:
+            dtype = node.meta["val"][0].dtype
+            if dtype not in _HALF:
+                return convert(node)
+            return self._cast(self._with_operands(convert, node, node.args[:5], torch.float32), dtype)
+
+        return converted
+
+    def _product(self, convert: Convert) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            dtype = node.meta["val"].dtype
+            if dtype == torch.float32:
+                return convert(node)
+            return self._matmul(self.env[node.args[0]], self.env[node.args[1]], dtype)
+
+        return converted
+
+    def _added_product(self, convert: Convert) -> Convert:
+        """``beta * bias + alpha * (left @ right)``."""
+
+        def converted(node: fx.Node) -> Any:
+            dtype = node.meta["val"].dtype
+            if dtype == torch.float32:
+                return convert(node)
+            bias, left, right = (self.env[operand] for operand in node.args[:3])
+            product = self._matmul(left, right, dtype)
+            parts = (
+                (product, node.kwargs.get("alpha", 1)),
+                (self._cast(bias, _sum_type(dtype)), node.kwargs.get("beta", 1)),
+            )
+            scaled = [
+                part if factor == 1 else relax.op.multiply(part, relax.const(factor, str(product.ty.dtype)))
+                for part, factor in parts
+            ]
+            return self.block_builder.emit(relax.op.add(*scaled))
+
+        return converted
+
+    def _linear_layer(self, convert: Convert) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            dtype = node.meta["val"].dtype
+            if dtype == torch.float32:
+                return convert(node)
+            data, weight, *bias = (self.env[operand] for operand in node.args if operand is not None)
+            transposed = self.block_builder.emit(relax.op.permute_dims(weight))
+            product = self._matmul(data, transposed, dtype)
+            if not bias:
+                return product
+            return self.block_builder.emit(relax.op.add(product, self._cast(bias[0], _sum_type(dtype))))
+
+        return converted
+
+    def _matmul(self, left: Any, right: Any, dtype: torch.dtype) -> Any:
+        sums = self._convert_data_type(_sum_type(dtype))
+        return self.block_builder.emit(relax.op.matmul(left, right, out_dtype=sums))
+
+    def _any_convolution(self, convert: Convert) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            dtype = node.meta["val"].dtype
+            if dtype == torch.float32:
+                return convert(node)
+            bias = node.args[2]
+            node.update_arg(2, None)
+            try:
+                result = convert(node)  # TVM's sums are float32, whatever the operands are
+            finally:
+                node.update_arg(2, bias)
+            if dtype not in _HALF:
+                result = self._convolution_in(result, self._convert_data_type(dtype))
+            if bias is None:
+                return result
+            shape = (1, -1) + (1,) * (len(node.meta["val"].shape) - 2)
+            added = relax.op.reshape(self._cast(self.env[bias], _sum_type(dtype)), shape)
+            return self.block_builder.emit(relax.op.add(result, added))
+
+        return converted
+
+    def _convolution_in(self, result: Any, dtype: str) -> Any:
+        """The convolution that the variable ``result`` is bound to, with sums of the type ``dtype``."""
+        call = self.block_builder.lookup_binding(result)
+        define = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
+        options = {name: getattr(call.attrs, name) for name in _CONVOLUTIONS}
+        if "transpose" in call.op.name:
+            options["output_padding"] = call.attrs.output_padding
+        return self.block_builder.emit(define(call.args[0], call.args[1], **options, out_dtype=dtype))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _kind(dtype: str) -> str:
+    return dtype.rstrip("0123456789").removeprefix("b").removeprefix("u") if dtype != "bool" else dtype
+
+
+def _sum_type(dtype: torch.dtype) -> torch.dtype:
+    """The type in which a product of ``dtype`` adds up."""
+    return torch.float32 if dtype in _HALF else dtype
+
+
+def only_tensors(program: torch.export.ExportedProgram) -> int:
+    """Takes from the outputs of ``program`` what is no tensor, and what are changed buffers; returns how many stay."""
+    from torch.export.graph_signature import OutputKind
+
+    output = program.graph.output_node()
+    users = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    specs = program.graph_signature.output_specs
+    kept = [
+        value
+        for value, spec in zip(output.args[0], specs, strict=True)
+        if spec.kind in users and isinstance(value, fx.Node)
+    ]
+    if len(kept) != len(specs):
+        output.args = (tuple(kept),)
+    return len(kept)
+
+
+def translated(program: torch.export.ExportedProgram) -> Any:
+    """``program``, decomposed, as a Relax module. Raises what TVM and :class:`Importer` raise."""
+    return Importer().from_exported_program(
+        program,
+        keep_params_as_input=False,
+        unwrap_unit_return_tuple=True,
+        no_bind_return_tuple=False,
+        custom_convert_map=None,
+    )
+
+
+def unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
+    """Operators of ``program`` that have no translation. TVM looks for them only after other things that the same
+    operators bring along have failed."""
+    translations = Importer().convert_map
+    called = [node for node in program.graph.nodes if node.op == "call_function"]
+    return sorted({_name(node) for node in called if node.target.__name__ not in translations})

@@ -1,0 +1,135 @@
+"""Types inside of networks and at their edges: what torch computes in a type, the compiled network computes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from devices.networks.frontend import load_network
+from devices.networks.lowering import check_network, import_network
+from devices.targets import resolve_target
+from fleet_tune.domain import DeviceClass
+from fleet_tune.errors import UnsupportedNetworkError
+
+CPU = DeviceClass("cpu", resolve_target("native", 2))
+RELATIVE_ERROR = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12}
+
+
+class Computes(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def agrees(module: nn.Module, *inputs: torch.Tensor, within: float = 1e-5) -> list[str]:
+    """The tasks' names, without shapes."""
+    network = load_network((module.eval(), inputs))
+    lowered = import_network(network, CPU)
+    assert check_network(lowered, network)[1] <= within
+    assert network.outputs == len(network.framework_outputs())
+    assert lowered.left_out == ()
+    return [task.workload.name.split(" ")[0] for task in lowered.tasks]
+
+
+def attention(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize("dtype", RELATIVE_ERROR)
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Sequential(nn.Linear(512, 32), nn.ReLU(), nn.LayerNorm(32), nn.Linear(32, 8, bias=False)), (4, 512)),
+        (nn.Sequential(nn.Conv1d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.ConvTranspose1d(8, 4, 3)), (1, 3, 16)),
+        (nn.Sequential(nn.Conv3d(3, 4, 3), nn.AdaptiveAvgPool3d(1), nn.Softmax(1)), (1, 3, 5, 5, 5)),
+        (nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), (1, 4, 32)),
+        (Computes(lambda x: torch.addmm(x[:, :4], x, x.mT, beta=2, alpha=0.5)), (4, 64)),
+        (Computes(attention), (1, 2, 4, 64)),
+        (Computes(lambda x: (x * 3).sum(-1) / x.var(-1)), (4, 2048)),
+    ],
+    ids=["linear", "1-d", "3-d", "transformer", "addmm", "attention", "sums"],
+)
+def test_networks_that_are_not_float32(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    agrees(module.to(dtype), torch.randn(shape, dtype=dtype), within=RELATIVE_ERROR[dtype])
+
+
+@pytest.mark.parametrize("dtype", RELATIVE_ERROR)
+def test_batch_norms_are_folded_in_every_type(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(8)
+    nn.init.uniform_(norm.running_mean)  # type: ignore[arg-type]
+    nn.init.uniform_(norm.running_var, 0.5, 2)  # type: ignore[arg-type]
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.ConvTranspose2d(8, 4, 3)).to(dtype)
+    tasks = agrees(module, torch.randn(1, 3, 8, 8, dtype=dtype), within=RELATIVE_ERROR[dtype])
+    assert {"conv2d_add_relu", "conv2d_add_cast_relu"} & set(tasks)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: x * 0.5 + (x > 0.5), (torch.arange(-3, 3),)),
+        (lambda x: (x / 2, x // 2, torch.div(x, 2, rounding_mode="trunc")), (torch.arange(-3, 3),)),
+        (lambda x, y: (x / y, x // y, x % y), (torch.arange(-3, 3), torch.tensor([2, -2, 3, 1, -1, 2]))),
+        (lambda x: x.float() / 255, (torch.arange(250, 256, dtype=torch.uint8),)),
+        (lambda x: ~x | (x & x.flip(0)), (torch.tensor([True, False, False]),)),
+        (lambda x, m: x.masked_fill(m, -1e9).softmax(-1), (torch.randn(3), torch.tensor([True, False, False]))),
+        (lambda x, y: x * y, (torch.randn(3, dtype=torch.float16), torch.tensor(2.0))),
+        (lambda x: x @ x.mT, (torch.arange(6).reshape(2, 3),)),
+        (lambda x, y: (x + y, x > y, torch.maximum(x, y.long())), (torch.arange(3), torch.ones(3, dtype=torch.int8))),
+        (lambda x: x.sum() + x.mean(), (torch.randn(3, 4),)),
+    ],
+)
+def test_integers_and_booleans(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> None:
+    agrees(Computes(function), *inputs)
+
+
+@pytest.mark.parametrize(
+    ("function", "outputs"),
+    [
+        (lambda x: (x + 1, None), 1),
+        (lambda x: {"a": (x + 1, [x * 2, None, {"b": x - 1}]), "c": 3}, 3),
+        (lambda x: (x, x + 1, x), 3),
+        (lambda x: (x + 1, torch.ones(2)), 2),
+    ],
+)
+def test_outputs_are_the_tensors_that_the_module_returns(function: Callable[..., Any], outputs: int) -> None:
+    agrees(Computes(function), torch.ones(3))
+    assert load_network((Computes(function), (torch.ones(3),))).outputs == outputs
+
+
+def test_a_module_that_changes_its_buffers_returns_what_it_returns() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.add_(1)  # type: ignore[operator]
+            return x * 2
+
+    agrees(Counts(), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda _: None, "returns no tensor"),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "cond"),
+        (lambda x: torch.fft.rfft(x).abs(), "_fft_r2c"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_in_one_line(function: Callable[..., Any], named: str) -> None:
+    with pytest.raises(UnsupportedNetworkError) as caught:
+        load_network((Computes(function), (torch.ones(3),)))
+    assert named in caught.value.problem
+    assert "\n" not in str(caught.value)
