@@ -35,6 +35,7 @@ from devices.builds.executables import (
 from devices.networks.network import Network
 from devices.networks.refusals import brief
 from devices.networks.rewrites import rewrite
+from devices.networks.transposed_convolutions import without_transposed
 from devices.protocol import TensorSpec
 from devices.targets import parse_target
 from fleet_tune.domain import DeviceClass, Task, Workload
@@ -176,10 +177,12 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> tuple[Any, tupl
         module = canonical(transform.DecomposeOpsForInference()(module))
         _refuse_data_dependent(module["main"], name)
         module = optional("the folding of constants", rewrite, module)
+        module = optional("the form of transposed convolutions", without_transposed, module)
         if _uses(module["main"], frozenset(_DESIRED_LAYOUTS)):
             module = optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)
         # Folds the transposed weights, and moves the transposes together that ConvertLayout could not.
         module = optional("the folding of transposes", rewrite, transform.Normalize()(module))
+        _refuse_constant(module["main"], name)
         module = tvm.transform.Sequential(relax.pipeline.library_dispatch_passes(target))(module)
         try:
             module = transform.LegalizeOps()(module)
@@ -205,6 +208,16 @@ def _tell_once(line: str) -> None:
 
 def _uses(main: Any, operators: frozenset[str]) -> bool:
     return any(isinstance(call.op, tvm.ir.Op) and call.op.name in operators for call in calls(main.body))
+
+
+def _refuse_constant(main: Any, name: str) -> None:
+    """The build wants something to compute."""
+    result = main.body.body
+    bound = {binding.var: binding.value for block in main.body.blocks for binding in block.bindings}
+    while result in bound:
+        result = bound[result]
+    if isinstance(result, tvm.ir.GenericConst):
+        raise UnsupportedNetworkError(f"{name}: the output does not depend on the inputs", "leave it out")
 
 
 def _refuse_data_dependent(main: Any, name: str) -> None:

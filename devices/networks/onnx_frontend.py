@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -84,10 +84,45 @@ def from_onnx_file(file: Path) -> Network:
         inputs[value.name] = example_array(shape, dtype, len(inputs))
     from tvm.relax.frontend.onnx import from_onnx
 
+    from devices.networks.onnx_graph import prepared
+
     with quiet():
         try:
+            readable = prepared(proto, str(file))
             # None: take the types from the file (the default claims float32 for every input).
-            module = from_onnx(proto, dtype_dict={name: array.dtype.name for name, array in inputs.items()})
+            module = from_onnx(readable, dtype_dict={name: array.dtype.name for name, array in inputs.items()})
+        except UnsupportedNetworkError:
+            raise
         except Exception as error:
             raise unsupported(error, str(file)) from error
+    _check_outputs(module, readable, str(file))
     return network_of(file.stem, module, tuple(inputs.values()), _OnnxFramework(proto, inputs), tuple(inputs))
+
+
+def _check_outputs(module: Any, proto: onnx.ModelProto, where: str) -> None:
+    """Refuses a module whose outputs have other types or shapes than the model says that they have."""
+    from onnx import helper
+    from tvm import relax, tirx
+
+    from devices.builds.executables import has_fixed_shape
+
+    returned = module["main"].ret_ty
+    ours = list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+    if len(ours) != len(proto.graph.output):
+        raise UnsupportedNetworkError(
+            f"{where}: {len(ours)} outputs are imported instead of {len(proto.graph.output)}", "simplify the network"
+        )
+    for kind, value in zip(ours, proto.graph.output, strict=True):
+        said = f"{where}: the output {value.name!r}"
+        if not isinstance(kind, relax.TensorType) or not value.type.HasField("tensor_type"):
+            raise UnsupportedNetworkError(f"{said} is no tensor", "return tensors")
+        tensor = value.type.tensor_type
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+        if str(kind.dtype) != dtype:
+            raise UnsupportedNetworkError(f"{said} is imported as {kind.dtype} instead of {dtype}", "cast it")
+        shape = [extent.dim_value for extent in tensor.shape.dim if extent.HasField("dim_value")]
+        imported = [int(n) for n in kind.shape.values if isinstance(n, tirx.IntImm)] if has_fixed_shape(kind) else []
+        if len(shape) == len(tensor.shape.dim) == len(imported) and shape != imported:
+            raise UnsupportedNetworkError(
+                f"{said} is imported as {imported} instead of {shape}", "simplify the network"
+            )

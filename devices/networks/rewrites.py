@@ -30,7 +30,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 Array = npt.NDArray[Any]
 
 _AFFINE = frozenset({"relax.add", "relax.subtract", "relax.multiply", "relax.divide"})
-_CONVOLUTIONS = frozenset({"relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"})
+_CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))
 
 
 def _ints(values: Any) -> tuple[int, ...]:
@@ -245,6 +245,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return None, None
         if value.op.name in _CONVOLUTIONS:
             constant_weight = isinstance(self._known(value.args[1]), GenericConst)
+            if value.op.name.endswith("_transpose") and int(value.attrs.groups) > 1:
+                return None, None  # its weights have the output channels of one group
             return (value, None) if constant_weight else (None, None)
         if value.op.name != "relax.add" or not self._used_once(value.args):
             return None, None
