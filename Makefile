@@ -4,6 +4,7 @@
 #   make test [PYTEST_ARGS=]  set up, then run all tests
 #   make fuzz [FUZZ_EXAMPLES=1000 PYTEST_ARGS=]  look for new failing cases of the property tests: make each an @example
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
+#   make zoo                all of ONNX's own tests of single operators through our import, as a table (10 minutes)
 #   make lint               ruff, mypy --strict and the layer rules
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
 #   make clean              remove .venv, caches and the demo's results
@@ -23,7 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test fuzz test-arm64 lint bench clean
+.PHONY: help setup demo test fuzz test-arm64 zoo lint bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,6 +50,9 @@ fuzz: setup
 test-arm64: setup
 	@PYTHON='$(CURDIR)/$(BIN)/python' tests/arm64/board.sh prepare
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests/arm64
+
+zoo: setup
+	$(BIN)/python -m tests.zoo.onnx_nodes
 
 lint: setup
 	$(BIN)/ruff check .

@@ -195,6 +195,7 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> tuple[Any, tupl
         views = [transform.RewriteDataflowReshape(), transform.DeadCodeElimination(["main"])]
         module = transform.AnnotateTIROpPattern()(module)
         module = optional("the folding of lowered constants", transform.FoldConstant(), module)
+        _refuse_constant(module["main"], name)
         module = optional("fusion", tvm.transform.Sequential(fusion), module)
         module = optional("reshapes without a copy", tvm.transform.Sequential(views), module)
         module = optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
@@ -297,7 +298,10 @@ def workload_hash(function: Any) -> str:
 
 
 def _can_be_scheduled(function: Any) -> bool:
-    """Whether ``function`` consists of blocks with iteration axes (not of calls of external code)."""
+    """Whether ``function`` consists of blocks with iteration axes (not of calls of external code) over fixed shapes."""
+    extents = [extent for parameter in function.params for extent in getattr(parameter.ty, "shape", ())]
+    if not all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents):
+        return False
     return "tirx.is_scheduled" not in function.attrs and any(len(block.iter_vars) for block in blocks(function.body))
 
 

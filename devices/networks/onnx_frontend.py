@@ -122,7 +122,8 @@ def _check_outputs(module: Any, proto: onnx.ModelProto, where: str) -> None:
             raise UnsupportedNetworkError(f"{said} is imported as {kind.dtype} instead of {dtype}", "cast it")
         shape = [extent.dim_value for extent in tensor.shape.dim if extent.HasField("dim_value")]
         imported = [int(n) for n in kind.shape.values if isinstance(n, tirx.IntImm)] if has_fixed_shape(kind) else []
-        if len(shape) == len(tensor.shape.dim) == len(imported) and shape != imported:
+        fixed = len(shape) == len(tensor.shape.dim) and has_fixed_shape(kind)
+        if fixed and shape != imported:
             raise UnsupportedNetworkError(
                 f"{said} is imported as {imported} instead of {shape}", "simplify the network"
             )

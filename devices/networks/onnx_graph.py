@@ -26,6 +26,8 @@ _COMPUTED = frozenset(
 )
 """Element types that kernels compute in."""
 
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+
 _MISREAD = frozenset({"Mish", "Celu"})
 """Operators with a function in ONNX whose translation by TVM loses precision or is of another type."""
 
@@ -47,11 +49,12 @@ def prepared(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
         result = _folded(_in_functions(model))
+    constants, types = _constants(result), dict(_types(result))
     for node in result.graph.node:
-        reason = _refused(node, _constants(result))
+        reason = _refused(node, constants, types)
         if reason:
             raise UnsupportedNetworkError(f"{where} uses the operator {node.op_type} {reason}", _FREE)
-    for name, kind in _types(result):
+    for name, kind in types.items():
         if kind not in _COMPUTED:
             type_name = TensorProto.DataType.Name(kind)
             raise UnsupportedNetworkError(
@@ -76,10 +79,26 @@ def _in_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     try:
         return inliner.inline_selected_functions(
-            model, [("", name) for name in sorted(names)], inline_schema_functions=True
+            _with_defaults(model, names), [("", name) for name in sorted(names)], inline_schema_functions=True
         )
     except Exception:  # it stays as it is, and is refused by its name where TVM does not know it
         return model
+
+
+def _with_defaults(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
+    """``model`` with the attributes that nodes of ``names`` leave out, which the inliner forgets."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    for node in result.graph.node:
+        if node.op_type not in names or not onnx.defs.has(node.op_type, versions.get("", 1), ""):
+            continue
+        given = {attribute.name for attribute in node.attribute}
+        schema = onnx.defs.get_schema(node.op_type, versions.get("", 1), "")
+        for name, attribute in schema.attributes.items():
+            if name not in given and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+                node.attribute.append(attribute.default_value)
+    return result
 
 
 def _has_optional_outputs(node: onnx.NodeProto) -> bool:
@@ -99,7 +118,7 @@ def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
         stay: list[onnx.NodeProto] = []
         computed: dict[str, Any] = {}
         for node in model.graph.node:
-            values = _value(node, {**constants, **computed}, shapes)
+            values = _value(node, {**constants, **computed}, shapes, model.opset_import)
             if values is None:
                 stay.append(node)
             else:
@@ -116,9 +135,9 @@ def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _value(
-    node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]]
+    node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opsets: Any
 ) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """The outputs of ``node`` where they are known now."""
+    """The outputs of ``node``, read as in ``opsets``, where they are known now."""
     from onnx.reference import ReferenceEvaluator
 
     if node.domain not in ("", "ai.onnx") or node.op_type in _NOT_REPEATABLE | _CONTROL_FLOW or not all(node.output):
@@ -137,7 +156,10 @@ def _value(
         return None  # of weights: they stay small
     try:
         feeds = {name: _array(constants[name]) for name in node.input if name}
-        values = ReferenceEvaluator(node).run(None, feeds)
+        known, results = (map(onnx.helper.make_empty_tensor_value_info, names) for names in (feeds, node.output))
+        graph = onnx.helper.make_graph([node], node.op_type, list(known), list(results))
+        alone = onnx.helper.make_model_gen_version(graph, opset_imports=opsets)
+        values = ReferenceEvaluator(alone).run(None, feeds)
     except Exception:
         return None
     if not all(isinstance(value, np.ndarray | np.generic) for value in values):
@@ -189,19 +211,26 @@ def _types(model: onnx.ModelProto) -> Iterator[tuple[str, int]]:
     yield from ((weight.name, weight.data_type) for weight in model.graph.initializer if weight.name in used)
 
 
-def _refused(node: onnx.NodeProto, constants: dict[str, Any]) -> str:
+def _refused(node: onnx.NodeProto, constants: dict[str, Any], types: dict[str, int]) -> str:
     """Why ``node`` cannot be imported although TVM would: it would compute something else. Empty where it can."""
+    not_integers = any(types.get(name) in _FLOATS for name in node.input)
     attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     if node.op_type in _CONTROL_FLOW:
         return "whose course depends on data"
     if node.op_type == "IsInf" and not (attributes.get("detect_positive", 1) and attributes.get("detect_negative", 1)):
         return "for one sign"
+    if node.op_type == "Mod" and not attributes.get("fmod", 0) and not_integers:
+        return "of floating-point numbers with fmod=0"
     if node.op_type == "BitShift" and node.input[1] not in constants:
         return "by numbers that depend on data"
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
         training = constants.get(node.input[2])
         if training is None or bool(_array(training)):
             return "as in training"
+    if node.op_type == "BatchNormalization" and attributes.get("training_mode", 0):
+        return "as in training"
+    if node.op_type == "SpaceToDepth" and attributes.get("mode", b"DCR") != b"DCR":
+        return "with the channels first"
     if node.op_type == "ConvTranspose" and "output_shape" in attributes:
         return "with output_shape"
     return ""

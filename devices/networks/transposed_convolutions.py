@@ -164,6 +164,6 @@ def _weight(kernel: npt.NDArray[Any], groups: int, axes: list[_Axis]) -> npt.NDA
         groups, inputs, each, *(extent for axis in axes for extent in (axis.taps, axis.stride))
     )
     taps, remainders = [3 + 2 * at for at in range(n)], [4 + 2 * at for at in range(n)]
-    ordered = np.flip(split, taps).transpose(0, *remainders, 2, 1, *taps)
+    ordered = np.flip(split, tuple(taps)).transpose(0, *remainders, 2, 1, *taps)
     channels = groups * prod(axis.stride for axis in axes) * each
     return np.ascontiguousarray(ordered.reshape(channels, inputs, *(axis.taps for axis in axes)))
