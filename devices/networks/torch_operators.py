@@ -51,7 +51,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         del table["cond"]  # its branches become functions that no later step looks at
         replaced: dict[str, tuple[Sequence[str], Callable[[Convert], Convert]]] = {
             "promoted": (_PROMOTED, self._promoted),
-            "adding": (_ADDING, self._in_float32),
+            "adding": (_ADDING, self._summed),
             "products": (("mm.default", "bmm.default", "matmul.default"), self._product),
             "added products": (("addmm.default", "baddbmm.default"), self._added_product),
             "batch norms": (("_native_batch_norm_legit_no_training.default",), self._norm_in_float32),
@@ -132,11 +132,10 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
         return converted
 
-    def _in_float32(self, convert: Convert) -> Convert:
+    def _summed(self, convert: Convert) -> Convert:
         def converted(node: fx.Node) -> Any:
-            if node.meta["val"].dtype not in _HALF:
-                return convert(node)
-            return self._with_operands(convert, node, node.args[:1], torch.float32)
+            # The result's type: torch counts booleans in int64.
+            return self._with_operands(convert, node, node.args[:1], _sum_type(node.meta["val"].dtype))
 
         return converted
 

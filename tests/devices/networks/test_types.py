@@ -87,6 +87,7 @@ def test_batch_norms_are_folded_in_every_type(dtype: torch.dtype) -> None:
         (lambda x: x @ x.mT, (torch.arange(6).reshape(2, 3),)),
         (lambda x, y: (x + y, x > y, torch.maximum(x, y.long())), (torch.arange(3), torch.ones(3, dtype=torch.int8))),
         (lambda x: x.sum() + x.mean(), (torch.randn(3, 4),)),
+        (lambda x: (x.cumsum(-1), x.sum(-1)), (torch.tensor([[True, True, False, True]]),)),
     ],
 )
 def test_integers_and_booleans(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> None:
