@@ -36,6 +36,7 @@ _QUICK_DEATH_SECS = 5.0
 _MAX_QUICK_DEATHS = 5
 # A child that has not been heard of for so long is stopped or stuck, and is replaced; it speaks every second.
 _SILENCE_SECS = 5.0
+_WAKE_SECS = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -176,7 +177,9 @@ class DeviceServer:
             with self:
                 if ready is not None:
                     ready(self)
-                self._stopping.wait()
+                # The signal may have reached another thread: this one looks for it only when it wakes.
+                while not self._stopping.wait(_WAKE_SECS):
+                    pass
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
