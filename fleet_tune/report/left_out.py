@@ -11,9 +11,9 @@ _NAMES = 3
 
 
 def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
-    """One line for each reason, whole tasks first; of many lines the first, and how many there are more."""
+    """One line for each reason, what concerns the whole network first, then whole tasks; of many lines the first, and how many there are more."""
     groups: dict[tuple[str, str, str], list[LeftOut]] = {}
-    for each in sorted(left_out, key=lambda each: ("task", "sketch", "description").index(each.what)):
+    for each in sorted(left_out, key=lambda each: ("rewrite", "task", "sketch", "description").index(each.what)):
         groups.setdefault((each.what, each.rule, each.reason), []).append(each)
     lines = [_line(what, rule, reason, members) for (what, rule, reason), members in groups.items()]
     return (
@@ -24,6 +24,8 @@ def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
 def _line(what: str, rule: str, reason: str, members: Sequence[LeftOut]) -> str:
     names = list(dict.fromkeys(each.task for each in members))
     of = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+    if what == "rewrite":
+        return f"the network may be slower than it could be: {reason}"
     count = len(members)
     if what == "task":
         return f"{count} {'task stays' if count == 1 else 'tasks stay'} untuned: {of}: {reason}"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from devices.networks.frontend import Network
+from devices.networks.lowering import LoweredNetwork, import_network
 from devices.sketches.spaces import DesignSpace
 from examples.networks import mlp
 from fleet_tune import api
-from fleet_tune.domain import Task
+from fleet_tune.domain import DeviceClass, Task
 from fleet_tune.results import LeftOut
 from fleet_tune.runs import preparation
 from fleet_tune.runs.preparation import sketches_of
@@ -30,6 +33,15 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
     plan = api.plan(mlp())
     assert plan.tasks == tuple(others)
     assert plan.left_out == (LeftOut("task", first.name, first.device_class, "", "RuntimeError: The block is no leaf"),)
+
+
+def test_a_rewrite_that_failed_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_fusion(network: Network, device_class: DeviceClass) -> LoweredNetwork:
+        return dataclasses.replace(import_network(network, device_class), left_out=("fusion",))
+
+    monkeypatch.setattr(preparation, "import_network", without_fusion)
+    [left_out] = api.plan(mlp()).left_out
+    assert (left_out.what, left_out.reason) == ("rewrite", "without fusion, at which TVM fails")
 
 
 def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
