@@ -86,7 +86,9 @@ def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: Fleet
     tasks: list[SearchTask] = []
     left_out: list[LeftOut] = []
     for name, of_class in lowered.items():
-        left_out += [LeftOut("rewrite", "", name, "", f"without {step}, at which TVM fails") for step in of_class.left_out]
+        left_out += [
+            LeftOut("rewrite", "", name, "", f"without {step}, at which TVM fails") for step in of_class.left_out
+        ]
         for task in of_class.tasks:
             sketches, missing = sketches_of(task)
             left_out += missing
