@@ -86,9 +86,9 @@ class Transferred:
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """What a run does without, and why, in one line. ``what``: a whole ``task`` that has no sketch and whose kernel
-    stays untuned, a ``sketch`` of a task that has others, the ``description`` of a sketch, which is then searched by its
-    decisions alone, or a ``rewrite`` of the whole network, which is right without it. ``task``: its name, empty for a
-    rewrite; ``rule``: the sketch's, empty for a task and a rewrite."""
+    stays untuned, a ``sketch`` of a task that has others, the ``description`` of a sketch, which is then searched by
+    its decisions alone, or a ``rewrite`` of the whole network, which is right without it. ``task``: its name, empty for
+    a rewrite; ``rule``: the sketch's, empty for a task and a rewrite."""
 
     what: Literal["task", "sketch", "description", "rewrite"]
     task: str

@@ -11,7 +11,8 @@ _NAMES = 3
 
 
 def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
-    """One line for each reason, what concerns the whole network first, then whole tasks; of many lines the first, and how many there are more."""
+    """One line for each reason, what concerns the whole network first, then whole tasks; of many lines the first, and
+    how many there are more."""
     groups: dict[tuple[str, str, str], list[LeftOut]] = {}
     for each in sorted(left_out, key=lambda each: ("rewrite", "task", "sketch", "description").index(each.what)):
         groups.setdefault((each.what, each.rule, each.reason), []).append(each)
