@@ -41,7 +41,7 @@ def test_a_run_starts_from_the_records_of_an_earlier_one(tmp_path: Path) -> None
         "own_tasks": 0,
         "shared_tasks": 1,
     }
-    assert "the model that comes with fleet-tune, for 1 task" in told
+    assert "the cost model that comes with fleet-tune, for 1 task" in told
 
     records = tmp_path / "first" / "records.db"
     with RecordReader(records) as reader:
