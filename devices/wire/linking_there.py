@@ -53,20 +53,21 @@ def link_archive(archive: Path, output: Path) -> str:
 
 @contextlib.contextmanager
 def linked(library: Path) -> Iterator[Path]:
-    """``library``, or what it is linked to if it is an archive of objects: a file that is there within the block.
+    """``library``, or what it is linked to if it is an archive of objects, under a path that is there within the block.
 
-    Raises RuntimeError where it cannot be linked.
+    The path is another one each time: what was loaded from a path is what the system's loader gives out for that path
+    again, although another library lies there by now. Raises RuntimeError where it cannot be linked.
     """
     with library.open("rb") as file:
         head = file.read(512)
-    if not is_archive(head):
-        yield library
-        return
     with tempfile.TemporaryDirectory(prefix="fleet-tune-link-") as folder:
         output = Path(folder) / "linked.so"
-        problem = link_archive(library, output)
-        if problem:
-            raise RuntimeError(f"{problem}: install binutils (ld) or gcc" if problem == NO_LINKER else problem)
+        if is_archive(head):
+            problem = link_archive(library, output)
+            if problem:
+                raise RuntimeError(f"{problem}: install binutils (ld) or gcc" if problem == NO_LINKER else problem)
+        else:
+            shutil.copyfile(library, output)  # a symbolic link would be resolved
         yield output
 
 

@@ -216,32 +216,7 @@ def test_cluster_refuses_clients_without_the_token(head: Head) -> None:
     assert "Authentication" in done.stdout + done.stderr
 
 
-def test_submitted_job_tunes_and_leaves_its_results_at_the_absolute_path(head: Head, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    head.submit("whole", *_tune(out, "--trials", "12"))
-    assert _wait_for_end(head, "whole", 300) == "SUCCEEDED", head.logs("whole")
-    assert len(_uids(out)) >= 12
-    manifests = list(out.rglob("manifest.json"))
-    assert manifests, sorted(path.name for path in out.rglob("*"))
-    for manifest in manifests:
-        assert json.loads(manifest.read_text())
-        assert (manifest.parent / "network.so").stat().st_size > 0
-    # Nothing went into the copy of the working directory that Ray ran the job in.
-    assert not list(Path(head.log.parent, "t").rglob("records.db"))
-
-    import torch
-
-    import fleet_tune
-    from examples.networks import mlp
-
-    model, inputs = mlp()
-    with torch.inference_mode():
-        expected = model(*inputs)
-    actual = fleet_tune.load(out)(*inputs)
-    torch.testing.assert_close(torch.as_tensor(actual), expected, rtol=1e-3, atol=1e-4)
-
-
-def test_stopped_job_loses_no_acknowledged_record_and_a_new_one_resumes(head: Head, tmp_path: Path) -> None:
+def test_a_stopped_job_loses_no_record_and_another_resumes_and_leaves_its_results(head: Head, tmp_path: Path) -> None:
     out = tmp_path / "out"
     head.submit("first", *_tune(out, "--time-budget", "10m"))
     wait_until(
@@ -274,3 +249,17 @@ def test_stopped_job_loses_no_acknowledged_record_and_a_new_one_resumes(head: He
             if record.measurement.outcome is not Outcome.DEVICE_LOST and not record.revision  # a shoot-out's
         ]
     assert len(measured) == len(set(measured)), "a candidate was measured twice"
+
+    # At the absolute path, and nothing in the copy of the working directory that Ray ran the job in.
+    assert json.loads((out / "manifest.json").read_text())["tasks"]
+    assert not list(Path(head.log.parent, "t").rglob("records.db"))
+
+    import torch
+
+    import fleet_tune
+    from examples.networks import mlp
+
+    model, inputs = mlp()
+    with torch.inference_mode():
+        expected = model(*inputs)
+    torch.testing.assert_close(torch.as_tensor(fleet_tune.load(out)(*inputs)), expected, rtol=1e-3, atol=1e-4)

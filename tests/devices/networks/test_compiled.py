@@ -61,6 +61,16 @@ def random_trace(task: Task, seed: int) -> str:
     raise AssertionError(f"no valid schedule of {task.workload.name}")
 
 
+class Doubled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+class Squared(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+
 def plain(value: Any) -> Any:
     """TVM's containers as Python values."""
     if isinstance(value, str):
@@ -125,6 +135,15 @@ def test_weights_are_packed_at_compile_time(lowered: LoweredNetwork, best: dict[
     assert max(array.ndim for array in executable.parameters) > 4
     weights = sum(array.size for array in executable.parameters)
     assert weights == sum(array.size for array in build(lowered.module, CPU.target).parameters)
+
+
+def test_a_folder_that_was_compiled_anew_is_loaded_anew(tmp_path: Path) -> None:
+    """The system's loader gives out again what it has loaded from the same path."""
+    numbers = np.array([1.0, 4.0], np.float32)
+    for module, expected in ((Doubled(), 2 * numbers), (Squared(), numbers**2)):
+        lowered = import_network(load_network((module, (torch.ones(2),))), CPU)
+        loaded = load(compile_network(lowered, {}, tmp_path / "out"))
+        np.testing.assert_allclose(loaded(numbers), expected)
 
 
 def test_numbers_change_with_the_input(folder: Path) -> None:
