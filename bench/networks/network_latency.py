@@ -30,16 +30,18 @@ _SETTLE_SECS = 0.3
 
 
 def measure_sides(
-    model: str, sides: Sequence[str], *, folder: Path | None, rounds: int, block_secs: float
+    model: str, sides: Sequence[str], *, folders: Mapping[str, Path], rounds: int, block_secs: float
 ) -> dict[str, Any]:
-    """Times ``sides`` on ``model`` in turn; per side the spread of the seconds per run and what it said when ready."""
+    """Times ``sides`` on ``model`` in turn; per side the spread of the seconds per run and what it said when ready.
+
+    ``folders``: where the compiled network is, for the sides that have one."""
     threads = cores()
     with ExitStack() as stack:
         running: dict[str, Conversation] = {}
         for side in sides:
             args = ["-m", "bench.peers.frameworks", "--side", side, "--model", model, "--threads", str(threads)]
-            if side == "ours" and folder is not None:
-                args += ["--folder", str(folder)]
+            if side in folders:
+                args += ["--folder", str(folders[side])]
             running[side] = stack.enter_context(Conversation(args, env=bench_env(threads)))
         samples = interleave(rounds, {side: _block(child, block_secs) for side, child in running.items()})
         return {
@@ -72,8 +74,8 @@ def run(model: str, budget_secs: float, rounds: int, block_secs: float, out: Pat
             env=bench_env(cores()),
             timeout_secs=budget_secs + 900,
         )
-        folder = Path(tuning["folder"])
-        sides = measure_sides(model, ("ours", *PEERS), folder=folder, rounds=rounds, block_secs=block_secs)
+        folders = {"ours": Path(tuning["folder"])}
+        sides = measure_sides(model, ("ours", *PEERS), folders=folders, rounds=rounds, block_secs=block_secs)
     medians = {side: figures["secs"]["median"] for side, figures in sides.items()}
     return latency_result(model, medians, {"threads": cores(), "budget_secs": budget_secs, "tuning": tuning}, sides)
 

@@ -3,8 +3,9 @@
 ``python -m bench.peers.frameworks --side eager --model examples/networks.py:resnet18 --threads 2`` prints one JSON line
 when it is ready (warm, with the network's outputs compared with PyTorch's), then answers each line of standard input,
 the least seconds to run for, with ``{"secs": [...]}``: the seconds of each single run. Sides: ``eager`` (PyTorch),
-``compile`` (torch.compile with freezing), ``ort`` (ONNX Runtime), ``ours`` (a folder written by ``fleet-tune tune``).
-Each side gets its input in its own form (tensors, or numpy arrays for ONNX Runtime) and returns its outputs so.
+``compile`` (torch.compile with freezing), ``ort`` (ONNX Runtime), ``ours`` (a folder written by ``fleet-tune tune``),
+``metaschedule`` (one written by :mod:`bench.peers.metaschedule_network`). Each side gets its input in its own form
+(torch's or TVM's tensors, or numpy arrays for ONNX Runtime) and returns its outputs so.
 """
 
 from __future__ import annotations
@@ -84,12 +85,25 @@ def ours(_model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path
     return lambda: network(*inputs)
 
 
-SIDES = {"eager": eager, "compile": compiled, "ort": onnx_runtime, "ours": ours}
+def metaschedule(_model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path | None) -> Callable[[], Any]:
+    """The network that MetaSchedule tuned into ``folder``."""
+    import tvm
+
+    from bench.peers.metaschedule_network import load
+
+    if folder is None:
+        raise BenchError("the side 'metaschedule' needs --folder")
+    network = load(folder)
+    tensors = [tvm.runtime.tensor(tensor.numpy()) for tensor in inputs]
+    return lambda: network(*tensors)
+
+
+SIDES = {"eager": eager, "compile": compiled, "ort": onnx_runtime, "ours": ours, "metaschedule": metaschedule}
 
 
 def _as_arrays(value: Any) -> Outputs:
-    values = value if isinstance(value, list | tuple) else [value]
-    return [np.asarray(item) for item in values]
+    values = [value] if hasattr(value, "shape") else list(value)
+    return [item.numpy() if hasattr(item, "numpy") else np.asarray(item) for item in values]
 
 
 def relative_error(actual: Outputs, expected: Outputs) -> float:

@@ -51,7 +51,7 @@ WORKLOADS = {"matmul_relu": matmul_relu, "conv2d_nhwc": conv2d_nhwc}
 
 
 @derived_object
-class _Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+class Timeline(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc]
     """Notes after every batch how many trials were valid; ends the tuning once ``limit_secs`` are over."""
 
     def __init__(self, start: float, limit_secs: float) -> None:
@@ -91,7 +91,7 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
     target = tvm.target.Target(json.loads(gpu), host=cpu) if gpu else tvm.target.Target(cpu)
     default_callbacks = ms.measure_callback.MeasureCallback.create("default")
     start = time.perf_counter()
-    timeline = _Timeline(start, limit_secs)
+    timeline = Timeline(start, limit_secs)
     # The clean-up is lenient: MetaSchedule's workers may still write below the folder when tuning has ended.
     with tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as folder:
         try:

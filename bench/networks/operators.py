@@ -1,0 +1,155 @@
+"""Single operators: ours against MetaSchedule for the same time, and against the best of the frameworks.
+
+Every operator of :mod:`bench.networks.operator_modules` is a network of its own, which both tuners get for the same
+time from a standing start; then all sides are timed in turn as in :mod:`bench.networks.network_latency`. Where a side
+cannot do an operator, the reason stands in its place, and the others are compared.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.networks.network_latency import PEERS, measure_sides
+from bench.processes import run_json
+from bench.result import BenchError, BenchResult
+from bench.tables import markdown
+
+MODULES = Path(__file__).with_name("operator_modules.py")
+TUNERS = ("ours", "metaschedule")
+
+# What was asked: nowhere slower than MetaSchedule, nowhere above 1.5 times the best framework's time. Timings of equal
+# programs differ by a few per cent from process to process.
+_SAME = 1.05
+_BEHIND = 1.5
+
+
+def operators() -> tuple[str, ...]:
+    """The names of all operators, read off the module's text: importing it would import torch."""
+    return tuple(re.findall(r"^def (\w+)\(\) -> Example:", MODULES.read_text(), re.MULTILINE))
+
+
+def run(names: Sequence[str], budget_secs: float, rounds: int, block_secs: float, seed: int) -> BenchResult:
+    """Each operator of ``names`` (all where there is none), tuned for ``budget_secs`` by each tuner.
+
+    ``ours`` and ``peer`` (MetaSchedule) are geometric means of median milliseconds over the operators that both do.
+    """
+    figures = {name: _operator(name, budget_secs, rounds, block_secs, seed) for name in (names or operators())}
+    return operators_result(figures, budget_secs)
+
+
+def operators_result(figures: Mapping[str, Mapping[str, Any]], budget_secs: float) -> BenchResult:
+    """The benchmark's result from the ``median_ms`` and ``ratios`` of every operator."""
+    both = [f["median_ms"] for f in figures.values() if all(tuner in f["median_ms"] for tuner in TUNERS)]
+    if not both:
+        raise BenchError(f"no operator was compiled by both tuners: {figures}")
+    ours, peer = (statistics.geometric_mean([medians[tuner] for medians in both]) for tuner in TUNERS)
+    details = {
+        "operators": figures,
+        "slower_than_metaschedule": [name for name, f in figures.items() if _above(f, "metaschedule", _SAME)],
+        "behind_frameworks": [name for name, f in figures.items() if _above(f, "best_framework", _BEHIND)],
+        "threads": cores(),
+        "budget_secs": budget_secs,
+    }
+    return BenchResult("operators", ours=ours, peer=peer, ratio=peer / ours, unit="ms", details=details)
+
+
+def _operator(name: str, budget_secs: float, rounds: int, block_secs: float, seed: int) -> dict[str, Any]:
+    model = f"bench/networks/operator_modules.py:{name}"
+    failures: dict[str, str] = {}
+
+    def attempt(side: str, act: Callable[..., dict[str, Any]], *args: Any, **options: Any) -> dict[str, Any]:
+        """Empty where the side fails, which is noted."""
+        try:
+            return act(*args, **options)
+        except BenchError as error:
+            failures[side] = str(error).strip().splitlines()[-1][:300]
+            return {}
+
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
+        folders = {tuner: Path(folder) / tuner for tuner in TUNERS}
+        limits = ["--budget-secs", str(budget_secs)]
+        commands = {
+            "ours": ["-m", "bench.networks.tune_process", model, str(folders["ours"]), *limits, "--seed", str(seed)],
+            "metaschedule": ["-m", "bench.peers.metaschedule_network", model, str(folders["metaschedule"]), *limits],
+        }
+        tuning = {tuner: attempt(tuner, _tuned, command, budget_secs) for tuner, command in commands.items()}
+        sides = [tuner for tuner in TUNERS if tuning[tuner]] + list(PEERS)
+        # One by one first: a side that cannot run must not take the others along.
+        once: dict[str, Any] = {"folders": folders, "rounds": 1, "block_secs": 0.05}
+        able = [side for side in sides if attempt(side, measure_sides, model, [side], **once)]
+        timed = measure_sides(model, able, folders=folders, rounds=rounds, block_secs=block_secs)
+    medians = {side: f["secs"]["median"] * 1e3 for side, f in timed.items()}
+    return {
+        "median_ms": medians,
+        "ratios": ratios(medians),
+        "failures": failures,
+        "trials": {tuner: tuning[tuner]["valid"] for tuner in TUNERS if tuning[tuner]},
+        "sides": timed,
+    }
+
+
+def _tuned(args: Sequence[str], budget_secs: float) -> dict[str, Any]:
+    return run_json(args, env=bench_env(cores()), timeout_secs=budget_secs + 600)
+
+
+def ratios(medians: Mapping[str, float]) -> dict[str, float]:
+    """Our time divided by MetaSchedule's and by the best framework's: below 1 is better for us."""
+    if "ours" not in medians:
+        return {}
+    frameworks = [medians[side] for side in PEERS if side in medians]
+    ratios = {"best_framework": medians["ours"] / min(frameworks)} if frameworks else {}
+    if "metaschedule" in medians:
+        ratios["metaschedule"] = medians["ours"] / medians["metaschedule"]
+    return ratios
+
+
+def _above(figures: Mapping[str, Any], peer: str, limit: float) -> bool:
+    """Whether we are behind ``peer``, which also holds where we have no figure at all."""
+    if "ours" not in figures["median_ms"]:
+        return True
+    return peer in figures["ratios"] and figures["ratios"][peer] > limit
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    columns = (*TUNERS, *PEERS)
+    rows = []
+    for name, figures in details["operators"].items():
+        ratios = figures["ratios"]
+        rows.append(
+            (
+                f"`{name}`",
+                *(f"{figures['median_ms'][side]:.3f}" if side in figures["median_ms"] else "fails" for side in columns),
+                *(f"{1 / ratios[peer]:.2f}" if peer in ratios else "-" for peer in ("metaschedule", "best_framework")),
+            )
+        )
+    names = ("ours", "MetaSchedule", "eager", "torch.compile", "ONNX Runtime")
+    return markdown(("ms a run", *names, "faster than MetaSchedule by", "than the best framework by"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="operators",
+    help="Single operators: ours against MetaSchedule for the same time, and against the best framework.",
+    options=(
+        click.Option(
+            ["--operator", "names"], multiple=True, type=click.Choice(operators()), help="Only this one; repeatable."
+        ),
+        options.seconds("--budget", "budget_secs", 120.0, "Seconds of tuning for each operator and tuner."),
+        options.count("--rounds", 9, "Blocks of runs of each side."),
+        options.seconds("--block-secs", "block_secs", 0.3, "Length of a block."),
+        click.Option(["--seed"], type=int, default=0, show_default=True),
+    ),
+    short=("--operator", "conv2d_transposed", "--operator", "softmax", "--operator", "gather", "--budget", "60"),
+    run=run,
+    table=table,
+)
