@@ -4,9 +4,18 @@ between searcher, builder and device. Plain values, no TVM: actors hand them on 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from fleet_tune.domain import Candidate, Confirmation, Fingerprint, Measurement, StopRule, Task
+from fleet_tune.domain import (
+    Candidate,
+    Confirmation,
+    DeviceClass,
+    Fingerprint,
+    Measurement,
+    StopRule,
+    Task,
+    Workload,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +121,17 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""
+
+
+def encode_task(task: Task) -> dict[str, Any]:
+    """A task as a msgpack map."""
+    workload, device_class = task.workload, task.device_class
+    return {
+        "workload": [workload.hash, workload.name, workload.flop, workload.module],
+        "device_class": [device_class.name, device_class.target],
+        "weight": task.weight,
+    }
+
+
+def decode_task(message: dict[str, Any]) -> Task:
+    return Task(Workload(*message["workload"]), DeviceClass(*message["device_class"]), message["weight"])

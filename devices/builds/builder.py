@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import threading
 import time
@@ -15,11 +14,13 @@ from types import TracebackType
 from typing import Any
 
 from devices.builds.cache import ArtifactCache, artifact_key, folder_here
-from devices.builds.worker import CACHED_TASKS, encode_task, over_memory, pass_options
+from devices.builds.worker import CACHED_TASKS, pass_options
 from devices.cuda import compiler as cuda_compiler
 from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
-from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, TensorSpec
+from devices.host.file_cache import tvm_versions
+from devices.host.memory import over_memory
+from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, TensorSpec, encode_task
 from fleet_tune.domain import Measurement, Outcome
 from fleet_tune.errors import FleetTuneError, UserError
 
@@ -210,9 +211,8 @@ class BuildWorker:
 def built_by(target: str) -> str:
     """What an artifact depends on beside its request: versions, options of code generation, the compiler of a GPU's
     code."""
-    versions = {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
     gpu = cuda_compiler.describe() if json.loads(target)["kind"] == "cuda" else ""
-    return json.dumps([versions, pass_options(target), gpu], sort_keys=True)
+    return json.dumps([tvm_versions(), pass_options(target), gpu], sort_keys=True)
 
 
 def memory_limit(total_bytes: int, workers: int) -> int:

@@ -10,25 +10,23 @@ from __future__ import annotations
 import argparse
 import json
 import queue
-import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from devices.cuda import compiler as cuda_compiler
 from devices.failures import last_line
 from devices.host.child import Channel, parent_channel, read_in_background, without_torch
-from fleet_tune.domain import Candidate, DeviceClass, Task, Workload
+from devices.host.memory import limit_memory, resident_bytes
+from devices.protocol import decode_task
+from fleet_tune.domain import Candidate, Task
 from fleet_tune.errors import UserError
 
 # A task's design space holds a TVM schedule for each sketch: about a megabyte each.
 CACHED_TASKS = 64
 # The checks of arguments at every call are a fifth of the code that LLVM has to compile; ours fit.
 _PASS_OPTIONS = {"tirx.disable_assert": True}
-# How TVM, LLVM and Python say that an allocation failed.
-_MEMORY_WORDS = ("out of memory", "allocation failed", "bad_alloc", "memoryerror", "cannot allocate memory")
 
 
 def main() -> None:
@@ -128,40 +126,9 @@ class Compiler:
         return self._space_by_task[task.id]
 
 
-def encode_task(task: Task) -> dict[str, Any]:
-    """A task as a msgpack map."""
-    workload, device_class = task.workload, task.device_class
-    return {
-        "workload": [workload.hash, workload.name, workload.flop, workload.module],
-        "device_class": [device_class.name, device_class.target],
-        "weight": task.weight,
-    }
-
-
-def decode_task(message: dict[str, Any]) -> Task:
-    return Task(Workload(*message["workload"]), DeviceClass(*message["device_class"]), message["weight"])
-
-
 def pass_options(target: str) -> dict[str, Any]:
     """What TVM's passes are told when a kernel for a canonical ``target`` is built."""
     return {**_PASS_OPTIONS, **(cuda_compiler.PASS_OPTIONS if json.loads(target)["kind"] == "cuda" else {})}
-
-
-def limit_memory(limit_bytes: int) -> None:
-    """Let allocations of this process fail beyond ``limit_bytes`` of private memory (code and mapped files do not
-    count): a build that needs more fails, and does not take the host's memory."""
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-
-
-def over_memory(text: str) -> bool:
-    """Whether an error's text, or a process' last words, say that memory was refused."""
-    return any(words in text.lower() for words in _MEMORY_WORDS)
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ import numpy as np
 import tvm
 from safetensors.numpy import save
 
-from devices.builds.cache import source_digest
 from devices.builds.executables import Array, Executable, build
 from devices.builds.linking import link
 from devices.cuda import compiler as cuda_compiler
+from devices.host.file_cache import source_digest
 from devices.networks.frontend import Network
 from devices.networks.loaded import CompiledNetwork, run_on_this_machine
 from devices.networks.lowering import LoweredNetwork

@@ -103,23 +103,27 @@ class DesignSpace:
             self._descriptions.append(facts)
             self._open.append(Sketch(len(self._open), rule, text, facts.decisions, facts.statements, facts.undescribed))
 
+    @property
+    def undescribed(self) -> tuple[Sketch, ...]:
+        """The sketches of the task as far as scheduling needs them: combinations of places are not described."""
+        return tuple(self._open)
+
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
         """The sketches of the task, described symbolically as far as that can be."""
-        described = []
+        return tuple(self.described(at) for at in range(len(self._open)))
+
+    def described(self, at: int) -> Sketch:
+        """The sketch with the index ``at``, described symbolically as far as that can be."""
         with _no_collection():
-            for sketch, trace, facts in zip(self._open, self._traces, self._descriptions, strict=True):
-                whole = describe_variants(self._fresh, trace, facts)
-                described.append(
-                    replace(
-                        sketch,
-                        statements=whole.statements,
-                        undescribed=whole.undescribed,
-                        variants=whole.variants,
-                        variant_of=whole.variant_of,
-                    )
-                )
-        return tuple(described)
+            whole = describe_variants(self._fresh, self._traces[at], self._descriptions[at])
+        return replace(
+            self._open[at],
+            statements=whole.statements,
+            undescribed=whole.undescribed,
+            variants=whole.variants,
+            variant_of=whole.variant_of,
+        )
 
     def recognise(self, trace: Trace) -> Candidate | None:
         """The candidate that a trace is, whoever wrote it; None where it follows none of the sketches or decides what

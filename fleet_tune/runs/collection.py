@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fleet_tune.config.fleet_file import FleetConfig
@@ -75,7 +75,7 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
             f"{folder} was measured on {', '.join(unknown)}, and nothing is known of such a device here",
             "name the fleet that measured it with --fleet",
         )
-    entries = {task.id: (task, sketches_of(task)) for task in tasks}
+    entries = {task.id: (task, sketches) for task, sketches in zip(tasks, sketches_of(tasks), strict=True)}
     packed, left_out = _packed(records, meta.get("model", ""), entries, prints)
     if not packed.candidates:
         raise DatasetError(
@@ -87,16 +87,17 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 def refresh(old: Dataset) -> tuple[Dataset, int]:
     """The same measurements with the sketches described anew, and how many candidates are left out because the rules
     make their sketch no more."""
-    renewed = [data.with_sketches(sketches_of(data.task)) for data in old.tasks]
+    sketches = sketches_of([data.task for data in old.tasks])
+    renewed = [data.with_sketches(of_task) for data, of_task in zip(old.tasks, sketches, strict=True)]
     tasks = tuple(data for data, _ in renewed)
     return Dataset(old.network, old.fingerprints, tasks), sum(count for _, count in renewed)
 
 
-def sketches_of(task: Task) -> tuple[Sketch, ...]:
-    """The sketches of a task, as this version makes and describes them."""
-    from devices.sketches.spaces import DesignSpace
+def sketches_of(tasks: Sequence[Task]) -> list[tuple[Sketch, ...]]:
+    """The sketches of every task, as this version makes and describes them."""
+    from devices.describing.describer import describe_tasks
 
-    return DesignSpace(task).sketches
+    return [described.sketches for described in describe_tasks(tasks)]
 
 
 def _packed(

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from devices.describing.describer import describe_tasks
+from devices.describing.kept import Described
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, check_network, import_network
 from devices.opening import opened_device, told_with_its_place
-from devices.sketches.generation import first_line
-from devices.sketches.spaces import DesignSpace
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import FleetConfig
 from fleet_tune.config.request import RunRequest
@@ -83,36 +83,31 @@ def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: Fleet
     )
     lowered = {name: import_network(network, fingerprint.device_class) for name, fingerprint in prints.items()}
     datasets = [load(path) for path in fleet.datasets]
+    of_classes = [(name, task) for name, of_class in lowered.items() for task in of_class.tasks]
+    described = describe_tasks([task for _, task in of_classes])
     tasks: list[SearchTask] = []
-    left_out: list[LeftOut] = []
-    for name, of_class in lowered.items():
-        left_out += [
-            LeftOut("rewrite", "", name, "", f"without {step}, at which TVM fails") for step in of_class.left_out
-        ]
-        for task in of_class.tasks:
-            sketches, missing = sketches_of(task)
-            left_out += missing
-            if sketches:
-                recorded = _recorded(task, sketches, datasets)
-                tasks.append(SearchTask(task, sketches, prints[name].abstraction, recorded))
+    left_out = [
+        LeftOut("rewrite", "", name, "", f"without {step}, at which TVM fails")
+        for name, of_class in lowered.items()
+        for step in of_class.left_out
+    ]
+    for (name, task), of_task in zip(of_classes, described, strict=True):
+        left_out += missing_of(task, of_task)
+        if of_task.sketches:
+            recorded = _recorded(task, of_task.sketches, datasets)
+            tasks.append(SearchTask(task, of_task.sketches, prints[name].abstraction, recorded))
     return Prepared(network, prints, lowered, here, tuple(tasks), tuple(left_out))
 
 
-def sketches_of(task: Task) -> tuple[tuple[Sketch, ...], list[LeftOut]]:
-    """The sketches of a task, as far as they can be made, and what is left out; the task itself where there is none."""
+def missing_of(task: Task, described: Described) -> list[LeftOut]:
+    """What is left out of a task; the task itself where it has no sketch."""
     name, device_class = task.workload.name, task.device_class.name
-    try:
-        space = DesignSpace(task)
-        sketches, refused = space.sketches, space.left_out
-    except Exception as error:  # one task that TVM cannot read must not end the run of all others
-        sketches, refused = (), (("", first_line(error)),)
-    if not sketches:
-        reasons = dict.fromkeys(reason for _, reason in refused) or ["no sketch rule applies to it"]
-        return (), [LeftOut("task", name, device_class, "", "; ".join(reasons))]
-    missing = [LeftOut("sketch", name, device_class, rule, reason) for rule, reason in refused]
-    undescribed = [sketch for sketch in sketches if sketch.undescribed]
-    missing += [LeftOut("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
-    return sketches, missing
+    if not described.sketches:
+        reasons = dict.fromkeys(reason for _, reason in described.left_out) or ["no sketch rule applies to it"]
+        return [LeftOut("task", name, device_class, "", "; ".join(reasons))]
+    missing = [LeftOut("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
+    undescribed = [sketch for sketch in described.sketches if sketch.undescribed]
+    return missing + [LeftOut("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
 
 
 def warmed(prepared: Prepared, request: RunRequest) -> Prepared:

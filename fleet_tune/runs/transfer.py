@@ -75,7 +75,7 @@ def _checked(found: Knowledge) -> Knowledge:
 
 
 def _read_records(path: Path) -> Knowledge:
-    from devices.sketches.spaces import DesignSpace
+    from devices.describing.describer import describe_tasks
 
     with RecordReader(path) as reader:
         meta, tasks = reader.meta(), reader.tasks()
@@ -87,15 +87,12 @@ def _read_records(path: Path) -> Knowledge:
             "make a dataset of it with 'fleet-tune dataset pack', and transfer from that",
         )
     prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
+    known = [task for task in tasks if task.id in records and task.device_class.name in prints]
+    left_out = sum(len(records.get(task.id, ())) for task in tasks if task not in known)
     found: list[TaskData] = []
-    left_out = 0
-    for task in tasks:
-        own = records.get(task.id, ())
-        device = prints.get(task.device_class.name)
-        if not own or device is None:
-            left_out += len(own)
-            continue
-        data, unknown = dataset.task_data(task, device.abstraction, DesignSpace(task).sketches, own)
+    for task, described in zip(known, describe_tasks(known), strict=True):
+        abstraction = prints[task.device_class.name].abstraction
+        data, unknown = dataset.task_data(task, abstraction, described.sketches, records[task.id])
         left_out += unknown
         if len(data):
             found.append(data)

@@ -10,8 +10,10 @@ from tests.helpers.tasks import make_candidate
 
 STAND_IN = """
 import os, queue, signal, sys, time
-from devices.builds.worker import decode_task, limit_memory, serve
+from devices.builds.worker import serve
 from devices.host.child import parent_channel, read_in_background
+from devices.host.memory import limit_memory
+from devices.protocol import decode_task
 from fleet_tune.errors import UserError
 
 class Compiler:

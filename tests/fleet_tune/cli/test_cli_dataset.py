@@ -61,7 +61,7 @@ def measured() -> tuple[Task, tuple[Sketch, ...], Fingerprint, list[Record]]:
     task = dataclasses.replace(
         task, workload=dataclasses.replace(task.workload, hash=workload_hash(make_function(product)))
     )
-    sketches = collection.sketches_of(task)
+    sketches = collection.sketches_of([task])[0]
     rng = np.random.default_rng(0)
     records = []
     for sketch in sketches:

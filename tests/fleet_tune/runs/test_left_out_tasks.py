@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from devices.describing.describer import describe_tasks
+from devices.describing.kept import Described
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, import_network
 from devices.sketches.spaces import DesignSpace
@@ -15,7 +18,7 @@ from fleet_tune import api
 from fleet_tune.domain import DeviceClass, Task
 from fleet_tune.results import LeftOut
 from fleet_tune.runs import preparation
-from fleet_tune.runs.preparation import sketches_of
+from fleet_tune.runs.preparation import missing_of
 from tests.helpers.workloads import space, task
 
 
@@ -24,12 +27,15 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
     assert not whole.left_out
     first, *others = whole.tasks
 
-    def failing(of: Task) -> DesignSpace:
-        if of.id == first.task_id:
-            raise RuntimeError("ScheduleError: here\nError message: The block is no leaf")
-        return DesignSpace(of)
+    def failing(tasks: Sequence[Task]) -> list[Described]:
+        reason = (("", "RuntimeError: The block is no leaf"),)
+        described = describe_tasks(tasks)
+        return [
+            Described((), reason) if of.id == first.task_id else as_it_is
+            for of, as_it_is in zip(tasks, described, strict=True)
+        ]
 
-    monkeypatch.setattr(preparation, "DesignSpace", failing)
+    monkeypatch.setattr(preparation, "describe_tasks", failing)
     plan = api.plan(mlp())
     assert plan.tasks == tuple(others)
     assert plan.left_out == (LeftOut("task", first.name, first.device_class, "", "RuntimeError: The block is no leaf"),)
@@ -50,7 +56,7 @@ def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("devices.sketches.description.places._signature", failing)
     of = task("avx2", "squeeze")
-    sketches, left_out = sketches_of(of)
+    sketches = DesignSpace(of).sketches
     assert [sketch.id for sketch in sketches] == [sketch.id for sketch in space("avx2", "squeeze").sketches]
     reason = "ValueError: zip() argument 2 is shorter than argument 1"
-    assert left_out == [LeftOut("description", "squeeze", "avx2", "rfactor", reason)] * 2
+    assert missing_of(of, Described(sketches)) == [LeftOut("description", "squeeze", "avx2", "rfactor", reason)] * 2

@@ -1,0 +1,71 @@
+"""The sketches of tasks on disk (:mod:`devices.host.file_cache`): a second run of a network describes nothing.
+
+The key is a hash of all that they follow from: the program, the target, the versions of TVM, and the code of
+``devices`` and of the values that a description consists of. A file is zlib over msgpack, written by
+:mod:`fleet_tune.records.dataset_codec`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgpack  # type: ignore[import-untyped]
+
+from devices.host.file_cache import FileCache, key_of, source_digest, tvm_versions
+from fleet_tune import sketch
+from fleet_tune.domain import Task
+from fleet_tune.records import dataset_codec
+from fleet_tune.sketch import Sketch
+
+_BROKEN = (zlib.error, msgpack.UnpackException, ValueError, TypeError, KeyError, IndexError)
+
+
+@dataclass(frozen=True)
+class Described:
+    """The sketches of a task. ``left_out``: rule and reason of those that there would be if TVM could schedule them;
+    the rule is empty where the reason is why the task has none at all."""
+
+    sketches: tuple[Sketch, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+class DescriptionCache:
+    """Descriptions in ``folder``, which built kernels may share; None: nothing is kept."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._files = None if folder is None else FileCache(folder, ".sketches", "descriptions of sketches")
+
+    def find(self, task: Task) -> Described | None:
+        """What is kept of the sketches of ``task``."""
+        body = self._files.find(_key(task)) if self._files else None
+        if body is None:
+            return None
+        try:
+            value = msgpack.unpackb(zlib.decompress(body))
+            left_out = tuple((str(rule), str(reason)) for rule, reason in value["left_out"])
+            return Described(dataset_codec.decode_sketches(value), left_out)
+        except _BROKEN:
+            return None
+
+    def store(self, task: Task, described: Described) -> None:
+        """Keep the sketches of ``task``."""
+        if self._files is not None:
+            value = {**dataset_codec.encode_sketches(described.sketches), "left_out": described.left_out}
+            self._files.store(_key(task), zlib.compress(msgpack.packb(value), 1))
+
+
+def _key(task: Task) -> str:
+    versions = json.dumps(tvm_versions(), sort_keys=True)
+    return key_of([versions, _code(), task.workload.hash, task.workload.module, task.device_class.target])
+
+
+@cache
+def _code() -> str:
+    """Hash of the code that decides a description and how it is written."""
+    files = [Path(str(module.__file__)).read_bytes() for module in (sketch, dataset_codec)]
+    return source_digest() + hashlib.blake2b(b"\0".join(files), digest_size=16).hexdigest()

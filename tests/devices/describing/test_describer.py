@@ -1,0 +1,100 @@
+"""The sketches of many tasks: what a child that is lost costs, and what is kept for the next run."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+
+from devices.describing import kept, worker
+from devices.describing.describer import DescriberStartError, describe_tasks
+from devices.describing.kept import Described, DescriptionCache
+from fleet_tune.sketch import Choice, Sketch
+from tests.helpers.describing_child import write_stand_in
+from tests.helpers.tasks import make_task
+from tests.helpers.workloads import space, task
+
+NOTHING_KEPT = DescriptionCache(None)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return write_stand_in(tmp_path)
+
+
+def undescribed(of: Described) -> list[str]:
+    return [sketch.undescribed for sketch in of.sketches]
+
+
+def test_children_describe_as_this_process_does_and_the_next_run_needs_none(tmp_path: Path) -> None:
+    tasks = [task("avx2", "tiny"), task("avx2", "squeeze")]
+    described = describe_tasks(tasks, DescriptionCache(tmp_path), workers=1)
+    assert described == [Described(space("avx2", name).sketches) for name in ("tiny", "squeeze")]
+    assert describe_tasks(tasks, DescriptionCache(tmp_path), module="no_such_module") == described
+
+
+def test_a_task_whose_generation_kills_its_child_is_left_out_alone(stand_in: str) -> None:
+    tasks = [make_task(name) for name in ("good", "crash", "error", "fine")]
+    good, crashed, refused, fine = describe_tasks(tasks, NOTHING_KEPT, workers=1, module=stand_in)
+    assert crashed == Described((), (("", "its process ended: killed by SIGSEGV"),))
+    assert refused == Described((), (("", "RuntimeError: in one line"),))
+    for described in (good, fine):
+        assert undescribed(described) == [""] * 3
+        assert described.left_out == (("rule", "refused"),)
+
+
+@pytest.mark.parametrize(
+    ("how", "at", "reason"),
+    [
+        ("crash", 0, "its process ended: killed by SIGSEGV"),
+        ("crash", 2, "its process ended: killed by SIGSEGV"),
+        ("hang", 1, "its process gave no answer within 1 s"),
+    ],
+)
+def test_a_description_that_kills_its_child_is_left_out_alone(stand_in: str, how: str, at: int, reason: str) -> None:
+    (described,) = describe_tasks([make_task(f"{how} at {at}")], NOTHING_KEPT, answer_secs=1, module=stand_in)
+    assert undescribed(described) == [reason if each == at else "" for each in range(3)]
+    assert [bool(sketch.statements) for sketch in described.sketches] == [each != at for each in range(3)]
+
+
+def test_what_a_lost_child_has_left_is_not_kept(stand_in: str, tmp_path: Path) -> None:
+    tasks = [make_task("crash at 1"), make_task("good")]
+    describe_tasks(tasks, DescriptionCache(tmp_path), module=stand_in)
+    assert [DescriptionCache(tmp_path).find(each) is not None for each in tasks] == [False, True]
+
+
+def test_a_child_that_cannot_start_is_told() -> None:
+    with pytest.raises(DescriberStartError, match="No module named no_such_module"):
+        describe_tasks([make_task()], NOTHING_KEPT, module="no_such_module")
+
+
+def test_a_sketch_for_which_no_time_is_left_says_so() -> None:
+    sketch = Sketch(0, "loops", "", (Choice("unroll", (0, 16)),), ())
+    assert worker.left_undescribed(sketch).undescribed == "the descriptions of its task take more than 30 s"
+    described = space("avx2", "tiny").sketches[0]
+    assert worker.left_undescribed(described) == described
+
+
+@pytest.mark.parametrize("damage", [lambda body: body[:-3], lambda _: zlib.compress(msgpack.packb({"sketches": 1}))])
+def test_what_cannot_be_read_counts_as_absent(tmp_path: Path, damage: object) -> None:
+    cache = DescriptionCache(tmp_path)
+    of = Described(space("avx2", "tiny").sketches, (("rule", "reason"),))
+    cache.store(make_task(), of)
+    assert cache.find(make_task()) == of
+    (path,) = tmp_path.glob("??/*.sketches")
+    files = kept.FileCache(tmp_path, ".sketches", "")
+    body = files.find(path.stem)
+    assert body is not None
+    files.store(path.stem, damage(body))  # type: ignore[operator]
+    assert cache.find(make_task()) is None
+
+
+def test_the_program_the_target_and_the_code_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [make_task(), make_task(module="[]"), make_task(target='{"kind":"cuda"}'), make_task("other")]
+    keys = {kept._key(each) for each in [*tasks, make_task(device_class="elsewhere", weight=3)]}
+    assert len(keys) == 4
+    monkeypatch.setattr(kept, "_code", lambda: "changed")
+    assert kept._key(tasks[0]) not in keys
