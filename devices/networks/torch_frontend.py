@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from devices.networks.network import Array, Network, example_array, network_of
 from devices.networks.refusals import brief, quiet, unsupported
+from devices.networks.torch_arrays import array_of, tensor_of
 from devices.networks.user_file import FORMS
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
@@ -47,19 +48,6 @@ class _TorchFramework:
         finally:
             torch.set_num_threads(before)
         return statistics.median(times)
-
-
-def array_of(tensor: torch.Tensor) -> Array:
-    """A torch tensor as an array of the same type; numpy's bfloat16 is that of ml_dtypes, which torch does not know."""
-    import torch
-
-    plain = tensor.detach().cpu()
-    if plain.dtype != torch.bfloat16:
-        array: Array = plain.numpy()
-        return array
-    import ml_dtypes
-
-    return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
 
 
 def _tensors(output: object) -> Iterator[Array]:
@@ -103,7 +91,7 @@ def from_pt2(file: Path) -> Network:
         )
     if not inputs:
         inputs = tuple(
-            torch.from_numpy(example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
+            tensor_of(example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
             for index, value in enumerate(_program_inputs(program).values())
         )
     module = program.module()
