@@ -78,6 +78,8 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
 def from_pt2(file: Path) -> Network:
     import torch
 
+    from devices.networks import torch_quantization  # noqa: F401 - registers the operators that the file may have
+
     with quiet():
         try:
             program = torch.export.load(str(file))
@@ -128,12 +130,15 @@ def _decomposed(program: torch.export.ExportedProgram, whole: tuple[str, ...]) -
     import torch
     from torch._decomp import get_decompositions
 
+    from devices.networks import torch_quantization
+
     table: Any = torch.export.default_decompositions()
     for name in whole:
         table.pop(getattr(torch.ops.aten, name).default, None)
     for norm, decomposition in get_decompositions([getattr(torch.ops.aten, name) for name in _NORMS]).items():
         table[norm] = _where_tvm_cannot(decomposition)
     table[torch.ops.aten.var_mean.correction] = _variance_and_mean
+    table.update(torch_quantization.decompositions())
     attention = torch.ops.aten.scaled_dot_product_attention.default
     table[attention] = _plain_attention(table[attention])
     decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
