@@ -81,10 +81,10 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         source = self._quantizations.get(call.args[0])
         if source is None or not isinstance(source.args[2], GenericConst) or source.args[2].value.numpy().size != 1:
             return None
-        same = all(
-            tvm_ffi.structural_equal(ours, theirs) for ours, theirs in zip(call.args[1:], source.args[1:], strict=True)
-        )
-        return source if same and call.attrs.axis == source.attrs.axis else None
+        pairs = list(zip(call.args[1:], source.args[1:], strict=True))
+        same = all(tvm_ffi.structural_equal(ours, theirs) for ours, theirs in pairs)
+        one_scale = all(int(extent) == 1 for extent in source.args[1].ty.shape)
+        return source if same and (one_scale or call.attrs.axis == source.attrs.axis) else None
 
     def _rounded(self, call: Call) -> Any:
         data = call.args[0]
