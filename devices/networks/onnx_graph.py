@@ -128,6 +128,10 @@ def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
             return model
         outputs = {value.name for value in model.graph.output}
         read = outputs | {name for node in stay for name in _reads(node)}
+        weights = model.graph.initializer
+        for at in reversed(range(len(weights))):
+            if weights[at].name not in read:  # TVM reads them all, and not every type
+                del weights[at]
         del model.graph.node[:]
         model.graph.node.extend(stay)
         model.graph.initializer.extend(

@@ -45,15 +45,14 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
+        self._floats: dict[tuple[Any, str], Any] = {}
         self._quantizations = {each.var: each.value for each in bindings if _is(each.value, _QUANTIZE)}
 
     def visit_call_(self, call: Call) -> Any:
         if _is(call, _QUANTIZE):
             return self._quantized(self.visit_expr_post_order(call))
         if _is(call, _DEQUANTIZE):
-            source = self._quantization(call)
-            call = self.visit_expr_post_order(call)
-            return self._dequantized(call, None if source is None else self.visit_expr_post_order(source))
+            return self._taken_back(call, self._quantization(call))
         return self.visit_expr_post_order(call)
 
     def _quantized(self, call: Call) -> Any:
@@ -62,6 +61,16 @@ class _InFloats(PyExprMutator):  # type: ignore[misc]
         if not _is_zero(call.args[2]):
             rounded = self._emit(relax.op.add(rounded, self._along(call, 2)))
         return relax.op.astype(self._emit(relax.op.clip(rounded, *_bounds(dtype))), dtype)
+
+    def _taken_back(self, call: Call, source: Call | None) -> Any:
+        """:meth:`_dequantized`, once for all who read what ``source`` quantises."""
+        new = self.visit_expr_post_order(call)
+        if source is None:
+            return self._dequantized(new, None)
+        key = (call.args[0], str(call.attrs.out_dtype))
+        if key not in self._floats:
+            self._floats[key] = self._emit(self._dequantized(new, self.visit_expr_post_order(source)))
+        return self._floats[key]
 
     def _dequantized(self, call: Call, source: Call | None) -> Any:
         if source is not None:
