@@ -7,17 +7,15 @@ the power went is recognised. Nothing in the folder is a pickle. Loading needs T
 from __future__ import annotations
 
 import errno
-import hashlib
 import importlib.metadata
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
-from safetensors.numpy import save
 
 from devices.builds.executables import Array, Executable, build
 from devices.builds.linking import link
@@ -26,6 +24,7 @@ from devices.host.file_cache import source_digest
 from devices.networks.frontend import Network
 from devices.networks.loaded import CompiledNetwork, run_on_this_machine
 from devices.networks.lowering import LoweredNetwork
+from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
 from fleet_tune.domain import Task
@@ -55,12 +54,12 @@ def compile_network(
     """
     made_of = _made_of(lowered, best)
     present = _present(out, made_of)
-    written: dict[str, bytes] = {}
+    written: dict[str, list[bytes | memoryview]] = {}
     if present is None:
         executable = build(scheduled_module(lowered, best), lowered.device_class.target)
         keys, unique = _deduplicated(executable.parameters)
-        written = {LIBRARY: _link(executable, lowered.device_class.target), PARAMETERS: save(unique)}
-        present = {"parameters": keys, "files": {name: _digest(content) for name, content in written.items()}}
+        written = {LIBRARY: [_link(executable, lowered.device_class.target)], PARAMETERS: contents(unique)}
+        present = {"parameters": keys, "files": {name: digest(parts) for name, parts in written.items()}}
     extra = dict(manifest_extra or {})
     manifest = {
         "schema": SCHEMA,
@@ -78,8 +77,8 @@ def compile_network(
         **{key: value for key, value in extra.items() if key != "tasks"},
     }
     _make_folder(out)
-    for name, content in written.items():
-        _write(out / name, content)
+    for name, parts in written.items():
+        _write(out / name, parts)
     _write(out / MANIFEST, _json(manifest))
     return out
 
@@ -154,11 +153,12 @@ def _task_entry(task: Task, trace: str | None, extra: Mapping[str, Mapping[str, 
 
 def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, Array]]:
     """A key for each parameter, and the arrays by key: equal arrays (tied weights) are stored once."""
-    keys, unique = [], {}
+    keys: list[str] = []
+    unique: dict[str, Array] = {}
     for array in parameters:
         contiguous = np.asarray(array, order="C")
-        key = hashlib.blake2b(f"{array.dtype}{array.shape}".encode() + contiguous.tobytes(), digest_size=16).hexdigest()
-        unique[key] = contiguous.reshape(array.shape)
+        key = digest([f"{array.dtype}{array.shape}".encode(), contiguous.reshape(-1).view(np.uint8).data])
+        unique.setdefault(key, contiguous)
         keys.append(key)
     return keys, unique
 
@@ -169,7 +169,7 @@ def _made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
     gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
     parts = [SCHEMA, lowered.fingerprint, target, tvm.__version__, source_digest(), gpu]
     traces = [[task.workload.hash, best.get(task.id)] for task in lowered.tasks]
-    return _digest(json.dumps([*parts, traces], sort_keys=True).encode())
+    return digest([json.dumps([*parts, traces], sort_keys=True).encode()])
 
 
 def _present(out: Path, made_of: str) -> dict[str, Any] | None:
@@ -178,7 +178,7 @@ def _present(out: Path, made_of: str) -> dict[str, Any] | None:
         manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text())
         if manifest.get("made_of") != made_of:
             return None
-        whole = all(_digest((out / name).read_bytes()) == manifest["files"][name] for name in (LIBRARY, PARAMETERS))
+        whole = all(file_digest(out / name) == manifest["files"][name] for name in (LIBRARY, PARAMETERS))
         return manifest if whole else None
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
@@ -200,10 +200,6 @@ def _version() -> str:
         return "unknown"
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
 def _json(manifest: Mapping[str, Any]) -> bytes:
     return (json.dumps(manifest, indent=1) + "\n").encode()
 
@@ -215,7 +211,7 @@ def _make_folder(out: Path) -> None:
         raise _unwritable(out, error) from error
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     try:
         write_atomically(path, content)
     except OSError as error:

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from devices.networks.tensor_file import contents, read
 from fleet_tune.errors import FleetTuneError
+from fleet_tune.records.atomic_file import write_atomically
 
 _TIMEOUT_SECS = 600.0
 _ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +33,9 @@ class TimingError(FleetTuneError):
 def measure_in_fresh_process(folder: Path, inputs: Sequence[npt.NDArray[Any]], budget_secs: float) -> float:
     """Median seconds per run of the network in ``folder`` on ``inputs``, of runs that take about ``budget_secs``."""
     with tempfile.TemporaryDirectory(prefix="fleet-tune-timing-") as temporary:
-        given = Path(temporary) / "inputs.npz"
-        np.savez(given, *inputs)
+        given = Path(temporary) / "inputs.safetensors"
+        arrays = {str(at): np.asarray(array, order="C") for at, array in enumerate(inputs)}
+        write_atomically(given, contents(arrays), durable=False)
         command = [sys.executable, "-m", "devices.networks.latency", str(folder), str(given), str(budget_secs)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
         path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
@@ -59,8 +62,7 @@ def main(arguments: Sequence[str]) -> None:
     from devices.networks.compiled import load
 
     folder, given, budget_secs = arguments
-    with np.load(given, allow_pickle=False) as arrays:
-        inputs = [arrays[f"arr_{at}"] for at in range(len(arrays.files))]
+    inputs = list(read(Path(given)).values())
     print(json.dumps({"secs": load(folder).measure_within(inputs, float(budget_secs))}))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import statistics
@@ -16,12 +15,13 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
 from tvm import relax
 
 from devices.builds.executables import Array, Executable, flatten, tensor_specs
 from devices.cuda.runtime import prepare_cuda
+from devices.networks.tensor_file import file_digest
+from devices.networks.tensor_file import read as read_tensors
+from devices.networks.torch_arrays import array_of, tensor_of
 from devices.protocol import TensorSpec
 from devices.targets import device_kind, is_native
 from devices.wire.linking_there import linked
@@ -75,7 +75,7 @@ class CompiledNetwork:
             )
         library, parameters = (_read_checked(folder, name, manifest) for name in ("network.so", "params.safetensors"))
         try:
-            tensors = load_tensors(parameters.read_bytes())
+            tensors = read_tensors(parameters)
             kind = device_kind(target)
             if kind == "cuda":
                 prepare_cuda()
@@ -84,7 +84,7 @@ class CompiledNetwork:
                 module = tvm.runtime.load_module(str(shared_object))
             arrays = [tensors[key] for key in manifest["parameters"]]
             inputs = [(i["name"], TensorSpec(tuple(i["shape"]), i["dtype"])) for i in manifest["inputs"]]
-        except (SafetensorError, KeyError, TypeError, RuntimeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, RuntimeError, OSError) as error:
             built_with = manifest.get("versions", {}).get("tvm")
             raise OutputFolderError(
                 f"{folder} cannot be loaded with TVM {tvm.__version__} (it was compiled with {built_with}): {error}",
@@ -100,9 +100,7 @@ class CompiledNetwork:
             result = self._main(*tensors, *self._parameters)
         single = not isinstance(result, list | tuple | tvm_ffi.Array)
         if inputs and _is_torch(inputs[0]):
-            import torch
-
-            outputs: tuple[Any, ...] = tuple(torch.from_numpy(array) for array in flatten(result))
+            outputs: tuple[Any, ...] = tuple(tensor_of(array) for array in flatten(result))
         else:
             outputs = flatten(result)
         return outputs[0] if single else outputs
@@ -137,7 +135,7 @@ class CompiledNetwork:
             )
         tensors = []
         for value, (name, spec) in zip(inputs, self._inputs, strict=True):
-            array = value.detach().cpu().numpy() if _is_torch(value) else value
+            array = array_of(value) if _is_torch(value) else value
             if not isinstance(array, np.ndarray):
                 raise NetworkInputError(
                     f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
@@ -208,7 +206,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _read_checked(folder: Path, name: str, manifest: Mapping[str, Any]) -> Path:
     path = folder / name
     try:
-        digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        digest = file_digest(path)
     except OSError as error:
         raise OutputFolderError(f"{path} cannot be read ({error.strerror})", _AGAIN) from error
     if digest != manifest["files"].get(name):

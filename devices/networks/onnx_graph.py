@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper, shape_inference
 
+from devices.networks import onnx_quantization
 from fleet_tune.errors import UnsupportedNetworkError
 
 _COMPUTED = frozenset(
@@ -48,7 +49,7 @@ def prepared(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
-        result = _folded(_in_functions(model))
+        result = _folded(_in_functions(onnx_quantization.in_floats(model)))
     constants, types = _constants(result), dict(_types(result))
     for node in result.graph.node:
         reason = _refused(node, constants, types)
@@ -127,6 +128,10 @@ def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
             return model
         outputs = {value.name for value in model.graph.output}
         read = outputs | {name for node in stay for name in _reads(node)}
+        weights = model.graph.initializer
+        for at in reversed(range(len(weights))):
+            if weights[at].name not in read:  # TVM reads them all, and not every type
+                del weights[at]
         del model.graph.node[:]
         model.graph.node.extend(stay)
         model.graph.initializer.extend(
@@ -152,7 +157,7 @@ def _value(
         return None  # is one
     if any(name and name not in constants for name in node.input):
         return None
-    if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+    if node.op_type in ("DequantizeLinear", "QuantizeLinear") and not _in_blocks(node, constants):
         return None  # of weights: they stay small
     try:
         feeds = {name: _array(constants[name]) for name in node.input if name}
@@ -165,7 +170,14 @@ def _value(
     if not all(isinstance(value, np.ndarray | np.generic) for value in values):
         return None
     arrays = tuple(np.asarray(value) for value in values)
-    return arrays if sum(array.size for array in arrays) <= _LARGEST_CONSTANT else None
+    small = sum(array.size for array in arrays) <= _LARGEST_CONSTANT
+    return arrays if small or node.op_type == "DequantizeLinear" else None
+
+
+def _in_blocks(node: onnx.NodeProto, constants: dict[str, Any]) -> bool:
+    """Whether quantised numbers are of fewer bits than kernels have, or have a scale for each block of them."""
+    blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
+    return blocks or getattr(constants[node.input[0]], "data_type", TensorProto.INT8) not in _COMPUTED
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from devices.networks.network import Array, Network, example_array, network_of
 from devices.networks.refusals import brief, quiet, unsupported
+from devices.networks.torch_arrays import array_of, tensor_of
 from devices.networks.user_file import FORMS
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
@@ -49,19 +50,6 @@ class _TorchFramework:
         return statistics.median(times)
 
 
-def array_of(tensor: torch.Tensor) -> Array:
-    """A torch tensor as an array of the same type; numpy's bfloat16 is that of ml_dtypes, which torch does not know."""
-    import torch
-
-    plain = tensor.detach().cpu()
-    if plain.dtype != torch.bfloat16:
-        array: Array = plain.numpy()
-        return array
-    import ml_dtypes
-
-    return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-
-
 def _tensors(output: object) -> Iterator[Array]:
     """The tensors of a module's output in the order in which torch.export flattens them."""
     import torch
@@ -90,6 +78,8 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
 def from_pt2(file: Path) -> Network:
     import torch
 
+    from devices.networks import torch_quantization  # noqa: F401 - registers the operators that the file may have
+
     with quiet():
         try:
             program = torch.export.load(str(file))
@@ -103,7 +93,7 @@ def from_pt2(file: Path) -> Network:
         )
     if not inputs:
         inputs = tuple(
-            torch.from_numpy(example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
+            tensor_of(example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
             for index, value in enumerate(_program_inputs(program).values())
         )
     module = program.module()
@@ -140,12 +130,15 @@ def _decomposed(program: torch.export.ExportedProgram, whole: tuple[str, ...]) -
     import torch
     from torch._decomp import get_decompositions
 
+    from devices.networks import torch_quantization
+
     table: Any = torch.export.default_decompositions()
     for name in whole:
         table.pop(getattr(torch.ops.aten, name).default, None)
     for norm, decomposition in get_decompositions([getattr(torch.ops.aten, name) for name in _NORMS]).items():
         table[norm] = _where_tvm_cannot(decomposition)
     table[torch.ops.aten.var_mean.correction] = _variance_and_mean
+    table.update(torch_quantization.decompositions())
     attention = torch.ops.aten.scaled_dot_product_attention.default
     table[attention] = _plain_attention(table[attention])
     decomposed: torch.export.ExportedProgram = program.run_decompositions(table)

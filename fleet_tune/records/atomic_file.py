@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview], *, durable: bool = True) -> None:
     """Write a file: who reads meanwhile finds the old one or the new one, never a part of it.
 
-    ``durable``: so that it is there after a crash of the machine too; without that, a crash may leave an empty or
-    partial file, and whoever reads it must notice. Raises OSError, the old one kept.
+    ``content``: the file, or the parts it is made of. ``durable``: so that it is there after a crash of the machine
+    too; without that, a crash may leave an empty or partial file, and whoever reads it must notice. Raises OSError, the
+    old one kept.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from devices.networks.compiled import compile_network, load
 from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network
 from devices.targets import resolve_target
@@ -72,6 +76,31 @@ def test_batch_norms_are_folded_in_every_type(dtype: torch.dtype) -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.ConvTranspose2d(8, 4, 3)).to(dtype)
     tasks = agrees(module, torch.randn(1, 3, 8, 8, dtype=dtype), within=RELATIVE_ERROR[dtype])
     assert {"conv2d_add_relu", "conv2d_add_cast_relu"} & set(tasks)
+
+
+@pytest.mark.parametrize("dtype", [*RELATIVE_ERROR, torch.int8, torch.int64, torch.bool])
+def test_compiled_networks_take_and_return_every_type(dtype: torch.dtype, tmp_path: Path) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.tensor([[1, 0, 2], [0, 3, 1]]).to(dtype))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.where(self.table == 0, x, self.table), x  # type: ignore[arg-type, call-overload, no-any-return]
+
+    example = torch.tensor([[5, 6, 7], [0, 1, 2]]).to(dtype)
+    lowered = import_network(load_network((Table(), (example,))), CPU)
+    network = load(compile_network(lowered, {}, tmp_path / "out"))
+    expected = torch.where(Table().table == 0, example, Table().table)  # type: ignore[call-overload]
+    for ours, torchs in zip(network(example), (expected, example), strict=True):
+        assert ours.dtype == dtype
+        assert torch.equal(ours, torchs)
+    name = str(dtype).removeprefix("torch.")
+    array = example.float().numpy().astype(name)
+    for output, result in zip(network(array), (expected, example), strict=True):
+        assert output.dtype == (ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name))
+        np.testing.assert_array_equal(output.astype(np.float64), result.double().numpy())
+    assert network.measure_secs(example, repeats=1) > 0
 
 
 @pytest.mark.parametrize(

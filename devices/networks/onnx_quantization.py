@@ -1,0 +1,121 @@
+"""ONNX's operators on quantised tensors as operators on floats between DequantizeLinear and QuantizeLinear.
+
+``QLinearConv`` and its kin, which older quantisers write, so become what newer ones write: every tensor is dequantised,
+the operator computes in floats, its result is quantised. :mod:`devices.networks.quantization` has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import TensorProto, helper
+
+_MICROSOFT = "com.microsoft"
+Domain = tuple[str, str]
+
+
+@dataclass
+class _Expansion:
+    """The nodes that take the place of ``node``."""
+
+    node: onnx.NodeProto
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def add(self, operator: str, inputs: list[str], **attributes: object) -> str:
+        """The name of the result of a new node."""
+        name = f"{self.node.output[0]}/{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
+        return name
+
+    def input(self, at: int) -> str:
+        """The name of an input, empty where it is left out."""
+        return str(self.node.input[at]) if at < len(self.node.input) else ""
+
+    def floats(self, at: int, axis: int = 0) -> str:
+        """The input ``at``, whose scale and zero point follow it, dequantised."""
+        return self.add("DequantizeLinear", [self.input(at), self.scale(at + 1), *self.zero(at + 2)], axis=axis)
+
+    def scale(self, at: int) -> str:
+        """A scale in float32: products of half-precision numbers would be rounded."""
+        return self.add("Cast", [self.input(at)], to=TensorProto.FLOAT)
+
+    def zero(self, at: int) -> list[str]:
+        return [self.input(at)] if self.input(at) else []
+
+    def bias(self, at: int, scales: tuple[int, int]) -> list[str]:
+        """An input of integers whose scale is the product of those of the factors, dequantised; none where it is left
+        out."""
+        if not self.input(at):
+            return []
+        scale = self.add("Mul", [self.scale(scale) for scale in scales])
+        return [self.add("DequantizeLinear", [self.input(at), scale], axis=0)]
+
+    def finish(self, result: str, scale: int) -> list[onnx.NodeProto]:
+        """Quantises ``result`` with the inputs from ``scale`` on, or hands it on where there are none."""
+        given = [self.scale(scale), *self.zero(scale + 1)] if self.input(scale) else []
+        operator = "QuantizeLinear" if given else "Identity"
+        self.nodes.append(helper.make_node(operator, [result, *given], [self.node.output[0]]))
+        return self.nodes
+
+    def attributes(self, *without: str) -> dict[str, object]:
+        return {a.name: helper.get_attribute_value(a) for a in self.node.attribute if a.name not in without}
+
+
+def _convolution(new: _Expansion) -> list[onnx.NodeProto]:
+    operands = [new.floats(0), new.floats(3), *new.bias(8, (1, 4))]
+    return new.finish(new.add("Conv", operands, **new.attributes()), 6)
+
+
+def _product(new: _Expansion) -> list[onnx.NodeProto]:
+    """Its scales are of the rows of the first, and of the columns of the second operand."""
+    return new.finish(new.add("MatMul", [new.floats(0, axis=-2), new.floats(3, axis=-1)]), 6)
+
+
+def _gemm(new: _Expansion) -> list[onnx.NodeProto]:
+    transposed = bool(new.attributes().get("transB", 0))
+    operands = [new.floats(0), new.floats(3, axis=0 if transposed else 1), *new.bias(6, (1, 4))]
+    return new.finish(new.add("Gemm", operands, **new.attributes()), 7)
+
+
+def _elementwise(operator: str) -> Callable[[_Expansion], list[onnx.NodeProto]]:
+    return lambda new: new.finish(new.add(operator, [new.floats(0), new.floats(3)]), 6)
+
+
+def _integer_convolution(new: _Expansion) -> list[onnx.NodeProto]:
+    """With sums in float32: exact below 2^24, which are 258 products of the largest numbers."""
+    data, weight = (new.add("Cast", [name], to=TensorProto.FLOAT) for name in new.node.input[:2])
+    if new.input(2):
+        data = new.add("Sub", [data, new.add("Cast", [new.input(2)], to=TensorProto.FLOAT)])
+    if new.input(3):  # one for each output channel, which the transposed weight has last
+        zeros = new.add("Cast", [new.input(3)], to=TensorProto.FLOAT)
+        weight = new.add("Transpose", [new.add("Sub", [new.add("Transpose", [weight]), zeros])])
+    result = new.add("Conv", [data, weight], **new.attributes())
+    new.nodes.append(helper.make_node("Cast", [result], [new.node.output[0]], to=TensorProto.INT32))
+    return new.nodes
+
+
+_EXPANSIONS: Mapping[Domain, Callable[[_Expansion], list[onnx.NodeProto]]] = {
+    ("", "QLinearConv"): _convolution,
+    ("", "QLinearMatMul"): _product,
+    ("", "ConvInteger"): _integer_convolution,
+    (_MICROSOFT, "QGemm"): _gemm,
+    (_MICROSOFT, "QLinearAdd"): _elementwise("Add"),
+    (_MICROSOFT, "QLinearMul"): _elementwise("Mul"),
+}
+
+
+def in_floats(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` with the operators of this module's docstring written with others."""
+    expansions = [_EXPANSIONS.get((node.domain.replace("ai.onnx", ""), node.op_type)) for node in model.graph.node]
+    if not any(expansions):
+        return model
+    nodes: list[onnx.NodeProto] = []
+    for node, expand in zip(model.graph.node, expansions, strict=True):
+        nodes += [node] if expand is None else expand(_Expansion(node))
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result

@@ -1,0 +1,77 @@
+"""Arrays in a file of the safetensors format, of every type that kernels compute in, bfloat16 included.
+
+Layout: eight bytes with the header's length (little endian), the header (JSON: type, shape and place of each array),
+the arrays' bytes. Nothing is copied: the arrays are written from where they are, and read arrays are views of the
+mapped file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_TYPES: Mapping[str, np.dtype[Any]] = {
+    **{f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind in "IU" for size in (1, 2, 4, 8)},
+    **{f"F{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BOOL": np.dtype(np.bool_),
+}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_ALIGNMENT = 8
+_PIECE = 1 << 24
+
+
+def contents(arrays: Mapping[str, Array]) -> list[bytes | memoryview]:
+    """The file with ``arrays``, which are C-contiguous, in parts to write one after the other.
+
+    Raises ValueError for a type that no kernel has.
+    """
+    header: dict[str, Any] = {}
+    end = 0
+    for key, array in arrays.items():
+        if array.dtype not in _NAMES:
+            raise ValueError(f"tensors of the type {array.dtype} cannot be stored")
+        begin, end = end, end + array.nbytes
+        header[key] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    data = (array.reshape(-1).view(np.uint8).data for array in arrays.values())  # memoryviews know no bfloat16
+    return [len(text).to_bytes(8, "little") + text, *data]
+
+
+def read(path: Path) -> dict[str, Array]:
+    """The arrays of a file, read-only, mapped from it. Raises OSError, and ValueError where it is no such file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size - 8:
+            raise ValueError(f"{path} holds no tensors")
+        header = json.loads(file.read(length))
+    stored = np.memmap(path, np.uint8, mode="r")[8 + length :] if header else np.empty(0, np.uint8)
+    arrays = {}
+    for key, entry in header.items():
+        begin, end = entry["data_offsets"]
+        arrays[key] = np.asarray(stored[begin:end]).view(_TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return arrays
+
+
+def digest(parts: Iterable[bytes | memoryview]) -> str:
+    """Content hash of a file made of ``parts``."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(part)
+    return state.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """:func:`digest` of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return digest(iter(lambda: file.read(_PIECE), b""))

@@ -1,0 +1,37 @@
+"""Between torch tensors and numpy arrays. numpy's bfloat16 is that of ml_dtypes, which torch does not know.
+
+Importing this module loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """A tensor as an array of the same type, shape and memory, as far as it lies in this machine's."""
+    import torch
+
+    plain = tensor.detach().cpu()
+    if plain.dtype != torch.bfloat16:
+        array: Array = plain.numpy()
+        return array
+    return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """An array as a tensor of the same type, shape and memory."""
+    import torch
+
+    if array.dtype != ml_dtypes.bfloat16:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
