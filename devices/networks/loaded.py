@@ -17,11 +17,11 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from devices.builds.executables import Array, Executable, flatten, tensor_specs
+from devices.builds.executables import Array, Executable, tensor_specs
 from devices.cuda.runtime import prepare_cuda
+from devices.networks.edges import flat, handed_out, is_torch, shares_memory, taken_in
 from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
-from devices.networks.torch_arrays import array_of, tensor_of
 from devices.protocol import TensorSpec
 from devices.targets import device_kind, is_native
 from devices.wire.linking_there import linked
@@ -60,6 +60,7 @@ class CompiledNetwork:
         self._machine = relax.VirtualMachine(module, self._device)
         self._main = self._machine["main"]
         self._parameters = [tvm.runtime.tensor(array, self._device) for array in parameters]
+        self._shared: list[bool] | None = None  # of each output, whether it is the memory of an input or of a weight
         self._lock = threading.Lock()
         self._pool = threading.local()
 
@@ -98,16 +99,19 @@ class CompiledNetwork:
         with self._lock:
             self._start_threads()
             result = self._main(*tensors, *self._parameters)
+            returned = flat(result)
+            if self._shared is None:  # which ones are is decided by the network, not by its inputs
+                self._shared = [shares_memory(tensor, [*tensors, *self._parameters]) for tensor in returned]
+        as_torch = bool(inputs) and is_torch(inputs[0])
+        outputs = tuple(
+            handed_out(tensor, as_torch, copied=shared) for tensor, shared in zip(returned, self._shared, strict=True)
+        )
         single = not isinstance(result, list | tuple | tvm_ffi.Array)
-        if inputs and _is_torch(inputs[0]):
-            outputs: tuple[Any, ...] = tuple(tensor_of(array) for array in flatten(result))
-        else:
-            outputs = flatten(result)
         return outputs[0] if single else outputs
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
         """Median seconds of a run on ``inputs`` (a tuple, or the only input), converted once, outside of the time."""
-        single = isinstance(inputs, np.ndarray) or _is_torch(inputs)
+        single = isinstance(inputs, np.ndarray) or is_torch(inputs)
         tensors = self._converted((inputs,) if single else tuple(inputs))
         times = []
         with self._lock:
@@ -127,7 +131,7 @@ class CompiledNetwork:
         return self.measure_secs(inputs, affordable, min(3, affordable)) if affordable else first_secs
 
     def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
-        """The inputs as TVM tensors of their own: TVM wants them contiguous and aligned to 64 bytes."""
+        """The inputs as TVM tensors, checked."""
         if len(inputs) != len(self._inputs):
             names = ", ".join(name for name, _ in self._inputs)
             raise NetworkInputError(
@@ -135,17 +139,17 @@ class CompiledNetwork:
             )
         tensors = []
         for value, (name, spec) in zip(inputs, self._inputs, strict=True):
-            array = array_of(value) if _is_torch(value) else value
-            if not isinstance(array, np.ndarray):
+            if not (is_torch(value) or isinstance(value, np.ndarray)):
                 raise NetworkInputError(
                     f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
                 )
-            if array.shape != spec.shape or array.dtype.name != spec.dtype:
+            dtype = str(value.dtype).removeprefix("torch.")
+            if tuple(value.shape) != spec.shape or dtype != spec.dtype:
                 raise NetworkInputError(
-                    f"input {name!r} is {array.dtype.name}{list(array.shape)}",
+                    f"input {name!r} is {dtype}{list(value.shape)}",
                     f"pass {spec.dtype}{list(spec.shape)}",
                 )
-            tensors.append(tvm.runtime.tensor(np.asarray(array, order="C"), self._device))
+            tensors.append(taken_in(value, self._device))
         return tensors
 
     def _start_threads(self) -> None:
@@ -177,10 +181,6 @@ def run_on_this_machine(executable: Executable, target: str, threads: int) -> Co
     return CompiledNetwork(
         module, executable.parameters, list(zip(names, specs, strict=True)), device_kind(target), threads, {}
     )
-
-
-def _is_torch(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch"
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+import tvm
 from torch import nn
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
@@ -30,6 +31,7 @@ from devices.networks.compiled import (
     scheduled_module,
     update_manifest,
 )
+from devices.networks.edges import taken_in
 from devices.networks.frontend import Network, load_network
 from devices.networks.loaded import NetworkInputError
 from devices.networks.lowering import LoweredNetwork, compare, import_network
@@ -144,6 +146,42 @@ def test_a_folder_that_was_compiled_anew_is_loaded_anew(tmp_path: Path) -> None:
         lowered = import_network(load_network((module, (torch.ones(2),))), CPU)
         loaded = load(compile_network(lowered, {}, tmp_path / "out"))
         np.testing.assert_allclose(loaded(numbers), expected)
+
+
+class Passing(nn.Module):
+    """Returns an input, a weight and something new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(64.0))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x, self.weight, x + self.weight
+
+
+@pytest.mark.parametrize("convert", [lambda x: x, lambda x: x.numpy(), lambda x: x.numpy()[::-1]])
+def test_who_writes_to_an_output_changes_nothing_else(convert: Callable[[torch.Tensor], Any], tmp_path: Path) -> None:
+    given = convert(torch.ones(64))
+    lowered = import_network(load_network((Passing(), (torch.ones(64),))), CPU)
+    loaded = load(compile_network(lowered, {}, tmp_path / "out"))
+    first, second = loaded(given), loaded(given)
+    for output in first:
+        output[:] = -1
+    assert (np.asarray(given) == 1).all()
+    weight = np.arange(64)
+    for outputs in (second, loaded(given)):
+        for output, expected in zip(outputs, (np.ones(64), weight, weight + 1), strict=True):
+            np.testing.assert_array_equal(np.asarray(output), expected)
+
+
+def test_inputs_are_read_where_they_are() -> None:
+    aligned = torch.ones(1024)
+    assert taken_in(aligned, tvm.cpu()).data_ptr() == aligned.data_ptr()
+    assert taken_in(aligned[1:], tvm.cpu()).data_ptr() % 64 == 0
+    np.testing.assert_array_equal(taken_in(torch.arange(8.0)[::2], tvm.cpu()).numpy(), [0, 2, 4, 6])
+    frozen = np.ones(1024)
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(taken_in(frozen, tvm.cpu()).numpy(), frozen)
 
 
 def test_numbers_change_with_the_input(folder: Path) -> None:

@@ -1,0 +1,72 @@
+"""The edges of a compiled network: a caller's arrays and tensors as TVM's tensors and back, without copies where memory
+may be shared.
+
+A network of a few milliseconds with an image of some megabytes would spend a tenth of its time on copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from devices.builds.executables import Array
+from devices.networks.torch_arrays import array_of, tensor_of
+
+# What TVM's kernels are compiled for.
+_ALIGNMENT_BYTES = 64
+# How dlpack says that memory cannot be shared: types and read-only arrays that it does not know, alignment.
+_NOT_SHARED = (BufferError, RuntimeError, TypeError, ValueError)
+
+
+def is_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def taken_in(value: Any, device: Any) -> Any:
+    """``value``, an array or a torch tensor, as a TVM tensor on ``device``: its own memory where that is on a CPU,
+    contiguous and aligned, else a copy. The network only reads it."""
+    try:
+        plain = value.detach() if is_torch(value) else value
+        shared = tvm_ffi.from_dlpack(plain, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
+        if shared.device == device == tvm.cpu():
+            return shared
+    except _NOT_SHARED:
+        pass
+    array = array_of(value) if is_torch(value) else value
+    return tvm.runtime.tensor(np.asarray(array, order="C"), device)
+
+
+def handed_out(tensor: Any, as_torch: bool, copied: bool) -> Any:
+    """A TVM tensor as an array, or as a torch tensor: the same memory where it is on a CPU, unless ``copied``."""
+    if not copied:
+        try:
+            if as_torch:
+                from torch.utils.dlpack import from_dlpack
+
+                return from_dlpack(tensor).cpu()
+            shared: Array = np.from_dlpack(tensor)
+            return shared
+        except _NOT_SHARED:
+            pass
+    return tensor_of(tensor.numpy()) if as_torch else tensor.numpy()
+
+
+def flat(result: Any) -> list[Any]:
+    """The tensors of a virtual machine's result, nested tuples flattened."""
+    if hasattr(result, "numpy"):
+        return [result]
+    return [tensor for item in result for tensor in flat(item)]
+
+
+def shares_memory(tensor: Any, others: Sequence[Any]) -> bool:
+    """Whether the memory of ``tensor`` is a part of that of one of ``others``, as where a network returns its input."""
+    start = tensor.data_ptr()
+    return any(other.data_ptr() <= start < other.data_ptr() + _nbytes(other) for other in others)
+
+
+def _nbytes(tensor: Any) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64)) * int(tvm.DataType(str(tensor.dtype)).itemsize)
