@@ -20,6 +20,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import dlight
 
+from devices.builds.tensors import array_of, tensor_of
 from devices.cuda.compiler import PASS_OPTIONS, compiling_for
 from devices.protocol import TensorSpec
 from devices.targets import NATIVE, parse_target, resolve_target
@@ -145,7 +146,7 @@ def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
     # Building takes as long as running: without the late optimisations it is a third faster.
     executable = build(module, json.dumps({**target, "opt-level": 1}))
     machine = relax.VirtualMachine(tvm.runtime.Executable(executable.module), tvm.cpu())
-    parameters = [tvm.runtime.tensor(array) for array in executable.parameters]
+    parameters = [tensor_of(array) for array in executable.parameters]
 
     def run(*inputs: Array) -> tuple[Array, ...]:
         return flatten(machine["main"](*(tvm.runtime.tensor(np.asarray(x, order="C")) for x in inputs), *parameters))
@@ -196,7 +197,7 @@ def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
     executable = _compile(module, parse_target(resolve_target(NATIVE)))
     machine = relax.VirtualMachine(executable, tvm.cpu())
     # The function takes and returns tuples of tensors.
-    return tuple(tensor.numpy() for tensor in machine[_TRANSFORM](constants))
+    return tuple(array_of(tensor) for tensor in machine[_TRANSFORM](constants))
 
 
 def _compile(module: Any, target: tvm.target.Target) -> Any:

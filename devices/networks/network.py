@@ -79,13 +79,15 @@ def fingerprint(module: Any) -> str:
     from tvm import relax
     from tvm.ir import GenericConst
 
+    from devices.builds.tensors import array_of
+
     digest = hashlib.blake2b(module.script(show_meta=False).encode(), digest_size=16)
 
     def add(expression: object) -> None:
         if isinstance(expression, GenericConst):
-            array = expression.value.numpy()
+            array = array_of(expression.value)
             digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(array.tobytes())
+            digest.update(array.reshape(-1).view(np.uint8).data)
 
     relax.analysis.post_order_visit(module["main"], add)
     return digest.hexdigest()

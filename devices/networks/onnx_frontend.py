@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _OnnxFramework:
-    proto: onnx.ModelProto
+    file: Path
     inputs: dict[str, Array]
 
     def run(self) -> tuple[Array, ...]:
@@ -31,7 +32,7 @@ class _OnnxFramework:
         from onnx.reference import ReferenceEvaluator
 
         try:
-            return tuple(np.asarray(out) for out in ReferenceEvaluator(self.proto).run(None, self.inputs))
+            return tuple(np.asarray(out) for out in ReferenceEvaluator(str(self.file)).run(None, self.inputs))
         except Exception as error:
             raise UnsupportedNetworkError(
                 f"neither ONNX Runtime ({brief(refusal)}) nor ONNX's own evaluator ({brief(error)}) runs the network",
@@ -43,9 +44,12 @@ class _OnnxFramework:
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what it refuses is told by us, not by its log
-        session = onnxruntime.InferenceSession(
-            self.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        # As the network is defined: its kernels for 8 bits saturate on processors without instructions for them, and
+        # packed weights are one more copy of them.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        # By its path: models above 2 GB have no other form.
+        session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return tuple(np.asarray(out) for out in session.run(None, self.inputs))
 
     def measure_secs(self, threads: int, repeats: int) -> None:  # noqa: ARG002 - the protocol's signature
@@ -53,15 +57,16 @@ class _OnnxFramework:
 
 
 def from_onnx_file(file: Path) -> Network:
-    import onnx
     from onnx import helper
 
+    from devices.networks import onnx_file
+
     try:
-        proto = onnx.load(str(file))
-        onnx.checker.check_model(proto)
+        model = onnx_file.read(file)
     except Exception as error:
         raise NetworkError(f"{file} is not a valid ONNX model: {brief(error)}", "export it again") from error
-    weights = {tensor.name for tensor in proto.graph.initializer}
+    proto = model.proto
+    weights = {tensor.name for tensor in proto.graph.initializer} | model.weights.keys()
     inputs: dict[str, Array] = {}
     for value in proto.graph.input:
         if value.name in weights:
@@ -90,13 +95,29 @@ def from_onnx_file(file: Path) -> Network:
         try:
             readable = prepared(proto, str(file))
             # None: take the types from the file (the default claims float32 for every input).
-            module = from_onnx(readable, dtype_dict={name: array.dtype.name for name, array in inputs.items()})
+            types = {name: array.dtype.name for name, array in {**inputs, **model.weights}.items()}
+            module = _with_weights(from_onnx(readable, dtype_dict=types), readable, model.weights)
         except UnsupportedNetworkError:
             raise
         except Exception as error:
             raise unsupported(error, str(file)) from error
     _check_outputs(module, readable, str(file))
-    return network_of(file.stem, module, tuple(inputs.values()), _OnnxFramework(proto, inputs), tuple(inputs))
+    return network_of(file.stem, module, tuple(inputs.values()), _OnnxFramework(file, inputs), tuple(inputs))
+
+
+def _with_weights(module: Any, proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:
+    """``module`` with those of its parameters bound that are weights. TVM names its parameters anew, in their order."""
+    if not weights:
+        return module
+    from tvm import relax
+
+    from devices.builds.tensors import tensor_of
+
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    names = [value.name for value in proto.graph.input if value.name not in constants]
+    parameters = zip(module["main"].params, names, strict=True)
+    bound = {parameter: tensor_of(weights[name]) for parameter, name in parameters if name in weights}
+    return relax.transform.BindParams("main", bound)(module)
 
 
 def _check_outputs(module: Any, proto: onnx.ModelProto, where: str) -> None:

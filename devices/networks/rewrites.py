@@ -27,6 +27,8 @@ from tvm import relax, topi
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from devices.builds.tensors import array_of
+
 Array = npt.NDArray[Any]
 
 _AFFINE = frozenset({"relax.add", "relax.subtract", "relax.multiply", "relax.divide"})
@@ -196,7 +198,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         return [e for e in expressions if isinstance(e.ty, relax.TensorType)]
 
     def _fold(self, call: Call, operands: list[Any]) -> Any | None:
-        arrays = [operand.value.numpy() for operand in self._tensors(operands)]
+        arrays = [array_of(operand.value) for operand in self._tensors(operands)]
         result = _evaluate(call, arrays)
         return None if result is None else _constant(result)
 
