@@ -195,7 +195,7 @@ def _constants_to_parameters(module: Any) -> tuple[Any, list[Any]]:
 def _transformed(module: Any, constants: list[Any]) -> tuple[Array, ...]:
     """Runs the lifted re-layout on this machine."""
     executable = _compile(module, parse_target(resolve_target(NATIVE)))
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    machine = relax.VirtualMachine(executable, tvm.cpu(), memory_cfg="naive")
     # The function takes and returns tuples of tensors.
     return tuple(array_of(tensor) for tensor in machine[_TRANSFORM](constants))
 
