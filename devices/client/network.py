@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import tvm
 from tvm import relax
 
+from devices.builds.executables import flatten
 from devices.client.session import SessionLostError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
@@ -40,7 +40,7 @@ class LoadedNetwork:
         """The outputs of a run. Raises NetworkRunError, also where the device's process crashes."""
         with self._running():
             self._machine.invoke_stateful("main")
-            return _arrays(self._machine.get_outputs("main"))
+            return flatten(self._machine.get_outputs("main"))
 
     def measure_within(self, budget_secs: float) -> float:
         """Median seconds per run, of runs that take about ``budget_secs``, of one at least. Raises NetworkRunError."""
@@ -62,9 +62,3 @@ class LoadedNetwork:
             raise NetworkRunError(f"its process on the device ended: {error}") from error
         except Exception as error:
             raise NetworkRunError(f"it fails on the device: {last_line(error)}") from error
-
-
-def _arrays(result: Any) -> tuple[Array, ...]:
-    if hasattr(result, "numpy"):
-        return (result.numpy(),)
-    return tuple(array for each in result for array in _arrays(each))
