@@ -35,7 +35,6 @@ from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, Transferred, TuneResult
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, device_classes_of, task_results
-from fleet_tune.runs.first_choices import FirstChoices
 from fleet_tune.runs.incumbents import Supply
 from fleet_tune.runs.out_folder import prepare_folder
 from fleet_tune.runs.places import Here, OnDevice, Place
@@ -245,6 +244,8 @@ def compile_from_records(spec: Any, fleet: FleetConfig, records: Path, out: Path
 def compile_tuned(prepared: Prepared, request: RunRequest) -> tuple[NetworkResult, ...]:
     """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
     measured now."""
+    from fleet_tune.runs.first_choices import FirstChoices  # here: it needs the actors' modules, which only a run has
+
     what = prepared.to_build(request.records)
     entries = {entry.task.id: entry for entry in prepared.tasks}
     with RecordReader(request.records) as reader:
