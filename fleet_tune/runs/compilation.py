@@ -191,6 +191,9 @@ class _ClassBuild:
         except Exception as error:  # whatever TVM raises, or a trace that does not fit
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
         fault = self._fault_of(self.stage)
+        if fault is not None and records and not self.is_wrong:
+            why = f"{fault.outcome.value.replace('_', ' ')}: {fault.detail}"
+            _LOG.warning("the network of %s is not right (%s): looking for the kernels at fault", self.name, why)
         self.is_wrong = self.is_wrong or fault is not None
         return fault
 
