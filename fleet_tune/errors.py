@@ -90,6 +90,14 @@ class DeviceUnreachableError(FleetTuneError):
         return f"device {self.device_id}: {self.detail}"
 
 
+class NetworkRunError(FleetTuneError):
+    """A compiled network crashed, failed, or ran for too long: it is wrong."""
+
+
+class UncheckedError(FleetTuneError):
+    """A compiled network could not be brought to where it should be run: nothing is known of it."""
+
+
 class StaleLeaseError(FleetTuneError):
     """A result came from a device whose lease had ended: drop it, its trials were given to others."""
 

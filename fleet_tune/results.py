@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -112,14 +113,37 @@ class Plan:
     left_out: tuple[LeftOut, ...] = ()
 
 
+class Used(enum.StrEnum):
+    """What a task gets in the compiled network in place of the best of its records."""
+
+    RECORD = "record"  # the next best
+    FIRST_CHOICE = "first choice"  # the analyzer's, measured when the tuning was over
+    UNSCHEDULED = "unscheduled"  # the kernel as it was imported
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A task whose kernel in the compiled network is not the best of its records, or that had none. ``reason``: why, in
+    one line."""
+
+    task: str
+    reason: str
+    used: Used
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkResult:
     """The compiled network of one device class, measured on its device.
 
-    Latencies are medians in seconds. None stands for what was not measured: everything of a class that the tuning
-    machine does not belong to, and ``torch_secs`` where the network is an ONNX file. ``max_abs_error`` and
-    ``max_rel_error`` compare the tuned network's outputs with the framework's on the example inputs; the
-    relative one is divided by the largest absolute value of the framework.
+    Latencies are medians in seconds; None stands for what was not measured: ``torch_secs`` where the network is an ONNX
+    file or was not run on the tuning machine, and all of them where the network could not be run. ``max_abs_error`` and
+    ``max_rel_error`` compare the published network's outputs with the framework's on the example inputs; the relative
+    one is divided by the largest absolute value of the framework.
+
+    ``checked_on``: where the outputs were compared before the network was published: ``this machine`` or a device;
+    empty where they were not, and ``unchecked`` says why. ``published``: ``untuned`` where that is faster than the
+    ``tuned`` one, and ``nothing`` where ``problem`` says why. ``fallbacks``: the tasks that got something else than
+    their best.
     """
 
     device_class: str
@@ -129,6 +153,16 @@ class NetworkResult:
     torch_secs: float | None
     max_abs_error: float | None
     max_rel_error: float | None
+    checked_on: str = ""
+    unchecked: str = ""
+    published: Literal["tuned", "untuned", "nothing"] = "tuned"
+    problem: str = ""
+    fallbacks: tuple[Fallback, ...] = ()
+
+    @property
+    def secs(self) -> float | None:
+        """Latency of the network that was published."""
+        return {"tuned": self.tuned_secs, "untuned": self.untuned_secs, "nothing": None}[self.published]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from devices.client import fingerprint as fingerprints
@@ -13,15 +13,17 @@ from devices.client.blame import DAMAGE, KILLED, verdict
 from devices.client.checking import Oracle, disagreement
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
+from devices.client.network import LoadedNetwork
 from devices.client.session import SessionLostError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.protocol import Artifact, MeasureRequest
 from devices.targets import default_device_class_name
+from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Fingerprint, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError, ProbeError, UserError
+from fleet_tune.errors import DeviceUnreachableError, ProbeError, UncheckedError, UserError
 
 
 class RpcDevice:
@@ -117,6 +119,20 @@ class RpcDevice:
             self._connection.close()
             measurement = self._measure_once(request)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
+
+    def load_network(self, library: bytes, arguments: Sequence[Array]) -> LoadedNetwork:
+        """A compiled network on the device, with its inputs and parameters. It is lost with the session: the next
+        measurement that fails may end it.
+
+        Raises UncheckedError where the device cannot be reached or cannot load it.
+        """
+        try:
+            return self._connection.once_more_on_loss(lambda bench: LoadedNetwork(bench, library, arguments))
+        except SessionLostError as error:
+            self._connection.close()
+            raise UncheckedError(f"device {self.device_id} did not answer: {error}") from error
+        except Exception as error:
+            raise UncheckedError(f"device {self.device_id} cannot load it: {last_line(error)}") from error
 
     def close(self) -> None:
         self._connection.close()

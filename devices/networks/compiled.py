@@ -6,11 +6,14 @@ the power went is recognised. Nothing in the folder is a pickle. Loading needs T
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.metadata
 import json
+import os
+import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +24,20 @@ from devices.builds.executables import Array, Executable, build
 from devices.builds.linking import link
 from devices.cuda import compiler as cuda_compiler
 from devices.host.file_cache import source_digest
-from devices.networks.frontend import Network
-from devices.networks.loaded import CompiledNetwork, run_on_this_machine
+from devices.networks.loaded import CompiledNetwork
 from devices.networks.lowering import LoweredNetwork
 from devices.networks.tensor_file import contents, digest, file_digest
 from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
 from fleet_tune.domain import Task
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.records.atomic_file import write_atomically
+from fleet_tune.records.atomic_file import sync_folder, write_atomically
 
-__all__ = ["CompiledNetwork", "compile_network", "load", "measure_untuned_secs", "scheduled_module", "update_manifest"]
+__all__ = ["CompiledNetwork", "compile_network", "load", "publish", "scheduled_module", "staging", "update_manifest"]
 
 SCHEMA = 1
 LIBRARY, PARAMETERS, MANIFEST = "network.so", "params.safetensors", "manifest.json"
+STAGE = ".staged"
 
 
 def compile_network(
@@ -97,11 +100,32 @@ def load(folder: Path | str) -> CompiledNetwork:
     return CompiledNetwork.read(Path(folder))
 
 
-def measure_untuned_secs(lowered: LoweredNetwork, network: Network, threads: int, budget_secs: float) -> float:
-    """Median seconds per run of the network without any schedule, on this machine with ``threads`` threads."""
-    executable = build(lowered.module, lowered.device_class.target)
-    untuned = run_on_this_machine(executable, lowered.device_class.target, threads)
-    return untuned.measure_within(network.example_inputs, budget_secs)
+@contextlib.contextmanager
+def staging(out: Path) -> Iterator[Path]:
+    """A folder beside the files of ``out`` in which networks are compiled that nobody shall load yet. It has the
+    published network's files to begin with, so that the same one need not be compiled again; see :func:`publish`."""
+    stage = out / STAGE
+    shutil.rmtree(stage, ignore_errors=True)  # of a run that was killed
+    published = stage / "network"
+    _make_folder(published)
+    try:
+        with contextlib.suppress(OSError):  # there is none, or no links are made here: it is compiled again
+            for name in (LIBRARY, PARAMETERS, MANIFEST):
+                os.link(out / name, published / name)
+        yield published
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def publish(folder: Path, out: Path) -> None:
+    """Moves a compiled network from where it was staged to where users load it. The manifest comes last: between, the
+    folder is recognised as incomplete."""
+    try:
+        for name in (LIBRARY, PARAMETERS, MANIFEST):
+            os.replace(folder / name, out / name)
+        sync_folder(out)
+    except OSError as error:
+        raise _unwritable(out, error) from error
 
 
 def scheduled_module(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> Any:

@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from devices.builds.executables import Array, Executable, tensor_specs
+from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
 from devices.networks.edges import flat, handed_out, is_torch, shares_memory, taken_in
 from devices.networks.tensor_file import file_digest
@@ -41,8 +41,7 @@ class CompiledNetwork:
     """A callable: ``network(*inputs)`` takes numpy arrays or torch tensors, one for each input, and returns the outputs
     in the same kind: one array or tensor, or a tuple where the network has several outputs.
 
-    ``manifest``: what is known of it (see :mod:`devices.networks.compiled`), empty for one that was not loaded from a
-    folder. Calls from several threads take turns."""
+    ``manifest``: what is known of it (see :mod:`devices.networks.compiled`). Calls from several threads take turns."""
 
     def __init__(
         self,
@@ -76,14 +75,13 @@ class CompiledNetwork:
             )
         library, parameters = (_read_checked(folder, name, manifest) for name in ("network.so", "params.safetensors"))
         try:
-            tensors = read_tensors(parameters)
+            arrays = _arrays(parameters, manifest)
             kind = device_kind(target)
             if kind == "cuda":
                 prepare_cuda()
             # From the file, not from its bytes: the loader maps it.
             with linked(library) as shared_object:
                 module = tvm.runtime.load_module(str(shared_object))
-            arrays = [tensors[key] for key in manifest["parameters"]]
             inputs = [(i["name"], TensorSpec(tuple(i["shape"]), i["dtype"])) for i in manifest["inputs"]]
         except (ValueError, KeyError, TypeError, RuntimeError, OSError) as error:
             built_with = manifest.get("versions", {}).get("tvm")
@@ -171,16 +169,17 @@ class CompiledNetwork:
         self._pool.threads = self.threads
 
 
-def run_on_this_machine(executable: Executable, target: str, threads: int) -> CompiledNetwork:
-    """An executable that was built for this machine, without writing it to a folder."""
-    main = executable.lowered["main"]
-    inputs = main.params[: len(main.params) - len(executable.parameters)]
-    specs = tensor_specs([variable.ty for variable in inputs])
-    names = [str(variable.name) for variable in inputs]
-    module = tvm.runtime.Executable(executable.module)
-    return CompiledNetwork(
-        module, executable.parameters, list(zip(names, specs, strict=True)), device_kind(target), threads, {}
-    )
+def read_for_elsewhere(folder: Path) -> tuple[bytes, list[Array]]:
+    """The library in ``folder`` and the network's parameters, to be run on another machine. Raises
+    :class:`OutputFolderError`."""
+    manifest = _read_manifest(folder)
+    library, parameters = (_read_checked(folder, name, manifest) for name in ("network.so", "params.safetensors"))
+    return library.read_bytes(), _arrays(parameters, manifest)
+
+
+def _arrays(parameters: Path, manifest: Mapping[str, Any]) -> list[Array]:
+    tensors = read_tensors(parameters)
+    return [tensors[key] for key in manifest["parameters"]]
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

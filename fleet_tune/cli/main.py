@@ -245,6 +245,10 @@ def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:
         save_svg(summary, svg, PROGRAM)
     if as_json:
         click.echo(to_json_line(result))
+    for network in result.networks:
+        if network.published == "nothing":
+            problem = f"the network of {network.device_class} is not published: {network.problem}"
+            return _fail(problem, "report the network; what was measured is kept")
     return 128 + (result.signal_number or signal.SIGINT) if result.interrupted else 0
 
 

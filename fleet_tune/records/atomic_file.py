@@ -29,11 +29,11 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview], 
             temporary.unlink()
         raise
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name of a file durable."""
+def sync_folder(folder: Path) -> None:
+    """Make the new names of files durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

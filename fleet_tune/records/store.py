@@ -15,7 +15,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -249,8 +249,9 @@ class RecordReader:
         ((seq,),) = self._rows("SELECT coalesce(max(seq), 0) FROM records")
         return int(seq)
 
-    def best(self, task_id: str) -> Record | None:
-        """The incumbent: the verified record of the lowest cost; the earlier one where two are equal.
+    def best(self, task_id: str, but: Collection[str] = ()) -> Record | None:
+        """The incumbent: the verified record of the lowest cost; the earlier one where two are equal. ``but``: ids of
+        candidates that shall not be it.
 
         Of a candidate with revisions the last one counts, and only that.
         """
@@ -261,10 +262,20 @@ class RecordReader:
         )
         rows = self._rows(
             "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND cost_secs IS NOT NULL"
-            f" AND verified = 1{revised if self._has_revisions() else ''} ORDER BY cost_secs, seq LIMIT 1",
+            f" AND verified = 1{revised if self._has_revisions() else ''}"
+            f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
+            " ORDER BY cost_secs, seq LIMIT 1",
             *_split(task_id),
+            *but,
         )
         return decode_record(*rows[0]) if rows else None
+
+    def records_of(self, task_id: str) -> list[Record]:
+        """All records of a task, in order of ``seq``."""
+        rows = self._rows(
+            "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? ORDER BY seq", *_split(task_id)
+        )
+        return [decode_record(body, seq) for body, seq in rows]
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
         """Number of trials by outcome, of one task or of all; outcomes without one are left out."""

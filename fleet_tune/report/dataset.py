@@ -14,7 +14,8 @@ from rich.text import Text
 
 from fleet_tune.domain import Outcome
 from fleet_tune.records.dataset import OUTCOMES, Dataset, TaskData
-from fleet_tune.report.run import NONE, cut, fact_grid, format_outcomes, format_secs, plural
+from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
+from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.results import Collected
 
 

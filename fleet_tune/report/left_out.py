@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet_tune.report.words import named
 from fleet_tune.results import LeftOut
 
 _LINES = 8
-_NAMES = 3
 
 
 def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
@@ -24,7 +24,7 @@ def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
 
 def _line(what: str, rule: str, reason: str, members: Sequence[LeftOut]) -> str:
     names = list(dict.fromkeys(each.task for each in members))
-    of = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+    of = named(names)
     if what == "rewrite":
         return f"the network may be slower than it could be: {reason}"
     count = len(members)

@@ -14,7 +14,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.report.run import cut, fact_grid, format_clock, format_outcomes, format_secs, plural, task_table
+from fleet_tune.report.run import cut, fact_grid, format_clock, format_outcomes, plural, task_table
+from fleet_tune.report.words import format_secs
 from fleet_tune.results import Progress
 
 _LINE_SECS = 5.0

@@ -22,9 +22,10 @@ from rich.text import Text
 
 from fleet_tune.records.sources import BUILTIN
 from fleet_tune.report.left_out import left_out_lines
+from fleet_tune.report.network import network_lines
+from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
 
-NONE = "–"
 _WIDTH_WITHOUT_TERMINAL = 120
 
 
@@ -34,17 +35,6 @@ def make_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal and "COLUMNS" not in console._environ:
         console = Console(stderr=stderr, highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
     return console
-
-
-def format_secs(secs: float | None) -> str:
-    """A duration with its unit and about four digits: ``1.203 ms``; a dash for None and infinity."""
-    if secs is None or not math.isfinite(secs):
-        return NONE
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if secs >= size:
-            value = secs / size
-            return f"{value:.{3 if value < 10 else 2 if value < 100 else 1}f} {unit}"
-    return f"{secs / 1e-9:.0f} ns"
 
 
 def format_clock(secs: float) -> str:
@@ -129,19 +119,15 @@ def render_summary(result: TuneResult) -> RenderableType:
     for line in left_out_lines(result.left_out):
         facts.add_row("left out", Text(line, "yellow"))
     for network in result.networks:
-        if network.max_abs_error is None:
-            note = f"not measured: this machine is no {network.device_class}"
-            facts.add_row("largest error", Text(note))
-            continue
-        framework = "the framework" if network.torch_secs is None else "PyTorch"
-        error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
-        facts.add_row("largest error", Text(error))
-    for network in result.networks:
-        facts.add_row("network", Text(f"{network.folder}: network.so, its parameters, manifest.json"))
+        of_class = f"{network.device_class}: " if len(result.networks) > 1 else ""
+        for label, line, style in network_lines(network):
+            facts.add_row(label, Text(of_class + line, style))
     nothing = result.interrupted and not total
     if not nothing and (result.new_trials or not result.networks):  # a compilation reads records that lie elsewhere
         facts.add_row("records", Text(str(result.out / "records.db")))
     for network in result.networks:
+        if network.published == "nothing":
+            continue
         call = f'network = fleet_tune.load("{network.folder}"); outputs = network(*inputs)'
         facts.add_row("load it", Text(call, "cyan"))
     parts.append(facts)
@@ -197,8 +183,8 @@ def to_json(value: TuneResult | Plan) -> dict[str, Any]:
         fields["gflops"] = task.gflops
     if isinstance(value, TuneResult):
         for network, fields in zip(value.networks, plain["networks"], strict=True):
-            fields["speedup_over_untuned"] = _speedup(network.untuned_secs, network.tuned_secs)
-            fields["speedup_over_torch"] = _speedup(network.torch_secs, network.tuned_secs)
+            fields["speedup_over_untuned"] = _speedup(network.untuned_secs, network.secs)
+            fields["speedup_over_torch"] = _speedup(network.torch_secs, network.secs)
     return plain
 
 
@@ -219,9 +205,12 @@ def _headline(result: TuneResult) -> Text:
     for network in result.networks:
         text.append(result.network, "bold")
         text.append(f" on {network.device_class}: ")
-        text.append(format_secs(network.tuned_secs), "bold green")
+        if network.published == "nothing":
+            text.append("not published", "bold red")
+        else:
+            text.append(format_secs(network.secs), "bold green")
         for name, secs in (("PyTorch", network.torch_secs), ("untuned", network.untuned_secs)):
-            speedup = _speedup(secs, network.tuned_secs)
+            speedup = _speedup(secs, network.secs)
             if speedup is not None:
                 text.append(f", {_times(speedup)} as fast as {name}")
         text.append("\n")

@@ -1,24 +1,44 @@
-"""From the best records of a store to compiled, checked and measured networks."""
+"""From the best records of a store to compiled, checked and measured networks.
+
+Nothing wrong is published: a network is compiled beside the folder that users load from, run on its device, compared
+with its framework, and only then moved there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from devices.networks import compiled
 from devices.networks.frontend import Network
-from devices.networks.latency import measure_in_fresh_process
-from devices.networks.lowering import LoweredNetwork, compare
-from fleet_tune.domain import Fingerprint, Record, Task
-from fleet_tune.errors import FleetFileError, RecordStoreError
+from devices.networks.lowering import LoweredNetwork, compare, tolerance
+from devices.networks.network import Array
+from devices.networks.refusals import brief
+from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, Task
+from fleet_tune.errors import (
+    DiskFullError,
+    FleetFileError,
+    NetworkRunError,
+    OutputFolderError,
+    RecordStoreError,
+    UncheckedError,
+)
 from fleet_tune.records.store import RecordReader
-from fleet_tune.results import NetworkResult, TaskProgress
+from fleet_tune.results import Fallback, NetworkResult, TaskProgress, Used
+from fleet_tune.runs.admission import Admitted, UnscheduledWrongError, admit
+from fleet_tune.runs.incumbents import Incumbents, Supply
+from fleet_tune.runs.places import THIS_MACHINE, Place
+from fleet_tune.search_task import SearchTask
 
-# Time for measuring one network; at least one run is made.
-_BUDGET_SECS = 3.0
-_REPEATS = 50
+# Times that differ by less are the same.
+_SAME = 1.02
+_FRAMEWORK_REPEATS = 50
+_LOG = logging.getLogger(__name__)
 
 
 def device_classes_of(by_device: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
@@ -42,42 +62,55 @@ def folder_of(out: Path, device_class: str, classes: int) -> Path:
     return out if classes == 1 else out / device_class
 
 
-def build_networks(
-    network: Network,
-    lowered: Mapping[str, LoweredNetwork],
-    prints: Mapping[str, Fingerprint],
-    rules: Mapping[str, str],
-    here: frozenset[str],
-    records: Path,
-    out: Path,
-) -> tuple[NetworkResult, ...]:
-    """Compile the network of every device class from its best records, and check and measure those that run here.
+@dataclass(frozen=True)
+class ToBuild:
+    """What the networks of all classes are built from, by device class name where it is a mapping.
 
-    ``rules``: the sketch rule of each sketch id. ``here``: the classes that this machine belongs to. Raises
-    :class:`RecordStoreError` where a class has no record.
+    ``entries``: the tasks that have sketches. ``places``: where a class' network is run before it is published; a class
+    without one is not checked. ``supplies``: what finds records for tasks without one.
     """
+
+    network: Network
+    lowered: Mapping[str, LoweredNetwork]
+    prints: Mapping[str, Fingerprint]
+    entries: Sequence[SearchTask]
+    places: Mapping[str, Place]
+    records: Path
+    supplies: Mapping[str, Supply] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The sketch rule of each sketch id."""
+        return {sketch.id: sketch.rule for entry in self.entries for sketch in entry.sketches}
+
+
+def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[SearchTask], records: Path) -> None:
+    """Raises :class:`RecordStoreError` where a network that can be tuned has no verified record in the store at all."""
     with RecordReader(records) as reader:
-        best = {task.id: reader.best(task.id) for of_class in lowered.values() for task in of_class.tasks}
+        if not entries or any(reader.best(task.id) for each in lowered.values() for task in each.tasks):
+            return
+    raise RecordStoreError(
+        f"{records} has no verified record of this network for {' or '.join(lowered)}",
+        "tune it first, or name the database of a run of the same network and target",
+    )
+
+
+def build_networks(what: ToBuild, out: Path) -> tuple[NetworkResult, ...]:
+    """Compile the network of every device class from its best records, check it where it runs, measure it beside the
+    untuned one, and publish it in ``out`` if it is right; each class by itself.
+
+    A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
+    published."""
+    expected = what.network.framework_outputs()
     results = []
-    for name, of_class in lowered.items():
-        winners = {task.id: best[task.id] for task in of_class.tasks}
-        if rules and not any(winners.values()) and of_class.tasks:  # without sketches there is nothing to tune
-            raise RecordStoreError(
-                f"{records} has no verified record of this network for {name}",
-                "tune it first, or name the database of a run of the same network and target",
-            )
-        folder = folder_of(out, name, len(lowered))
-        extra = {
-            "threads": prints[name].threads,
-            "device_fingerprint": dataclasses.asdict(prints[name]),
-            "tasks": {task.id: _entry(task, winners[task.id], rules) for task in of_class.tasks},
-        }
-        traces = {task_id: record.trace if record else None for task_id, record in winners.items()}
-        compiled.compile_network(of_class, traces, folder, extra)
-        if name in here:
-            results.append(_measured(network, of_class, prints[name].threads, name, folder))
-        else:
-            results.append(NetworkResult(name, folder, None, None, None, None, None))
+    for name, lowered in what.lowered.items():
+        folder = folder_of(out, name, len(what.lowered))
+        place = what.places.get(name)
+        try:
+            results.append(_ClassBuild(what, lowered, folder, expected, place).built())
+        finally:
+            if place is not None:
+                place.close()
     return tuple(results)
 
 
@@ -102,29 +135,179 @@ def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> 
     )
 
 
-def _measured(network: Network, lowered: LoweredNetwork, threads: int, name: str, folder: Path) -> NetworkResult:
-    """Check and time the network in ``folder`` on this machine, beside the untuned one and its framework."""
-    loaded = compiled.load(folder)
-    outputs = loaded(*network.example_inputs)
-    absolute, relative = compare(outputs if isinstance(outputs, tuple) else (outputs,), network.framework_outputs())
-    result = NetworkResult(
-        device_class=name,
-        folder=folder,
-        tuned_secs=measure_in_fresh_process(folder, network.example_inputs, _BUDGET_SECS),
-        untuned_secs=compiled.measure_untuned_secs(lowered, network, threads, _BUDGET_SECS),
-        torch_secs=network.measure_framework_secs(threads, _REPEATS),
-        max_abs_error=absolute,
-        max_rel_error=relative,
-    )
-    measured = {
-        "tuned_secs": result.tuned_secs,
-        "untuned_secs": result.untuned_secs,
-        "torch_secs": result.torch_secs,
-        "max_abs_error": absolute,
-        "max_rel_error": relative,
-    }
-    compiled.update_manifest(folder, {"measured": measured})
-    return result
+class _LostMeanwhileError(Exception):
+    """The network is wrong, and where it was run is gone: the kernel at fault cannot be found."""
+
+
+@dataclass
+class _ClassBuild:
+    """The building of one class' network. ``stage``: the folder in which it is compiled, while :meth:`built` runs."""
+
+    what: ToBuild
+    lowered: LoweredNetwork
+    folder: Path
+    expected: tuple[Array, ...]
+    place: Place | None
+    unchecked: str = "none of its devices can run it"
+    stage: Path = Path()
+    errors: tuple[float, float] | None = None  # absolute and relative, of the last network that was right
+    is_wrong: bool = False  # one was
+
+    @property
+    def name(self) -> str:
+        return self.lowered.device_class.name
+
+    def built(self) -> NetworkResult:
+        incumbents = Incumbents(self.what.records, self.what.supplies.get(self.name))
+        result = NetworkResult(self.name, self.folder, None, None, None, None, None)
+        with compiled.staging(self.folder) as self.stage:
+            try:
+                admitted = admit([task.id for task in self.lowered.tasks], incumbents, self.judge)
+            except UnscheduledWrongError as error:
+                problem = f"it is wrong also as it was imported, without any schedule: {error}"
+                return dataclasses.replace(result, published="nothing", problem=problem)
+            except _LostMeanwhileError as error:
+                problem = f"it is wrong, and which kernel is at fault could not be found: {error}"
+                return dataclasses.replace(result, published="nothing", problem=problem)
+            fallbacks = self._fallbacks(admitted, incumbents)
+            compiled.compile_network(self.lowered, traces(admitted.records), self.stage, self._extra(admitted))
+            absolute, relative = self.errors or (None, None)
+            result = dataclasses.replace(
+                result,
+                max_abs_error=absolute,
+                max_rel_error=relative,
+                checked_on="" if self.place is None else self.place.name,
+                unchecked=self.unchecked if self.place is None else "",
+                fallbacks=fallbacks,
+            )
+            return self._published(self._measured(result, admitted))
+
+    def judge(self, records: Mapping[str, Record]) -> Measurement | None:
+        """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
+        try:
+            compiled.compile_network(self.lowered, traces(records), self.stage)
+        except (DiskFullError, OutputFolderError):
+            raise
+        except Exception as error:  # whatever TVM raises, or a trace that does not fit
+            return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
+        fault = self._fault_of(self.stage)
+        if fault is not None and records and not self.is_wrong:
+            why = f"{fault.outcome.value.replace('_', ' ')}: {fault.detail}"
+            _LOG.warning("the network of %s is not right (%s): looking for the kernels at fault", self.name, why)
+        self.is_wrong = self.is_wrong or fault is not None
+        return fault
+
+    def _fault_of(self, folder: Path) -> Measurement | None:
+        if self.place is None:
+            return None
+        try:
+            outputs = self.place.outputs(folder)
+        except NetworkRunError as error:
+            return Measurement(Outcome.RUN_ERROR, detail=str(error))
+        except UncheckedError as error:
+            if self.is_wrong:
+                raise _LostMeanwhileError(str(error)) from error
+            self._cannot_check(error)
+            return None
+        absolute, relative = compare(outputs, self.expected)
+        if not relative <= tolerance(self.lowered):
+            return Measurement(Outcome.WRONG_OUTPUT, detail=f"relative error {relative:.2g}")
+        self.errors = absolute, relative
+        return None
+
+    def _cannot_check(self, error: Exception) -> None:
+        _LOG.warning("the network of %s is not checked: %s", self.name, error)
+        self.unchecked, self.place, self.errors = str(error), None, None
+
+    def _measured(self, result: NetworkResult, admitted: Admitted) -> NetworkResult:
+        """The result with the times, and what is to be published by them."""
+        if self.place is None:
+            return result
+        untuned = self.stage.with_name("untuned")
+        torch_secs: float | None = None
+        try:
+            if admitted.records:
+                extra = {**self._extra(admitted), "tasks": {}}
+                compiled.compile_network(self.lowered, {}, untuned, extra)
+                tuned_secs, untuned_secs = self.place.measure_in_turn(self.stage, untuned)
+            else:
+                tuned_secs = untuned_secs = self.place.measure_secs(self.stage)
+            if self.place.name == THIS_MACHINE:
+                torch_secs = self.what.network.measure_framework_secs(
+                    self.what.prints[self.name].threads, _FRAMEWORK_REPEATS
+                )
+        except (NetworkRunError, UncheckedError) as error:  # it took too long without schedules, say
+            _LOG.warning("the network of %s is not compared with the untuned one: %s", self.name, error)
+            with contextlib.suppress(NetworkRunError, UncheckedError):
+                return dataclasses.replace(result, tuned_secs=self.place.measure_secs(self.stage))
+            return result
+        result = dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, torch_secs=torch_secs)
+        errors = self.errors
+        if tuned_secs > _SAME * untuned_secs and self._fault_of(untuned) is None and self.errors is not None:
+            self.stage = untuned
+            absolute, relative = self.errors
+            return dataclasses.replace(result, published="untuned", max_abs_error=absolute, max_rel_error=relative)
+        self.errors = errors
+        return result
+
+    def _published(self, result: NetworkResult) -> NetworkResult:
+        """Complete the manifest, and move the network to where users load it."""
+        known: dict[str, Any] = {
+            "published": result.published,
+            "checked_on": result.checked_on or None,
+            "unchecked": result.unchecked or None,
+            "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],
+        }
+        names = ("tuned_secs", "untuned_secs", "torch_secs", "max_abs_error", "max_rel_error")
+        measured = {name: getattr(result, name) for name in names}
+        if any(value is not None for value in measured.values()):
+            known["measured"] = measured
+        compiled.update_manifest(self.stage, known)
+        compiled.publish(self.stage, self.folder)
+        return result
+
+    def _extra(self, admitted: Admitted) -> dict[str, Any]:
+        """What the manifest says beside what the network is made of."""
+        fingerprint, rules = self.what.prints[self.name], self.what.rules
+        tasks = {task.id: _entry(task, admitted.records.get(task.id), rules) for task in self.lowered.tasks}
+        return {
+            "threads": fingerprint.threads,
+            "device_fingerprint": dataclasses.asdict(fingerprint),
+            "tasks": tasks,
+        }
+
+    def _fallbacks(self, admitted: Admitted, incumbents: Incumbents) -> tuple[Fallback, ...]:
+        tunable = {entry.task.id for entry in self.what.entries}
+        fallbacks = []
+        for task in self.lowered.tasks:
+            faults, record = admitted.faults.get(task.id, []), admitted.records.get(task.id)
+            was_supplied = task.id in incumbents.supplied
+            if task.id not in tunable or not (faults or was_supplied or record is None):
+                continue
+            reason = _reason(faults) if faults else "no verified record"
+            used = Used.FIRST_CHOICE if was_supplied else Used.RECORD
+            if record is None:
+                used = Used.UNSCHEDULED
+            fallbacks.append(Fallback(task.workload.name, reason, used))
+        return tuple(fallbacks)
+
+
+_REASONS = {
+    Outcome.BUILD_ERROR: "the network cannot be compiled with its best",
+    Outcome.RUN_ERROR: "the network crashes with its best",
+}
+
+
+def _reason(faults: Sequence[Measurement]) -> str:
+    """Why a task's best records are not in the network."""
+    last = faults[-1]
+    what = _REASONS.get(last.outcome, "its best is wrong in the network")
+    return f"{what} ({last.detail})" if len(faults) == 1 else f"{what} {len(faults)} ({last.detail})"
+
+
+def traces(records: Mapping[str, Record]) -> dict[str, str | None]:
+    """The trace of each record, by task id."""
+    return {task_id: record.trace for task_id, record in records.items()}
 
 
 def _entry(task: Task, record: Record | None, rules: Mapping[str, str]) -> dict[str, Any]:

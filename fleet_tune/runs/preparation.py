@@ -25,16 +25,19 @@ from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, check_network, import_network
 from devices.opening import opened_device, told_with_its_place
 from devices.targets import NATIVE, resolve_target
-from fleet_tune.config.fleet_file import FleetConfig
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
+from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
-from fleet_tune.results import LeftOut, NetworkResult, Plan, TaskProgress, Transferred, TuneResult
-from fleet_tune.runs.compilation import build_networks, device_classes_of, task_results
+from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, Transferred, TuneResult
+from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, device_classes_of, task_results
+from fleet_tune.runs.incumbents import Supply
 from fleet_tune.runs.out_folder import prepare_folder
+from fleet_tune.runs.places import Here, OnDevice, Place
 from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
@@ -53,13 +56,30 @@ class Prepared:
     lowered: Mapping[str, LoweredNetwork]  # by device class name
     here: frozenset[str]  # classes that this machine belongs to
     tasks: tuple[SearchTask, ...]  # those that have a sketch
+    devices: Mapping[str, tuple[DeviceConfig, ...]]  # by device class name: those that answered
     left_out: tuple[LeftOut, ...] = ()
     transferred: Transferred | None = None  # what the search starts from
 
-    @property
-    def rules(self) -> dict[str, str]:
-        """The rule that made each sketch, by sketch id."""
-        return {sketch.id: sketch.rule for entry in self.tasks for sketch in entry.sketches}
+    def to_build(self, records: Path) -> ToBuild:
+        """What its networks are built from, with the records in this store: each run before it is published, on this
+        machine where it belongs to the class, else on a device of it."""
+        with RecordReader(records) as reader:
+            states = {name: event.state for name, event in reader.device_states().items()}
+        places: dict[str, Place] = {}
+        for name in self.lowered:
+            if name in self.here:
+                places[name] = Here(self.network.example_inputs)
+            elif (device := self.device_of(name, states)) is not None:
+                places[name] = OnDevice(device, self.network.example_inputs)
+        return ToBuild(self.network, self.lowered, self.prints, self.tasks, places, records)
+
+    def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
+        """The first device of a class that is in use and works, by the last that is known of it; None for no such."""
+        for config in self.devices[device_class]:
+            state = states.get(config.name, DeviceState())
+            if state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED:
+                return config
+        return None
 
 
 def read_network(spec: Any) -> Network:
@@ -96,7 +116,15 @@ def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: Fleet
         if of_task.sketches:
             recorded = _recorded(task, of_task.sketches, datasets)
             tasks.append(SearchTask(task, of_task.sketches, prints[name].abstraction, recorded))
-    return Prepared(network, prints, lowered, here, tuple(tasks), tuple(left_out))
+    devices = {
+        name: tuple(
+            config
+            for config in fleet.devices
+            if config.name in by_device and by_device[config.name].device_class.name == name
+        )
+        for name in prints
+    }
+    return Prepared(network, prints, lowered, here, tuple(tasks), devices, tuple(left_out))
 
 
 def missing_of(task: Task, described: Described) -> list[LeftOut]:
@@ -197,13 +225,13 @@ def compile_from_records(spec: Any, fleet: FleetConfig, records: Path, out: Path
     check(prepared)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
-    networks = build_networks(
-        prepared.network, prepared.lowered, prepared.prints, prepared.rules, prepared.here, records, out
-    )
+    check_records(prepared.lowered, prepared.tasks, records)
+    what = prepared.to_build(records)
+    networks = build_networks(what, out)
     return TuneResult(
         network=prepared.network.name,
         out=out,
-        tasks=task_results((entry.task for entry in prepared.tasks), prepared.rules, records),
+        tasks=task_results((entry.task for entry in prepared.tasks), what.rules, records),
         outcomes=outcomes,
         new_trials=0,
         elapsed_secs=time.monotonic() - started,
@@ -214,16 +242,43 @@ def compile_from_records(spec: Any, fleet: FleetConfig, records: Path, out: Path
 
 
 def compile_tuned(prepared: Prepared, request: RunRequest) -> tuple[NetworkResult, ...]:
-    """The compiled networks of a finished run, from its own records."""
-    return build_networks(
-        prepared.network,
-        prepared.lowered,
-        prepared.prints,
-        prepared.rules,
-        prepared.here,
-        request.records,
-        request.out,
+    """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
+    measured now."""
+    from fleet_tune.runs.first_choices import FirstChoices  # here: it needs the actors' modules, which only a run has
+
+    what = prepared.to_build(request.records)
+    entries = {entry.task.id: entry for entry in prepared.tasks}
+    with RecordReader(request.records) as reader:
+        states = {name: event.state for name, event in reader.device_states().items()}
+    artifacts = request.out / "artifacts"
+    supplies: dict[str, Supply] = {}
+    for name in prepared.lowered:
+        device = prepared.device_of(name, states)
+        if device is not None:
+            measuring = request.fleet.measure
+            supplies[name] = FirstChoices(entries, device, request.records, artifacts, request.seed, measuring)
+    return build_networks(dataclasses.replace(what, supplies=supplies), request.out)
+
+
+def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Progress:
+    """The last snapshot of a run, with what the building of its networks has stored since: records for tasks that had
+    none, and what was found wrong."""
+    rules = {sketch.id: sketch.rule for entry in prepared.tasks for sketch in entry.sketches}
+    now = {each.task_id: each for each in task_results((entry.task for entry in prepared.tasks), rules, records)}
+    with RecordReader(records) as reader:
+        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    trials = sum(outcomes.values())
+    tasks = tuple(
+        dataclasses.replace(
+            each,
+            trials=now[each.task_id].trials,
+            best_secs=now[each.task_id].best_secs,
+            best_rule=now[each.task_id].best_rule,
+        )
+        for each in last.tasks
     )
+    new_trials = last.new_trials + trials - sum(last.outcomes.values())
+    return dataclasses.replace(last, tasks=tasks, outcomes=outcomes, trials=trials, new_trials=new_trials)
 
 
 def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:

@@ -167,7 +167,10 @@ class Run:
         from fleet_tune.runs import preparation
 
         with contextlib.suppress(Interrupted):
-            return await self._interruption.unless(in_thread(preparation.compile_tuned, prepared, self.request))
+            networks = await self._interruption.unless(in_thread(preparation.compile_tuned, prepared, self.request))
+            if self._last is not None:
+                self._last = preparation.with_what_was_found(self._last, prepared, self.request.records)
+            return networks
         return ()
 
     def _show(self, phase: str) -> None:

@@ -12,6 +12,11 @@ from policies.runs.tasks import TaskTrials, in_flight
 from policies.runs.timers import Timers
 from policies.search.bandits import TaskBandit
 
+# In a run that has less than SHORT_SECS for each task, a task's first grant is this: the best that is known before
+# anything is measured, for every task, is worth more than the search of a few.
+FIRST_GRANT = 2
+SHORT_SECS = 10.0
+
 
 class Granting:
     """One proposal of a device class at a time: the next choice of the bandit knows of its candidates."""
@@ -72,6 +77,11 @@ class Granting:
         grant = self._plan.flow.grant
         return in_flight(tasks) == 0 and not (self.room() and any(task.room(grant) for task in tasks))
 
+    def _is_short(self, tasks: int) -> bool:
+        """Whether the time may not be enough for a whole grant of every task."""
+        budget_secs = self._plan.limits.time_budget_secs
+        return budget_secs is not None and budget_secs < SHORT_SECS * tasks
+
     def _next(self, device_class: str, tasks: Sequence[TaskTrials], builds: BuildStage) -> Propose | None:
         flow, room = self._plan.flow, self.room()
         if not room or builds.full or not any(task.room(flow.grant) for task in tasks):
@@ -82,5 +92,6 @@ class Granting:
         if choice is None:
             return None
         task = tasks[choice.index]
-        task.reserved = min(task.room(flow.grant), room)
+        is_first = not task.trials and not task.in_flight
+        task.reserved = min(task.room(FIRST_GRANT if is_first and self._is_short(len(tasks)) else flow.grant), room)
         return Propose(task.task.id, task.reserved, task.offer)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -181,6 +182,17 @@ def test_compile_builds_from_records(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert cli.main(["compile", "net.onnx", "--records", "a/records.db", "--out", "b", "--json"]) == 0
     assert calls == [("net.onnx", {"records": Path("a/records.db"), "out": Path("b"), "fleet": None})]
     assert json.loads(capsys.readouterr().out)["new_trials"] == 8
+
+
+def test_a_network_that_is_not_published_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = dataclasses.replace(RESULT.networks[0], published="nothing", problem="it is wrong")
+    monkeypatch.setattr(api, "compile_network", lambda *_, **__: dataclasses.replace(RESULT, networks=(nothing,)))
+    assert cli.main(["compile", "net.onnx", "--records", "a/records.db", "--out", "b"]) == 2
+    out, err = capsys.readouterr()
+    assert "not published" in out
+    assert "error: the network of zen5 is not published: it is wrong\nnext: report the network" in err
 
 
 def test_the_summary_can_be_saved_as_a_picture(tuned: Recorded, tmp_path: Path) -> None:

@@ -110,6 +110,18 @@ def test_the_best_is_the_fastest_that_ran_and_was_verified(store: RecordStore, p
         assert best.uid == "best"
 
 
+def test_the_next_best_is_the_best_but_some_candidates(store: RecordStore, path: Path) -> None:
+    records = [_record(f"{at}", float(at), decisions=(at,)) for at in (3, 1, 2)]
+    store.append([*records, _record("other", 1.0, task_id="w2@zen5")])
+    by_cost = sorted(records, key=lambda record: record.measurement.cost_secs)
+    with RecordReader(path) as reader:
+        for left_out, best in enumerate(by_cost):
+            but = {record.candidate.id for record in by_cost[:left_out]}
+            assert reader.best("w1@zen5", but).uid == best.uid  # type: ignore[union-attr]
+        assert reader.best("w1@zen5", {record.candidate.id for record in records}) is None
+        assert [record.uid for record in reader.records_of("w1@zen5")] == ["3", "1", "2"]
+
+
 def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, path: Path) -> None:
     store.append([_record("a", 1.0), _record("b", 1.1, decisions=(2,))])
     with RecordReader(path) as reader:

@@ -14,7 +14,6 @@ from rich.console import Console, RenderableType
 from fleet_tune.report.run import (
     format_clock,
     format_outcomes,
-    format_secs,
     render_plan,
     render_summary,
     save_svg,
@@ -22,7 +21,8 @@ from fleet_tune.report.run import (
     to_json,
     to_json_line,
 )
-from fleet_tune.results import LeftOut, NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+from fleet_tune.report.words import format_secs
+from fleet_tune.results import Fallback, LeftOut, NetworkResult, Plan, TaskProgress, Transferred, TuneResult, Used
 
 
 def _task(name: str, weight: int, best_secs: float, device_class: str = "zen5") -> TaskProgress:
@@ -121,6 +121,43 @@ def test_a_network_without_a_reference_time_shows_none() -> None:
 def test_a_network_slower_than_pytorch_is_told_as_it_is() -> None:
     network = dataclasses.replace(NETWORK, torch_secs=5e-3)
     assert "0.50× as fast as PyTorch" in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+
+
+def test_what_was_wrong_and_what_was_done_is_told() -> None:
+    wrong, late = "wrong in the network (relative error 0.3)", "no verified record"
+    fallbacks = (
+        Fallback("conv", wrong, Used.RECORD),
+        *(Fallback(f"pool{at}", late, Used.FIRST_CHOICE) for at in range(5)),
+        Fallback("mask", late, Used.UNSCHEDULED),
+    )
+    network = dataclasses.replace(NETWORK, fallbacks=fallbacks, checked_on="board", torch_secs=None)
+    text = " ".join(_text(render_summary(dataclasses.replace(RESULT, networks=(network,))), 200).split())
+    assert f"fallback conv: {wrong}: the next best of its records is used" in text
+    assert f"fallback pool0, pool1, pool2 and 2 more: {late}: the analyzer's first choice is used" in text
+    assert f"fallback mask: {late}: left as it was imported" in text
+    assert "2.5e-06 relative, against the framework, on device board" in text
+    plain = to_json(dataclasses.replace(RESULT, networks=(network,)))["networks"][0]
+    assert plain["fallbacks"][0] == {"task": "conv", "reason": wrong, "used": "record"}
+
+
+def test_what_is_not_published_or_not_checked_is_told() -> None:
+    nothing = dataclasses.replace(NETWORK, tuned_secs=None, published="nothing", problem="it is wrong")
+    text = _text(render_summary(dataclasses.replace(RESULT, networks=(nothing,))))
+    assert "net on zen5: not published" in text
+    assert "it is wrong" in text
+    assert "load it" not in text
+    unchecked = dataclasses.replace(NETWORK, max_abs_error=None, max_rel_error=None, unchecked="device a: no answer")
+    text = " ".join(_text(render_summary(dataclasses.replace(RESULT, networks=(unchecked,)))).split())
+    assert "not checked the network was not compared with its framework: device a: no answer" in text
+
+
+def test_an_untuned_network_that_is_faster_is_told_with_both_times() -> None:
+    untuned = dataclasses.replace(NETWORK, untuned_secs=8e-3, published="untuned")
+    result = dataclasses.replace(RESULT, networks=(untuned,))
+    text = " ".join(_text(render_summary(result)).split())
+    assert "net on zen5: 8.000 ms" in text
+    assert "published the untuned network, which is faster here: 8.000 ms, the tuned one 10.00 ms" in text
+    assert to_json(result)["networks"][0]["speedup_over_untuned"] == 1.0
 
 
 def test_a_run_that_measured_nothing_names_no_records() -> None:

@@ -210,6 +210,15 @@ def test_the_time_budget_ends_the_run_with_time_for_its_shoot_outs() -> None:
     assert max(leased) < 60.0
 
 
+def test_every_task_gets_something_where_the_time_is_short() -> None:
+    tasks = tuple(task_of("orin", f"t{at}") for at in range(30))
+    limits = Limits(time_budget_secs=60.0)  # for 110 builds, oracles among them
+    world = played({"a": Device("orin")}, tasks=tasks, builders=2, build_secs=1.0, supply=100, limits=limits)
+    trials = Counter(record.task_id for record in world.trials())
+    assert len(trials) == 30
+    assert min(trials.values()) >= 2
+
+
 def test_stop_stores_what_is_being_measured_and_begins_nothing_new() -> None:
     world = played({"a": Device("orin")}, supply=100_000, script={10.0: ev.StopRequested()})
     assert 10.0 <= world.now < 12.0

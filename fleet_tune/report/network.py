@@ -1,0 +1,37 @@
+"""What is to be said of a compiled network beside its times, in lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fleet_tune.report.words import format_secs, named
+from fleet_tune.results import Fallback, NetworkResult, Used
+
+_USED = {
+    Used.RECORD: "the next best of its records is used",
+    Used.FIRST_CHOICE: "the analyzer's first choice is used, measured after the tuning",
+    Used.UNSCHEDULED: "left as it was imported",
+}
+
+
+def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
+    """Label, line and style: what was wrong, how far it is from its framework, where it is."""
+    if network.published == "nothing":
+        yield "not published", network.problem, "red"
+        return
+    groups: dict[tuple[str, Used], list[Fallback]] = {}
+    for each in network.fallbacks:
+        groups.setdefault((each.reason, each.used), []).append(each)
+    for (reason, used), members in groups.items():
+        yield "fallback", f"{named([each.task for each in members])}: {reason}: {_USED[used]}", "yellow"
+    if network.published == "untuned":
+        times = f"{format_secs(network.untuned_secs)}, the tuned one {format_secs(network.tuned_secs)}"
+        yield "published", f"the untuned network, which is faster here: {times}", "yellow"
+    if network.max_abs_error is None:
+        yield "not checked", f"the network was not compared with its framework: {network.unchecked}", "yellow"
+    else:
+        where = "" if network.checked_on == "this machine" else f", on device {network.checked_on}"
+        framework = "PyTorch" if network.torch_secs is not None else "the framework"
+        error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
+        yield "largest error", error + where, ""
+    yield "network", f"{network.folder}: network.so, its parameters, manifest.json", ""

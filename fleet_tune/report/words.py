@@ -1,0 +1,25 @@
+"""Words that all reports share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+NONE = "–"
+_NAMES = 3
+
+
+def format_secs(secs: float | None) -> str:
+    """A duration with its unit and about four digits: ``1.203 ms``; a dash for None and infinity."""
+    if secs is None or not math.isfinite(secs):
+        return NONE
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if secs >= size:
+            value = secs / size
+            return f"{value:.{3 if value < 10 else 2 if value < 100 else 1}f} {unit}"
+    return f"{secs / 1e-9:.0f} ns"
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few of many names, and how many there are more."""
+    return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")

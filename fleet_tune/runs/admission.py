@@ -1,0 +1,120 @@
+"""Which records a network is made of: the best of each task, as far as the network is right with them.
+
+A kernel that was right when it was measured may still be wrong in the network: on other values, at other places in
+memory, beside other kernels. The network is compared with its framework as a whole, and where it is wrong the kernels
+at fault are found by bisection. Nothing here compiles anything: ``judge`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet_tune.domain import Measurement, Record
+from fleet_tune.errors import FleetTuneError
+
+# Records of a task that are tried before it stays as it was imported.
+ATTEMPTS = 4
+
+Judge = Callable[[Mapping[str, Record]], Measurement | None]
+"""What is wrong with the network that is made of these records, by task id, and unscheduled otherwise; None where it is
+right."""
+
+
+class UnscheduledWrongError(FleetTuneError):
+    """The network is wrong without any schedule: no kernel of ours is at fault."""
+
+
+class Candidates(Protocol):
+    """Where the records of the tasks come from."""
+
+    def best(self, task_id: str) -> Record | None:
+        """The best record of the task that is not known to be wrong."""
+
+    def blame(self, record: Record, fault: Measurement) -> None:
+        """The record's kernel is wrong in the network: it is the best no more."""
+
+    def supply(self, task_ids: Sequence[str]) -> None:
+        """Find records for tasks that have none left, as far as possible."""
+
+
+@dataclass
+class Admitted:
+    """``records``: by task id, those with which the network is right. ``faults``: what was wrong with others, in order,
+    by task id."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    faults: dict[str, list[Measurement]] = field(default_factory=dict)
+
+
+def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> Admitted:
+    """The records that a network of these tasks is made of: each task's best, where the network is wrong with it the
+    next best, and none after ``ATTEMPTS`` of them.
+
+    Raises :class:`UnscheduledWrongError` where the network is wrong without any, and what ``judge`` raises."""
+    admitted = Admitted()
+    waiting = list(task_ids)
+    supplied: set[str] = set()
+    unscheduled_is_right = False
+    while waiting:
+        missing = [each for each in waiting if each not in supplied and candidates.best(each) is None]
+        if missing:
+            supplied.update(missing)
+            candidates.supply(missing)
+        found = {each: candidates.best(each) for each in waiting}
+        chosen = {each: record for each, record in found.items() if record is not None}
+        if not chosen:
+            break
+        fault = judge({**admitted.records, **chosen})
+        if fault is None:
+            admitted.records.update(chosen)
+            break
+        if not unscheduled_is_right:
+            _check_unscheduled(judge)
+            unscheduled_is_right = True
+        right, faults = bisect(admitted.records, chosen, fault, judge)
+        admitted.records.update({each: chosen[each] for each in right})
+        for task_id, wrong in faults.items():
+            candidates.blame(chosen[task_id], wrong)
+            admitted.faults.setdefault(task_id, []).append(wrong)
+        waiting = [each for each in faults if len(admitted.faults[each]) < ATTEMPTS]
+    if not admitted.records and not unscheduled_is_right:
+        _check_unscheduled(judge)
+    return admitted
+
+
+def bisect(
+    right: Mapping[str, Record], doubtful: Mapping[str, Record], fault: Measurement, judge: Judge
+) -> tuple[list[str], dict[str, Measurement]]:
+    """Divides the ``doubtful`` records in those with which the network is still right, together with ``right`` and with
+    each other, and those at fault, with what is wrong with each. ``fault``: what is wrong with all of them together.
+
+    With k at fault of n it takes about ``2 k log2(n / k)`` judgements.
+    """
+    good = dict(right)
+    admitted: list[str] = []
+    faults: dict[str, Measurement] = {}
+
+    def divide(part: list[str], known: Measurement | None) -> None:
+        together = {**good, **{each: doubtful[each] for each in part}}
+        wrong = judge(together) if known is None else known
+        if wrong is None:
+            good.update(together)
+            admitted.extend(part)
+        elif len(part) == 1:
+            faults[part[0]] = wrong
+        else:
+            half, before = len(part) // 2, len(faults)
+            divide(part[:half], None)
+            # Where the first half is right, the second with it is what was judged above.
+            divide(part[half:], wrong if len(faults) == before else None)
+
+    divide(list(doubtful), fault)
+    return admitted, faults
+
+
+def _check_unscheduled(judge: Judge) -> None:
+    fault = judge({})
+    if fault is not None:
+        raise UnscheduledWrongError(fault.detail)

@@ -1,0 +1,183 @@
+"""A verified record for tasks that the tuning left without one: the analyzer's first choices, measured on a device.
+
+A short run does not come to every task, and every candidate of a task may have failed. Left as it was imported, a
+kernel may take a hundred times as long as almost any schedule of it; the first that the analyzer puts forward is seldom
+far from good, and takes a second to build and check.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from actors.recorder import make_record
+from actors.searcher import group_observations, pools_of
+from devices.builds.builder import BuildWorker
+from devices.opening import opened_device
+from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
+from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
+from fleet_tune.domain import Candidate, Outcome, Record, StopRule, Task
+from fleet_tune.errors import FleetTuneError
+from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.search_task import SearchTask
+from policies.measuring.stopping import following
+from policies.search.methods import method_named
+from policies.search.search import TaskSearch
+
+BUDGET_SECS = 30.0
+# Candidates of a task that are built in the first round, for all tasks, and in the second, for those that still have
+# no record.
+_CHOICES = (1, 5)
+_BUILD_SECS = 15.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FirstChoices:
+    """``entries``: the tasks by their ids. ``device``: on which of their class they are measured. ``records``: the
+    store, which nobody else writes meanwhile. ``artifacts``: folder of what was built before. ``measuring``: as the
+    fleet file has it.
+
+    An instance is an :data:`~fleet_tune.runs.incumbents.Supply`: the tasks of the largest share of the work come first,
+    and none is begun after ``budget_secs``.
+    """
+
+    entries: Mapping[str, SearchTask]
+    device: DeviceConfig
+    records: Path
+    artifacts: Path
+    seed: int
+    measuring: MeasureConfig = field(default_factory=MeasureConfig)
+    budget_secs: float = BUDGET_SECS
+
+    def __call__(self, task_ids: Sequence[str]) -> None:
+        deadline = time.monotonic() + self.budget_secs
+        entries = [self.entries[each] for each in task_ids if each in self.entries]  # the others have no sketch
+        entries.sort(key=lambda entry: -entry.task.weight * entry.task.workload.flop)
+        if not entries:
+            return
+        try:
+            opened = opened_device(self.device, self.measuring.realtime)
+            with opened as device, closing(_Builders(self.artifacts)) as builders:
+                for count in _CHOICES:
+                    entries = self._round(entries, count, deadline, device, builders)
+        except FleetTuneError as error:  # the device is gone, say: the tasks stay as they are
+            _LOG.warning("no first choices for %d tasks: %s", len(entries), error)
+
+    def _round(
+        self, entries: Sequence[SearchTask], count: int, deadline: float, device: Device, builders: _Builders
+    ) -> list[SearchTask]:
+        """Measures ``count`` candidates of each task; those that still have no record."""
+        left = list(entries)
+        # Few at a time: nothing is built while the device, which may be this machine, measures.
+        for start in range(0, len(entries), len(builders)):
+            if time.monotonic() >= deadline:
+                break
+            batch = [(entry, self._contenders(entry, count)) for entry in entries[start : start + len(builders)]]
+            built = builders.build([(entry.task, list(revisions)) for entry, revisions in batch])
+            records = [
+                record
+                for (_, revisions), results in zip(batch, built, strict=True)
+                for record in self._measured(results, revisions, device)
+            ]
+            with RecordStore(self.records) as store:
+                store.append(records)
+            found = {record.task_id for record in records if record.measurement.verified}
+            left = [entry for entry in left if entry.task.id not in found]
+        return left
+
+    def _contenders(self, entry: SearchTask, count: int) -> dict[Candidate, int]:
+        """The fastest that ran and were never checked, because a wrong one was faster; else what the search would begin
+        with, or go on with after what failed. Each with the number of the revision that its record will be."""
+        task = entry.task
+        index = {sketch.id: sketch.index for sketch in entry.sketches}
+        with RecordReader(self.records) as reader:
+            records = reader.records_of(task.id)
+        last = {record.candidate.id: record for record in records}
+        unchecked = [record for record in last.values() if record.measurement.run_secs]
+        unchecked = [record for record in unchecked if not record.measurement.verified]
+        unchecked.sort(key=lambda record: record.measurement.cost_secs)
+        known = [record for record in unchecked if record.candidate.sketch_id in index][:count]
+        if known:
+            return {
+                replace(record.candidate, sketch=index[record.candidate.sketch_id]): record.revision + 1
+                for record in known
+            }
+        rng = np.random.default_rng([self.seed, *task.id.encode()])
+        method = method_named("fleet")
+        search = TaskSearch(entry.sketches, task.workload.flop, entry.abstraction, method, rng, pools_of(entry))
+        search.observe(group_observations(records, {task.id: index}).get(task.id, []))
+        proposed = search.propose(count)
+        return {Candidate(task.id, each.sketch, entry.sketches[each.sketch].id, each.decisions): 0 for each in proposed}
+
+    def _measured(
+        self, results: Sequence[BuildResult], revisions: Mapping[Candidate, int], device: Device
+    ) -> Iterator[Record]:
+        """The records of one task's candidates; none where its oracle does not build, for nothing could be checked."""
+        oracle, *others = results
+        if isinstance(oracle, BuildFailure):
+            return
+        device.add_oracle(oracle)
+        rule = self.measuring.applied_to(StopRule())
+        run_id, best_secs = uuid.uuid4().hex[:12], math.inf
+        for each in others:
+            assert each.candidate is not None
+            if isinstance(each, BuildFailure):
+                measured = each.measurement
+            else:
+                measured = device.measure(MeasureRequest(each, best_secs, following(rule, best_secs)))
+            if measured.outcome is Outcome.DEVICE_LOST:
+                continue
+            if measured.verified:
+                best_secs = measured.cost_secs
+            revision = revisions[each.candidate]
+            yield make_record(each.candidate, each.trace, measured, run_id, self.device.name, revision)
+
+
+class _Builders:
+    """As many warm build processes as this machine has cores, up to four."""
+
+    def __init__(self, artifacts: Path) -> None:
+        count = max(1, min(4, os.cpu_count() or 1))
+        self._workers = [BuildWorker(artifacts, count) for _ in range(count)]
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def build(self, batch: Sequence[tuple[Task, Sequence[Candidate]]]) -> list[list[BuildResult]]:
+        """The oracle and the candidates of each task, at most as many tasks as there are builders. Raises what a
+        builder raises."""
+        built: list[list[BuildResult]] = [[] for _ in batch]
+        errors: list[Exception] = []
+
+        def work(at: int) -> None:
+            task, candidates = batch[at]
+            try:
+                for each in (None, *candidates):
+                    built[at].append(self._workers[at].build(BuildRequest(task, each, _BUILD_SECS)))
+            except Exception as error:
+                errors.append(error)
+
+        # Daemons: a run that is interrupted does not wait for them.
+        threads = [threading.Thread(target=work, args=(at,), daemon=True) for at in range(len(batch))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return built
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()

@@ -1,0 +1,100 @@
+"""Where a compiled network is run before it is published: on this machine, or on a device of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from devices.client.network import LoadedNetwork
+from devices.client.rpc_device import RpcDevice
+from devices.networks import fresh_process
+from devices.networks.loaded import read_for_elsewhere
+from devices.networks.network import Array
+from devices.opening import opened_device
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.errors import FleetTuneError, UncheckedError
+
+# Of measuring one network.
+_BUDGET_SECS = 3.0
+_ROUNDS = 3
+THIS_MACHINE = "this machine"
+
+
+class Place(Protocol):
+    """Runs networks that were compiled into folders, on the example inputs. Every method raises
+    :class:`NetworkRunError` where the network crashes or fails, :class:`UncheckedError` where it cannot be run."""
+
+    @property
+    def name(self) -> str: ...
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]: ...
+
+    def measure_secs(self, folder: Path) -> float:
+        """Median seconds per run."""
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        """Median seconds per run of two networks, under the same conditions as far as possible."""
+
+    def close(self) -> None: ...
+
+
+class Here:
+    """This machine: each run in a process of its own."""
+
+    name = THIS_MACHINE
+
+    def __init__(self, inputs: Sequence[Array]) -> None:
+        self._inputs = inputs
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        return fresh_process.outputs_of(folder, self._inputs)
+
+    def measure_secs(self, folder: Path) -> float:
+        return fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
+
+    def close(self) -> None:
+        pass
+
+
+class OnDevice:
+    """A device of the fleet, over a session with its server. Opened when it is first needed."""
+
+    def __init__(self, config: DeviceConfig, inputs: Sequence[Array]) -> None:
+        self.name = config.name
+        self._config = config
+        self._inputs = inputs
+        self._open = ExitStack()
+        self._device: RpcDevice | None = None
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        return self._loaded(folder).outputs()
+
+    def measure_secs(self, folder: Path) -> float:
+        return self._loaded(folder).measure_within(_BUDGET_SECS)
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        networks = [self._loaded(folder) for folder in (first, second)]
+        rounds = [[each.measure_within(_BUDGET_SECS / _ROUNDS) for each in networks] for _ in range(_ROUNDS)]
+        # The middle one of three: each is a median itself.
+        return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
+
+    def close(self) -> None:
+        self._device = None
+        self._open.close()
+
+    def _loaded(self, folder: Path) -> LoadedNetwork:
+        if self._device is None:
+            try:
+                device = self._open.enter_context(opened_device(self._config))
+            except FleetTuneError as error:
+                raise UncheckedError(f"device {self.name}: {error}") from error
+            if not isinstance(device, RpcDevice):
+                raise UncheckedError(f"device {self.name} answers from a dataset and runs nothing")
+            self._device = device
+        library, parameters = read_for_elsewhere(folder)
+        return self._device.load_network(library, [*self._inputs, *parameters])

@@ -1,0 +1,237 @@
+"""What is published is right: real networks, compiled from stores that hold kernels that are wrong or crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tvm.s_tir import Schedule
+
+import fleet_tune
+from devices.client.session import SessionLostError
+from devices.networks.frontend import Network, load_network
+from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.networks.network import Array
+from devices.sketches.spaces import DesignSpace, parse_module
+from devices.sketches.traces import full_text
+from devices.targets import NATIVE, resolve_target
+from examples.networks import mlp
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.domain import DeviceClass, Outcome, Task
+from fleet_tune.errors import RecordStoreError
+from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.results import NetworkResult, Used
+from fleet_tune.runs.compilation import ToBuild, build_networks, check_records
+from fleet_tune.runs.first_choices import FirstChoices
+from fleet_tune.runs.places import Here, OnDevice, Place
+from fleet_tune.search_task import SearchTask
+from tests.helpers.devices import CPU, make_fingerprint
+from tests.helpers.records import make_record, ok
+from tests.helpers.tasks import make_candidate
+
+CLASS = DeviceClass("cpu", resolve_target(NATIVE, 2))
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return load_network(mlp())
+
+
+@pytest.fixture(scope="module")
+def lowered(network: Network) -> LoweredNetwork:
+    return import_network(network, CLASS)
+
+
+@pytest.fixture(scope="module")
+def entries(lowered: LoweredNetwork) -> tuple[SearchTask, ...]:
+    return tuple(SearchTask(task, DesignSpace(task).sketches, CPU) for task in lowered.tasks)
+
+
+def trace(task: Task, layout: Callable[[Any, Any], Any] | None = None) -> str:
+    """A schedule of a matrix product: its rows on all cores. ``layout``: where its result lies, which TVM is told to be
+    one to one."""
+    schedule = Schedule(parse_module(task.workload.module), debug_mask="none")
+    block = schedule.get_sblock("matmul")
+    if layout is None:
+        schedule.parallel(schedule.get_loops(block)[0])
+    else:
+        schedule.transform_layout(block, ("write", 0), layout, assume_injective_transform=True)
+    return full_text(schedule.trace)
+
+
+def wrong(task: Task) -> str:
+    """Two columns at one place."""
+    return trace(task, lambda i, j: (i, j // 2))
+
+
+def crashing(task: Task) -> str:
+    """Far out of any memory."""
+    return trace(task, lambda i, j: (i, j * 2**54))
+
+
+def store(path: Path, lowered: LoweredNetwork, *traces: list[str]) -> Path:
+    """Verified records of each task with these traces, the fastest first."""
+    with RecordStore(path) as opened:
+        for task, of_task in zip(lowered.tasks, traces, strict=True):
+            for number, text in enumerate(of_task):
+                opened.append([make_record(make_candidate(task, number), ok(1e-6 * (number + 1)), trace=text)])
+    return path
+
+
+class Board(OnDevice):
+    """A device with a server of its own, on which what is tuned is faster."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(DeviceConfig(name="board", threads=2), network.example_inputs)
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        assert min(super().measure_in_turn(first, second)) > 0
+        return 1.0, 2.0
+
+
+class Faked(Here):
+    """This machine, with what is found there changed."""
+
+    def __init__(self, network: Network, add: float = 0.0, times: tuple[float, float] = (1.0, 2.0)) -> None:
+        super().__init__(network.example_inputs)
+        self._add, self._times = add, times
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        return tuple(array + array.dtype.type(self._add) for array in super().outputs(folder))
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        assert first != second
+        return self._times
+
+
+def built(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    records: Path,
+    place: Place,
+    **others: Any,
+) -> NetworkResult:
+    prints = {"cpu": make_fingerprint(CLASS)}
+    what = ToBuild(network, {"cpu": lowered}, prints, entries, {"cpu": place}, records, **others)
+    [result] = build_networks(what, records.parent)
+    return result
+
+
+def published(network: Network, folder: Path) -> tuple[float, dict[str, Any]]:
+    """How far the network in the folder is from its framework, and its manifest."""
+    outputs = fleet_tune.load(folder)(*network.example_inputs)
+    assert not (folder / ".staged").exists()
+    return compare((outputs,), network.framework_outputs())[1], json.loads((folder / "manifest.json").read_text())
+
+
+def test_wrong_kernels_and_kernels_that_crash_are_found_and_replaced(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    first, second, third = lowered.tasks
+    right = trace(first)
+    records = store(tmp_path / "records.db", lowered, [wrong(first), right], [crashing(second)], [trace(third)])
+    result = built(network, lowered, entries, records, Board(network))
+
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    assert [entry["trace"] for entry in manifest["tasks"]] == [json.loads(right), None, json.loads(trace(third))]
+    used = [(each.task, each.used) for each in result.fallbacks]
+    assert used == [(first.workload.name, Used.RECORD), (second.workload.name, Used.UNSCHEDULED)]
+    assert "relative error" in result.fallbacks[0].reason
+    assert "process on the device ended" in result.fallbacks[1].reason
+    assert manifest["fallbacks"][0]["reason"] == result.fallbacks[0].reason
+    assert result.checked_on == manifest["checked_on"] == "board"
+    assert result.max_rel_error == pytest.approx(error)
+
+    # What was found is durable: they are not chosen again.
+    with RecordReader(records) as reader:
+        assert reader.best(first.id).candidate == make_candidate(first, 1)  # type: ignore[union-attr]
+        assert reader.best(second.id) is None
+        marked = [each.measurement.outcome for each in reader if each.revision]
+    assert sorted(marked) == [Outcome.RUN_ERROR, Outcome.WRONG_OUTPUT]
+
+
+def test_a_kernel_that_crashes_on_this_machine_ends_no_process_of_ours(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, [], [], [crashing(lowered.tasks[2])])
+    result = built(network, lowered, entries, records, Faked(network))
+    assert "killed by SIG" in result.fallbacks[2].reason
+    assert {each.used for each in result.fallbacks} == {Used.UNSCHEDULED}
+    assert published(network, tmp_path)[0] < 1e-5
+    assert result.checked_on == "this machine"
+
+
+def test_tasks_without_a_record_get_the_analyzers_first_choice(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, [], [], [])
+    by_id = {entry.task.id: entry for entry in entries}
+    supply = FirstChoices(by_id, DeviceConfig(name="local", threads=2), records, tmp_path / "artifacts", seed=0)
+    result = built(network, lowered, entries, records, Faked(network), supplies={"cpu": supply})
+    assert {each.used for each in result.fallbacks} == {Used.FIRST_CHOICE}
+    assert len(result.fallbacks) == len(lowered.tasks)
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    assert all(entry["best_secs"] > 0 for entry in manifest["tasks"])
+    with RecordReader(records) as reader:
+        assert all(reader.best(task.id) is not None for task in lowered.tasks), "a run that resumes knows them"
+
+
+def test_the_untuned_network_is_published_where_it_is_faster(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Faked(network, times=(2.0, 1.0)))
+    assert (result.published, result.secs) == ("untuned", 1.0)
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    assert manifest["published"] == "untuned"
+    assert [entry["trace"] for entry in manifest["tasks"]] == [None] * 3
+
+
+def test_a_network_that_is_wrong_without_schedules_is_not_published_and_no_kernel_is_blamed(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Faked(network, add=1.0))
+    assert result.published == "nothing"
+    assert "without any schedule: relative error" in result.problem
+    assert not (tmp_path / "manifest.json").exists()
+    assert not (tmp_path / "network.so").exists()
+    with RecordReader(records) as reader:
+        assert all(record.revision == 0 for record in reader)
+
+
+def test_what_could_not_be_checked_is_published_and_told(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(*_: Any) -> Any:
+        raise SessionLostError("nobody listens")
+
+    monkeypatch.setattr("devices.client.rpc_device.LoadedNetwork", lost)
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Board(network))
+    assert (result.checked_on, result.tuned_secs, result.published) == ("", None, "tuned")
+    assert result.unchecked == "device board did not answer: nobody listens"
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    assert manifest["unchecked"] == result.unchecked
+
+
+def test_a_store_without_anything_of_the_network_is_told(
+    lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, [], [], [])
+    with pytest.raises(RecordStoreError, match="no verified record of this network for cpu"):
+        check_records({"cpu": lowered}, entries, records)
+    store(records, lowered, [trace(lowered.tasks[0])], [], [])
+    check_records({"cpu": lowered}, entries, records)
