@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from devices.describing import kept
+from devices.describing.worker import TASK_SECS, left_undescribed
+from devices.sketches.generation import first_line
 from devices.sketches.spaces import DesignSpace, ScheduleError
 from fleet_tune.domain import Candidate, Task
-from fleet_tune.runs.preparation import sketches_of
+from fleet_tune.runs.preparation import missing_of
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import score
 from policies.space.sampling import sample
@@ -45,7 +48,8 @@ class Descriptions:
 
     def _described(self, task: Task) -> Described:
         wall, processor = time.monotonic(), time.process_time()
-        sketches, missing = sketches_of(task)
+        of_task = _sketches(task)
+        sketches, missing = of_task.sketches, missing_of(task, of_task)
         secs, wall_secs = time.process_time() - processor, time.monotonic() - wall
         lines = tuple(f"{each.what} {each.task} {each.rule}: {each.reason}" for each in missing)
         trace = None
@@ -53,6 +57,20 @@ class Descriptions:
             trace, reason = _first_choice(task, sketches)
             lines += (f"candidate {task.workload.name}: {reason}",) if reason else ()
         return Described(len(sketches), lines, trace, secs, wall_secs)
+
+
+def _sketches(task: Task) -> kept.Described:
+    """As the processes of :mod:`devices.describing` make them, in this one: its processor time is that of one core."""
+    started = time.process_time()
+    try:
+        space = DesignSpace(task)
+    except Exception as error:  # what a run says of a task that TVM cannot read
+        return kept.Described((), (("", first_line(error)),))
+    sketches = tuple(
+        left_undescribed(sketch) if time.process_time() - started > TASK_SECS else space.described(at)
+        for at, sketch in enumerate(space.undescribed)
+    )
+    return kept.Described(sketches, space.left_out)
 
 
 def _first_choice(task: Task, sketches: Sequence[Sketch]) -> tuple[str | None, str]:
