@@ -67,8 +67,10 @@ def _true_divide(left: Array, right: Array) -> Array:
 
 
 def _take(attrs: Any, arrays: list[Array]) -> Array:
-    mode = "clip" if str(attrs.mode) == "clip" else "wrap"
-    return np.take(arrays[0], arrays[1], axis=None if attrs.axis is None else int(attrs.axis), mode=mode)
+    axis = None if attrs.axis is None else int(attrs.axis)
+    if str(attrs.mode) == "clip":
+        return np.take(arrays[0], arrays[1], axis=axis, mode="clip")
+    return np.take(arrays[0], arrays[1], axis=axis, mode="wrap")  # indices may count from the end
 
 
 #: How each operator is evaluated on constants: ``(attributes, operands) -> result``.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from tvm import relax
@@ -41,7 +42,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
     def _extremum(self, operator: Callable[..., Any]) -> Convert:
         def converted(node: fx.Node) -> Any:
-            axes = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", ())
+            axes: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", ())
             axes = [axes] if isinstance(axes, int) else list(axes)
             keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
             return self.block_builder.emit(operator(self.env[node.args[0]], axes or None, keepdims=keep))
@@ -72,7 +73,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
     def _indexed(self, node: fx.Node) -> Any:
         """``data[indices]``: tensors of integers broadcast together, None for a whole axis; negative ones count from
         the end. One ``take`` along the indexed axes made one."""
-        data, indices = self.env[node.args[0]], node.args[1]
+        indices: Any = node.args[1]
+        data = self.env[node.args[0]]
         if any(index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices):
             raise ValueError("a mask as index gives a tensor whose shape depends on data")
         axes = [axis for axis, index in enumerate(indices) if index is not None]
@@ -93,7 +95,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
     def _placed(self, node: fx.Node) -> Any:
         """``data`` with ``values`` at ``indices`` (see :meth:`_indexed`), or added there; with a mask: one value."""
-        data, indices, values, *rest = node.args
+        arguments: Any = node.args
+        data, indices, values, *rest = arguments
         result, updates = self.env[data], self.env[values]
         extents = self._extent(result)
         if any(index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices):
@@ -106,7 +109,7 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             return self.block_builder.emit(relax.op.where(mask, one, result))
         axes = [axis for axis, index in enumerate(indices) if index is not None]
         order = [*axes, *(axis for axis in range(len(extents)) if axis not in axes)]
-        shape = list(torch.broadcast_shapes(*(indices[axis].meta["val"].shape for axis in axes)))
+        shape = list(np.broadcast_shapes(*(tuple(indices[axis].meta["val"].shape) for axis in axes)))
         if order != sorted(order) and prod(self._extent(updates)) != 1:
             raise ValueError("values at indices of inner axes")
         places = []
@@ -148,7 +151,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
     def _sampled(self, node: fx.Node) -> Any:
         """Samples at the places of a grid, which TVM wants with its two coordinates as the second axis."""
-        data, grid, *options = node.args
+        arguments: Any = node.args
+        data, grid, *options = arguments
         methods, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
         moved = self.block_builder.emit(relax.op.permute_dims(self.env[grid], [0, 3, 1, 2]))
         sampled = relax.op.image.grid_sample(
@@ -170,7 +174,8 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
 
     def _transposed_in_space(self, node: fx.Node) -> Any:
         """Transposed convolutions of three dimensions, which TVM's importer leaves out."""
-        data, weight, bias, strides, padding, dilation, _, output_padding, groups = node.args
+        arguments: Any = node.args
+        data, weight, bias, strides, padding, dilation, _, output_padding, groups = arguments
         half = node.meta["val"].dtype in (torch.float16, torch.bfloat16)
         result = self.block_builder.emit(
             relax.op.nn.conv3d_transpose(
