@@ -4,7 +4,8 @@
 #   make test [PYTEST_ARGS=]  set up, then run all tests
 #   make fuzz [FUZZ_EXAMPLES=1000 PYTEST_ARGS=]  look for new failing cases of the property tests: make each an @example
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
-#   make zoo                all of ONNX's own tests of single operators through our import, as a table (10 minutes)
+#   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
+#                           operators, through our import, as tables (an hour; installs what it needs into .venv/zoo)
 #   make lint               ruff, mypy --strict and the layer rules
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
 #   make clean              remove .venv, caches and the demo's results
@@ -23,6 +24,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ZOO := $(VENV)/zoo
 
 .PHONY: help setup demo test fuzz test-arm64 zoo lint bench clean
 
@@ -51,8 +53,16 @@ test-arm64: setup
 	@PYTHON='$(CURDIR)/$(BIN)/python' tests/arm64/board.sh prepare
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests/arm64
 
-zoo: setup
-	$(BIN)/python -m tests.zoo.onnx_nodes
+# Both tables, also where the first has faults.
+zoo: setup $(ZOO)/.installed
+	failed=0
+	$(BIN)/python -m tests.zoo.networks || failed=1
+	$(BIN)/python -m tests.zoo.onnx_nodes || failed=1
+	exit $$failed
+
+$(ZOO)/.installed: tests/zoo/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --upgrade --target $(ZOO) -r $<
+	touch $@
 
 lint: setup
 	$(BIN)/ruff check .

@@ -10,7 +10,9 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - A float32 value that is rounded to half precision only to become float32 again is not rounded.
 - Kernels that a frontend emitted in place of an operator become the operator again.
 - Axes are counted from the front: TVM's rules for layouts read negative ones of ``squeeze`` as sizes.
-- ``take`` clips its indices: TVM's default reads outside of the table and crashes for an index out of range.
+- Layer norms over several axes become norms over one.
+- ``take`` clips its indices: TVM's default reads outside of the table and crashes for an index out of range. Negative
+  ones that are known count from the end.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ def _true_divide(left: Array, right: Array) -> Array:
 
 
 def _take(attrs: Any, arrays: list[Array]) -> Array:
-    return np.take(arrays[0], arrays[1], axis=None if attrs.axis is None else int(attrs.axis), mode="clip")
+    axis = None if attrs.axis is None else int(attrs.axis)
+    if str(attrs.mode) == "clip":
+        return np.take(arrays[0], arrays[1], axis=axis, mode="clip")
+    return np.take(arrays[0], arrays[1], axis=axis, mode="wrap")  # indices may count from the end
 
 
 #: How each operator is evaluated on constants: ``(attributes, operands) -> result``.
@@ -79,6 +84,7 @@ _EVALUATE: Mapping[str, Callable[[Any, list[Array]], Array]] = {
     "relax.maximum": _elementwise(np.maximum),
     "relax.minimum": _elementwise(np.minimum),
     "relax.negative": _elementwise(np.negative),
+    "relax.floor_mod": _elementwise(np.mod),
     "relax.sqrt": _elementwise(np.sqrt),
     "relax.rsqrt": _elementwise(lambda x: np.asarray(1 / np.sqrt(x), x.dtype)),
     "relax.exp": _elementwise(np.exp),
@@ -156,10 +162,12 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._reshape(call)
         if name == "relax.astype":
             return self._convert(call)
+        if name == "relax.nn.layer_norm":
+            return self._norm_of_one_axis(call)
         if name == "relax.squeeze":
             return self._squeeze(call)
         if name == "relax.take" and str(call.attrs.mode) == "fast":
-            return relax.op.take(call.args[0], call.args[1], axis=call.attrs.axis, mode="clip")
+            return self._take(call)
         return call
 
     def _as_operator(self, call: Any) -> Any:
@@ -305,6 +313,38 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         original, between = str(producer.args[0].ty.dtype), str(producer.ty.dtype)
         widened_again = original == str(call.ty.dtype) == "float32" and between in ("float16", "bfloat16")
         return producer.args[0] if widened_again else call
+
+    def _norm_of_one_axis(self, call: Call) -> Any:
+        """A layer norm over several axes, which are the last, as one over one axis: TVM's rule for layouts turns the
+        data of the former, but not their weights."""
+        shape = _shape(call)
+        axes = [] if shape is None else sorted(axis % len(shape) for axis in _ints(call.attrs.axes))
+        if shape is None or len(axes) < 2 or axes != list(range(axes[0], len(shape))):
+            return call
+        flat = [self.builder_.emit(relax.op.reshape(call.args[0], (*shape[: axes[0]], -1)))]
+        for argument in call.args[1:]:
+            known = self._known(argument)
+            constant = isinstance(known, GenericConst)
+            flat.append(
+                _constant(known.value.numpy().reshape(-1))
+                if constant
+                else self.builder_.emit(relax.op.reshape(argument, (-1,)))
+            )
+        attrs = call.attrs
+        norm = relax.op.nn.layer_norm(*flat, axes=[-1], epsilon=attrs.epsilon, center=attrs.center, scale=attrs.scale)
+        return relax.op.reshape(self.builder_.emit(norm), shape)
+
+    def _take(self, call: Call) -> Any:
+        """Indices that are known may count from the end."""
+        axis, index = call.attrs.axis, self._known(call.args[1])
+        shape = _shape(call.args[0])
+        if isinstance(index, GenericConst) and shape is not None:
+            places = index.value.numpy()
+            extent = int(np.prod(shape)) if axis is None else shape[int(axis)]
+            index = _constant(np.where(places < 0, places + extent, places).astype(places.dtype))
+        else:
+            index = call.args[1]
+        return relax.op.take(call.args[0], index, axis=axis, mode="clip")
 
     @staticmethod
     def _squeeze(call: Call) -> Any:

@@ -118,99 +118,25 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
                 )
 
 
-# Core ATen wraps every matrix product in reshapes and broadcasts, which then stand between the product and what
-# should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
-# aten.batch_norm becomes its epsilon).
-_WHOLE_OPERATORS = ("linear", "matmul")
-_NORMS = ("native_layer_norm", "native_group_norm")
-"""Operators that TVM has for float32 and float16 alone."""
-
-
-def _decomposed(program: torch.export.ExportedProgram, whole: tuple[str, ...]) -> torch.export.ExportedProgram:
-    import torch
-    from torch._decomp import get_decompositions
-
-    from devices.networks import torch_quantization
-
-    table: Any = torch.export.default_decompositions()
-    for name in whole:
-        table.pop(getattr(torch.ops.aten, name).default, None)
-    for norm, decomposition in get_decompositions([getattr(torch.ops.aten, name) for name in _NORMS]).items():
-        table[norm] = _where_tvm_cannot(decomposition)
-    table[torch.ops.aten.var_mean.correction] = _variance_and_mean
-    table.update(torch_quantization.decompositions())
-    attention = torch.ops.aten.scaled_dot_product_attention.default
-    table[attention] = _plain_attention(table[attention])
-    decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
-    return decomposed
-
-
-def _variance_and_mean(
-    data: torch.Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    return torch.var(data, dim, correction=correction, keepdim=keepdim), torch.mean(data, dim, keepdim=keepdim)
-
-
-def _where_tvm_cannot(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-
-    def norm(data: torch.Tensor, *rest: Any) -> Any:
-        if data.dtype in (torch.float32, torch.float16):
-            return NotImplemented  # torch leaves the operator whole
-        return decomposition(data, *rest)
-
-    return norm
-
-
-def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Attention without torch's guard against rows in which everything is masked: five more passes over the scores,
-    and without a mask there is no such row. With one, ``otherwise`` (torch's own decomposition) stays."""
-    import torch
-
-    def attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        if attn_mask is not None or dropout_p or enable_gqa:
-            return otherwise(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        scores = query @ key.transpose(-1, -2)
-        if query.dtype in (torch.float16, torch.bfloat16):
-            scores = scores.float()
-        scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
-            seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-            scores = torch.where(seen, scores, float("-inf"))
-        return torch.softmax(scores, -1).to(value.dtype) @ value
-
-    return attention
-
-
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
+    from devices.networks.torch_decompositions import WHOLE_OPERATORS, decomposed, decomposed_further
     from devices.networks.torch_operators import only_tensors, translated, unknown_operators
 
     _refuse_dynamic_program(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
-    decomposed = program
-    for whole in (_WHOLE_OPERATORS, ()):
+    simpler = program
+    for whole in (WHOLE_OPERATORS, ()):
         with quiet():
             try:
-                decomposed = _decomposed(program, whole)
-                if not only_tensors(decomposed):
+                simpler = decomposed(program, whole)
+                simpler = decomposed_further(simpler, unknown_operators(simpler))
+                if not only_tensors(simpler):
                     raise UnsupportedNetworkError(f"{where} returns no tensor", "return what is to be computed")
-                module = translated(decomposed)
+                module = translated(simpler)
             except UnsupportedNetworkError:
                 raise
             except Exception as error:
-                refusal = unsupported(error, where, unknown_operators(decomposed))
+                refusal = unsupported(error, where, unknown_operators(simpler))
                 refusal.__cause__ = error
                 continue
         arrays = tuple(array_of(tensor) for tensor in framework.inputs)

@@ -18,11 +18,9 @@ from typing import Any
 import torch
 from torch import fx
 from tvm import relax
-from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from devices.networks import torch_quantization
-
-Convert = Callable[[fx.Node], Any]
+from devices.networks.torch_translations import Convert, Translations
 
 _HALF = (torch.float16, torch.bfloat16)
 _DIVISIONS = ("div.Tensor", "div.Scalar")
@@ -45,7 +43,7 @@ _ADDING = (
 _CONVOLUTIONS = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout")
 
 
-class Importer(ExportedProgramImporter):  # type: ignore[misc]
+class Importer(Translations):
     """TVM's importer of exported programs with the translations of this module's docstring."""
 
     def create_convert_map(self) -> dict[Any, Convert]:
@@ -63,7 +61,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         for names, wrap in replaced.values():
             table.update({name: wrap(table[name]) for name in names if name in table})
         table.update(torch_quantization.translations(self))
-        table.update({"amax.default": self._extreme(relax.op.max), "amin.default": self._extreme(relax.op.min)})
         return {name: self._checked(convert) for name, convert in table.items()}
 
     # --- what torch says of a node ---
@@ -108,16 +105,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             self.env.update(before)
 
     # --- translations ---
-
-    def _extreme(self, reduce: Callable[..., Any]) -> Convert:
-        """``amax`` and ``amin``, which TVM has no translation for."""
-
-        def converted(node: fx.Node) -> Any:
-            given = {**dict(zip(("input", "dim", "keepdim"), node.args, strict=False)), **node.kwargs}
-            axes, kept = given.get("dim"), bool(given.get("keepdim", False))
-            return self.block_builder.emit(reduce(self.env[node.args[0]], axes or None, keepdims=kept))
-
-        return converted
 
     def _promoted(self, convert: Convert) -> Convert:
         def converted(node: fx.Node) -> Any:

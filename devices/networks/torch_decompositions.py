@@ -1,0 +1,198 @@
+"""Which of torch's operators are decomposed into others before TVM translates them, and how.
+
+torch decomposes all but its core operators; here are the exceptions, and decompositions of core operators that TVM has
+not, or not for all types and arguments. Importing this module loads torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table, get_decompositions
+
+from devices.networks import torch_quantization
+
+# Core ATen wraps every matrix product in reshapes and broadcasts, which then stand between the product and what
+# should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
+# aten.batch_norm becomes its epsilon).
+WHOLE_OPERATORS = ("linear", "matmul")
+_NORMS = ("native_layer_norm", "native_group_norm")
+"""Operators that TVM has for float32 and float16 alone."""
+
+_RESIZES = ("upsample_nearest2d", "upsample_bilinear2d")
+_ATEN = torch.ops.aten
+
+
+def decomposed(program: torch.export.ExportedProgram, whole: Sequence[str]) -> torch.export.ExportedProgram:
+    """``program`` in operators of which TVM knows most; those named in ``whole`` stay. Raises what torch raises."""
+    table: Any = torch.export.default_decompositions()
+    for name in whole:
+        table.pop(getattr(_ATEN, name).default, None)
+    for norm, decomposition in get_decompositions([getattr(_ATEN, name) for name in _NORMS]).items():
+        table[norm] = _where_tvm_cannot(decomposition)
+    table.update(_OURS)
+    table.update(torch_quantization.decompositions())
+    for resize, decomposition in get_decompositions([getattr(_ATEN, name).vec for name in _RESIZES]).items():
+        table[resize] = _where_scales_differ(decomposition)
+    attention = _ATEN.scaled_dot_product_attention.default
+    table[attention] = _plain_attention(table[attention])
+    result: torch.export.ExportedProgram = program.run_decompositions(table)
+    return result
+
+
+def decomposed_further(program: torch.export.ExportedProgram, operators: Sequence[str]) -> torch.export.ExportedProgram:
+    """``program`` without those of ``operators`` (names such as ``trace.default``) that torch can decompose."""
+    called = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    named = [target for target in called if target.__name__ in operators and target in decomposition_table]
+    if not named:
+        return program
+    result: torch.export.ExportedProgram = program.run_decompositions(dict(get_decompositions(named)))
+    return result
+
+
+def _variance_and_mean(
+    data: torch.Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.var(data, dim, correction=correction, keepdim=keepdim), torch.mean(data, dim, keepdim=keepdim)
+
+
+def _elu(data: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> torch.Tensor:
+    """SELU and CELU are ELUs with scales, which TVM leaves out."""
+    below = torch.exp(torch.clamp(data, max=0) * input_scale) - 1
+    return torch.clamp(data, min=0) * scale + below * (alpha * scale)
+
+
+def _adaptive_max_pool2d(data: torch.Tensor, output_size: list[int]) -> Any:
+    """Window by window: rows, then columns. The places of the largest elements, which only training reads, are not
+    computed."""
+    rows, columns = (_windows(extent, count) for extent, count in zip(data.shape[-2:], output_size, strict=True))
+    for axis, windows in ((-2, rows), (-1, columns)):
+        parts = [data.narrow(axis, start, end - start).amax(axis, keepdim=True) for start, end in windows]
+        data = torch.cat(parts, axis)
+    return data, torch.zeros_like(data, dtype=torch.int64)
+
+
+def _windows(extent: int, count: int) -> list[tuple[int, int]]:
+    return [(at * extent // count, -(-(at + 1) * extent // count)) for at in range(count)]
+
+
+def _embedding_bag(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    _scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    _sparse: bool = False,
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> Any:
+    """Rows of a table, summed up by bag: a product with the matrix of which row is in which bag."""
+    places = torch.arange(len(indices), device=indices.device)
+    starts = offsets[:-1] if include_last_offset else offsets
+    ends = torch.cat([starts[1:], torch.full_like(starts[:1], len(indices))])
+    inside = (places >= starts[:, None]) & (places < ends[:, None])
+    if padding_idx >= 0:
+        inside = inside & (indices != padding_idx)
+    rows = weight[indices]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    members = inside.to(rows.dtype)
+    if mode == _MAXIMUM:
+        largest = torch.where(inside[:, :, None], rows, float("-inf")).amax(1)
+        result = torch.where(inside.any(1, keepdim=True), largest, 0.0)
+    else:
+        result = members @ rows
+        if mode == _MEAN:
+            result = result / torch.clamp(members.sum(1, keepdim=True), min=1)
+    return result, torch.zeros_like(indices), torch.zeros_like(offsets), torch.zeros_like(offsets)
+
+
+def _distances(left: torch.Tensor, right: torch.Tensor, p: float, _compute_mode: int | None) -> torch.Tensor:
+    """Of every row of ``left`` to every row of ``right``."""
+    apart = torch.abs(left.unsqueeze(-2) - right.unsqueeze(-3))
+    if p == 2:
+        return torch.sqrt((apart * apart).sum(-1))
+    if p == float("inf"):
+        return apart.amax(-1)
+    if p == 0:
+        return (apart != 0).to(left.dtype).sum(-1)
+    return apart.sum(-1) if p == 1 else (apart**p).sum(-1) ** (1 / p)
+
+
+def _bilinear(
+    left: torch.Tensor, right: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``left @ weight[o] @ right`` for every output ``o``: one matrix product, then sums."""
+    outputs, width, across = weight.shape
+    product = left @ weight.permute(1, 0, 2).reshape(width, outputs * across)
+    result = (product.reshape(*left.shape[:-1], outputs, across) * right.unsqueeze(-2)).sum(-1)
+    return result if bias is None else result + bias
+
+
+_MEAN, _MAXIMUM = 1, 2  # of embedding bags
+
+_OURS: dict[Any, Callable[..., Any]] = {
+    _ATEN.var_mean.correction: _variance_and_mean,
+    _ATEN.elu.default: _elu,
+    _ATEN.adaptive_max_pool2d.default: _adaptive_max_pool2d,
+    _ATEN._embedding_bag.default: _embedding_bag,
+    _ATEN._embedding_bag_forward_only.default: _embedding_bag,
+    _ATEN._cdist_forward.default: _distances,
+    _ATEN.bilinear.default: _bilinear,
+}
+
+
+def _where_tvm_cannot(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    def norm(data: torch.Tensor, *rest: Any) -> Any:
+        if data.dtype in (torch.float32, torch.float16):
+            return NotImplemented  # torch leaves the operator whole
+        return decomposition(data, *rest)
+
+    return norm
+
+
+def _where_scales_differ(decomposition: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """TVM steps by the ratio of the sizes, torch by the factor that it was given: not the same where a size was
+    rounded."""
+
+    def resize(data: torch.Tensor, output_size: list[int] | None, *rest: Any) -> Any:
+        factors = rest[-1] if rest else None
+        sizes = data.shape[2:]
+        exact = factors is None or all(
+            int(size * factor) == size * factor for size, factor in zip(sizes, factors, strict=True)
+        )
+        return NotImplemented if exact else decomposition(data, output_size, *rest)
+
+    return resize
+
+
+def _plain_attention(otherwise: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Attention without torch's guard against rows in which everything is masked: five more passes over the scores,
+    and without a mask there is no such row. With one, ``otherwise`` (torch's own decomposition) stays."""
+
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if attn_mask is not None or dropout_p or enable_gqa:
+            return otherwise(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        scores = query @ key.transpose(-1, -2)
+        if query.dtype in (torch.float16, torch.bfloat16):
+            scores = scores.float()
+        scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+            scores = torch.where(seen, scores, float("-inf"))
+        return torch.softmax(scores, -1).to(value.dtype) @ value
+
+    return attention

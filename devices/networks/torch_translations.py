@@ -1,0 +1,195 @@
+"""Operators of torch that TVM's importer has not, or computes wrongly, whatever their types.
+
+Importing this module loads torch and TVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+Convert = Callable[[fx.Node], Any]
+
+
+class Translations(ExportedProgramImporter):  # type: ignore[misc]
+    """TVM's importer of exported programs with the operators of this module's docstring."""
+
+    def create_convert_map(self) -> dict[Any, Convert]:
+        table: dict[Any, Convert] = super().create_convert_map()
+        del table["_upsample_bilinear2d_aa.default"]  # TVM leaves out the smoothing
+        return {
+            **table,
+            "amax.default": self._extremum(relax.op.max),
+            "amin.default": self._extremum(relax.op.min),
+            "prod.dim_int": self._product_along,
+            "clamp.default": self._clamped(table["clamp.default"]),
+            "index.Tensor": self._indexed,
+            "index_put.default": self._placed,
+            "upsample_nearest2d.vec": self._nearest,
+            "grid_sampler_2d.default": self._sampled,
+            "convolution.default": self._convolved(table["convolution.default"]),
+        }
+
+    def _extent(self, value: Any) -> list[int]:
+        return [int(extent) for extent in self.shape_of(value)]
+
+    def _extremum(self, operator: Callable[..., Any]) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            axes: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", ())
+            axes = [axes] if isinstance(axes, int) else list(axes)
+            keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+            return self.block_builder.emit(operator(self.env[node.args[0]], axes or None, keepdims=keep))
+
+        return converted
+
+    def _product_along(self, node: fx.Node) -> Any:
+        value = relax.op.astype(self.env[node.args[0]], self._convert_data_type(node.meta["val"].dtype))
+        keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+        return self.block_builder.emit(relax.op.prod(value, node.args[1], keepdims=keep))
+
+    def _clamped(self, convert: Convert) -> Convert:
+        """TVM takes infinity for a bound that is not given; integers have none."""
+
+        def converted(node: fx.Node) -> Any:
+            dtype = node.meta["val"].dtype
+            bounds = [node.args[at] if len(node.args) > at else None for at in (1, 2)]
+            if dtype.is_floating_point or None not in bounds:
+                return convert(node)
+            result = self.env[node.args[0]]
+            for bound, operator in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=True):
+                if bound is not None:
+                    result = operator(result, relax.const(bound, self._convert_data_type(dtype)))
+            return self.block_builder.emit(result)
+
+        return converted
+
+    def _indexed(self, node: fx.Node) -> Any:
+        """``data[indices]``: tensors of integers broadcast together, None for a whole axis; negative ones count from
+        the end. One ``take`` along the indexed axes made one."""
+        indices: Any = node.args[1]
+        data = self.env[node.args[0]]
+        if any(index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices):
+            raise ValueError("a mask as index gives a tensor whose shape depends on data")
+        axes = [axis for axis, index in enumerate(indices) if index is not None]
+        places = [self.env[indices[axis]] for axis in axes]
+        if len(axes) == 1:
+            return self.block_builder.emit(relax.op.take(data, places[0], axis=axes[0], mode="wrap"))
+        extents = self._extent(data)
+        if axes != list(range(axes[0], axes[-1] + 1)):  # then numpy's and torch's rule puts the new axes first
+            others = [axis for axis in range(len(extents)) if axis not in axes]
+            data = self.block_builder.emit(relax.op.permute_dims(data, [*axes, *others]))
+            extents = [extents[axis] for axis in (*axes, *others)]
+            axes = list(range(len(axes)))
+        first, end = axes[0], axes[-1] + 1
+        joined = [*extents[:first], prod(extents[first:end]), *extents[end:]]
+        data = self.block_builder.emit(relax.op.reshape(data, joined))
+        place = self._joint_place(places, extents[first:end])
+        return self.block_builder.emit(relax.op.take(data, place, axis=first, mode="clip"))
+
+    def _placed(self, node: fx.Node) -> Any:
+        """``data`` with ``values`` at ``indices`` (see :meth:`_indexed`), or added there; with a mask: one value."""
+        arguments: Any = node.args
+        data, indices, values, *rest = arguments
+        result, updates = self.env[data], self.env[values]
+        extents = self._extent(result)
+        if any(index is not None and index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices):
+            if len(indices) > 1 or prod(self._extent(updates)) != 1 or rest[:1] == [True]:
+                raise ValueError("a mask as index gives a tensor whose shape depends on data")
+            mask = self.env[indices[0]]
+            rank = len(extents) - len(self._extent(mask))
+            mask = self.block_builder.emit(relax.op.reshape(mask, [*self._extent(mask), *([1] * rank)]))
+            one = self.block_builder.emit(relax.op.reshape(updates, [1] * len(extents)))
+            return self.block_builder.emit(relax.op.where(mask, one, result))
+        axes = [axis for axis, index in enumerate(indices) if index is not None]
+        order = [*axes, *(axis for axis in range(len(extents)) if axis not in axes)]
+        shape = list(np.broadcast_shapes(*(tuple(indices[axis].meta["val"].shape) for axis in axes)))
+        if order != sorted(order) and prod(self._extent(updates)) != 1:
+            raise ValueError("values at indices of inner axes")
+        places = []
+        for axis in axes:
+            place = self.env[indices[axis]]
+            size = relax.const(extents[axis], str(place.ty.dtype))
+            place = self.block_builder.emit(relax.op.floor_mod(place, size))
+            places.append(self.block_builder.emit(relax.op.broadcast_to(place, shape)))
+        joint = self.block_builder.emit(relax.op.stack(places, axis=len(shape)))
+        updates = relax.op.broadcast_to(updates, [*shape, *(extents[axis] for axis in order[len(axes) :])])
+        updates = self.block_builder.emit(updates)
+        moved = self.block_builder.emit(relax.op.permute_dims(result, order))
+        reduction = "add" if rest[:1] == [True] else "update"
+        moved = self.block_builder.emit(relax.op.scatter_nd(moved, joint, updates, reduction))
+        back = [order.index(axis) for axis in range(len(order))]
+        return self.block_builder.emit(relax.op.permute_dims(moved, back))
+
+    def _joint_place(self, places: Sequence[Any], extents: Sequence[int]) -> Any:
+        """Indices of several axes as one index of those axes made one."""
+        total: Any = None
+        for place, extent in zip(places, extents, strict=True):
+            dtype = str(place.ty.dtype)
+            size = relax.const(extent, dtype)
+            place = self.block_builder.emit(relax.op.floor_mod(place, size))
+            if total is not None:
+                scaled = self.block_builder.emit(relax.op.multiply(total, size))
+                place = self.block_builder.emit(relax.op.add(scaled, place))
+            total = place
+        return total
+
+    def _nearest(self, node: fx.Node) -> Any:
+        """Each pixel is the one at its place times the ratio of the sizes, rounded down."""
+        size = [int(extent) for extent in node.meta["val"].shape[2:]]
+        places = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
+        resized = relax.op.image.resize2d(
+            self.env[node.args[0]], size, layout="NCHW", method="nearest_neighbor", **places
+        )
+        return self.block_builder.emit(resized)
+
+    def _sampled(self, node: fx.Node) -> Any:
+        """Samples at the places of a grid, which TVM wants with its two coordinates as the second axis."""
+        arguments: Any = node.args
+        data, grid, *options = arguments
+        methods, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+        moved = self.block_builder.emit(relax.op.permute_dims(self.env[grid], [0, 3, 1, 2]))
+        sampled = relax.op.image.grid_sample(
+            self.env[data],
+            moved,
+            method=methods[options[0]],
+            layout="NCHW",
+            padding_mode=paddings[options[1]],
+            align_corners=bool(options[2]),
+        )
+        return self.block_builder.emit(sampled)
+
+    def _convolved(self, convert: Convert) -> Convert:
+        def converted(node: fx.Node) -> Any:
+            in_space = node.args[6] and len(node.meta["val"].shape) == 5
+            return self._transposed_in_space(node) if in_space else convert(node)
+
+        return converted
+
+    def _transposed_in_space(self, node: fx.Node) -> Any:
+        """Transposed convolutions of three dimensions, which TVM's importer leaves out."""
+        arguments: Any = node.args
+        data, weight, bias, strides, padding, dilation, _, output_padding, groups = arguments
+        half = node.meta["val"].dtype in (torch.float16, torch.bfloat16)
+        result = self.block_builder.emit(
+            relax.op.nn.conv3d_transpose(
+                self.env[data],
+                self.env[weight],
+                strides=list(strides),
+                padding=list(padding),
+                output_padding=list(output_padding),
+                dilation=list(dilation),
+                groups=groups,
+                out_dtype="float32" if half else None,
+            )
+        )
+        if bias is None:
+            return result
+        added = relax.op.reshape(self.env[bias], (1, -1, 1, 1, 1))
+        return self.block_builder.emit(relax.op.add(result, added))

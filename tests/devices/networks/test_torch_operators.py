@@ -1,0 +1,83 @@
+"""Operators of torch that TVM's importer lacks or computes in another way: one network of many, compared one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from devices.builds.executables import compile_host
+from devices.networks.frontend import load_network
+from devices.networks.lowering import import_network
+from devices.targets import resolve_target
+from fleet_tune.domain import DeviceClass
+
+CPU = DeviceClass("cpu", resolve_target("native", 2))
+_EVEN, _ODD = torch.tensor([0, 2, -1]), torch.tensor([[1], [-2]])
+
+Operator = Callable[[Tensor, Tensor], Tensor]
+
+OPERATORS: dict[str, Operator] = {
+    "SELU is an ELU with scales": lambda x, _: functional.selu(x),
+    "CELU is one with another scale": lambda x, _: functional.celu(x, 0.7),
+    "extrema": lambda x, _: x.amax((1, 3)) - x.amin(1).sum(-1),
+    "products": lambda x, _: x.prod(2),
+    "windows of different sizes": lambda x, _: functional.adaptive_max_pool2d(x, (4, 3)),
+    "distances": lambda x, _: torch.cdist(x[0, 0], x[0, 1]) + torch.cdist(x[0, 0], x[0, 1], p=1.0),
+    "bilinear layers": lambda x, _: functional.bilinear(
+        x[0, :, 0], x[0, :, 1], torch.linspace(-1, 1, 98).view(2, 7, 7)
+    ),
+    "the last of an axis": lambda x, _: x[:, -1] + x.select(2, -2)[:, 0, None],
+    "indices from the end": lambda x, i: x[:, :, i - 3],
+    "one index tensor": lambda x, _: x[:, _EVEN],
+    "index tensors broadcast": lambda x, _: x[:, _ODD, _EVEN],
+    "index tensors of inner axes": lambda x, _: x[:, :, _ODD, _EVEN],
+    "index tensors apart": lambda x, _: x[:, _ODD, :, _EVEN],
+    "values placed": lambda x, _: torch.index_put(x, (torch.tensor([0]), _EVEN), x[0, :1] * 2),
+    "values added": lambda x, i: torch.zeros(5, 7).index_add(0, i, x[0, 0, :4]),
+    "values under a mask": lambda x, _: torch.index_put(x, (x > 0.3,), torch.tensor(-1.0)),
+    "bounds of integers": lambda _, i: i.clamp(min=1) + i.clamp(max=0),
+    "nearest to a size": lambda x, _: functional.interpolate(x, size=(7, 11)),
+    "nearest by a factor": lambda x, _: functional.interpolate(x, scale_factor=(1.3, 2.2)),
+    "bilinear by a factor": lambda x, _: functional.interpolate(x, scale_factor=(1.3, 0.7), mode="bilinear"),
+    "places of a grid": lambda x, _: functional.grid_sample(
+        x, torch.tanh(x[:, :2].permute(0, 2, 3, 1) * 2), align_corners=False
+    ),
+    "embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="mean"),
+    "largest of embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="max"),
+}
+
+
+class Every(nn.Module):
+    def forward(self, data: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+        return tuple(operator(data, index) for operator in OPERATORS.values())
+
+
+def _outputs(module: nn.Module, *inputs: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Ours and torch's."""
+    network = load_network((module.eval(), inputs))
+    ours = compile_host(import_network(network, CPU).module)(*network.example_inputs)
+    return list(zip(ours, network.framework_outputs(), strict=True))
+
+
+def test_operators_are_as_in_torch() -> None:
+    torch.manual_seed(0)
+    pairs = _outputs(Every(), torch.randn(2, 3, 5, 7), torch.tensor([3, 0, 2, 1]))
+    for name, (ours, theirs) in zip(OPERATORS, pairs, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_layers_around_convolutions_are_as_in_torch() -> None:
+    """The choice of layouts turns their data."""
+    torch.manual_seed(0)
+    norm = nn.LayerNorm((8, 5, 5))
+    nn.init.uniform_(norm.weight)
+    norm_of_images = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Conv2d(8, 4, 1))
+    ((ours, theirs),) = _outputs(norm_of_images, torch.randn(1, 3, 7, 7))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    in_space = nn.Sequential(nn.ConvTranspose3d(2, 4, 2, stride=2), nn.ReLU(), nn.Conv3d(4, 2, 1))
+    ((ours, theirs),) = _outputs(in_space, torch.randn(1, 2, 2, 3, 3))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,88 @@
+"""The zoo's small networks, in this process, as torch modules (all of them, in all forms: ``make zoo``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from tests.zoo import networks, trial
+from tests.zoo.catalogue import FAMILIES, SMALL, Entry, entries, lifeless
+from tests.zoo.scheduling import Descriptions
+
+_SAMPLE = (
+    "depthwise_separable",
+    "transposed",
+    "squeeze_excitation",
+    "group_norm",
+    "attention_masked",
+    "several_outputs",
+)
+
+
+def _entries() -> dict[str, Entry]:
+    return {entry.name: entry for entry in entries(SMALL)}
+
+
+@pytest.mark.parametrize("name", _SAMPLE)
+def test_small_networks_are_right(name: str) -> None:
+    entry = _entries()[name]
+    result = trial.tried(name, entry.family, "torch", entry.make(), None)
+    assert result.kind == trial.RIGHT, result.line
+
+
+def test_a_network_is_described_and_scheduled() -> None:
+    entry = _entries()["mlp"]
+    result = trial.tried("mlp", entry.family, "pt2", entry.make(), Descriptions(candidates=True))
+    assert (result.kind, result.left_out) == (trial.RIGHT, ())
+    assert result.tasks >= 2
+    assert result.describe_secs > 0
+
+
+def test_names_are_unique() -> None:
+    found = [entry.name for entry in entries(FAMILIES)]
+    assert len(found) == len(set(found)) >= 60
+
+
+def test_networks_whose_outputs_show_nothing_are_noticed() -> None:
+    constant = nn.Linear(4, 3)
+    nn.init.zeros_(constant.weight)
+    inputs = (torch.randn(2, 4),)
+    assert "hardly depends" in lifeless(constant, inputs)
+    nn.init.zeros_(constant.bias)
+    assert "constant" in lifeless(constant, inputs)
+    assert trial.tried("x", "", "torch", (constant, inputs), None).kind == trial.LIFELESS
+
+
+def test_wrong_numbers_and_refusals_are_noticed() -> None:
+    class Random(nn.Module):
+        """PyTorch gives other numbers each time: what was imported cannot agree."""
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            return data * next(self.factors)
+
+    module = Random()
+    module.factors = iter(range(1, 100))
+    result = trial.tried("x", "", "torch", (module, (torch.randn(3),)), None)
+    assert (result.kind, math.isfinite(result.error)) == (trial.WRONG, True)
+
+    class Sorted(nn.Module):
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            return data[data > 0]
+
+    refused = trial.tried("x", "", "torch", (Sorted(), (torch.randn(30),)), None)
+    assert refused.kind in (trial.REFUSED, trial.TRACEBACK)
+    assert refused.line
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    row = networks._row(
+        replace(trial.Result("a", "f", "onnx", trial.RIGHT), exporter="TorchScript", left_out=("b", "b"))
+    )
+    assert "TorchScript" in row
+    assert "2 x b" in row
+    assert networks.main(["--match", "no network is called so"]) == 0
+    assert "result" in capsys.readouterr().out

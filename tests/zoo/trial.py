@@ -1,0 +1,166 @@
+"""One network of the zoo in one form: exported, imported, described, compiled, run, and compared with PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from devices.builds.executables import compile_host
+from devices.networks.compiled import scheduled_module
+from devices.networks.frontend import load_network
+from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.networks.torch_frontend import array_of
+from devices.targets import resolve_target
+from fleet_tune.domain import DeviceClass
+from fleet_tune.errors import NetworkError
+from tests.zoo.catalogue import Example, lifeless, tensors
+from tests.zoo.scheduling import Descriptions
+
+FORMS = ("torch", "pt2", "onnx")
+RIGHT, UNEXPORTED, REFUSED, WRONG, TRACEBACK, LIFELESS = (
+    "right",
+    "unexported",
+    "refused",
+    "wrong",
+    "traceback",
+    "lifeless",
+)
+KINDS = (RIGHT, UNEXPORTED, REFUSED, WRONG, TRACEBACK, LIFELESS)
+FAULTS = (REFUSED, WRONG, TRACEBACK, LIFELESS)
+TOLERANCE = 1e-4
+"""Largest error of a right output relative to its largest value. Another formula (GELU by tanh) errs by more."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one network in one form; ``kind`` is one of ``KINDS``.
+
+    ``unexported``: torch itself cannot write the form. ``lifeless``: the network's outputs hardly depend on its inputs,
+    so that a comparison would say little. ``tasks``: those that have a sketch. ``import_secs`` and ``describe_secs``:
+    seconds of this process's processor time, which other work on the machine does not lengthen; ``wall_secs``: both by
+    the clock. ``error``: the largest, relative to the output's largest value. ``left_out``: what the plan would name.
+    """
+
+    name: str
+    family: str
+    form: str
+    kind: str
+    line: str = ""
+    exporter: str = ""
+    tasks: int = 0
+    import_secs: float = 0.0
+    describe_secs: float = 0.0
+    wall_secs: float = 0.0
+    error: float = float("nan")
+    left_out: tuple[str, ...] = ()
+
+
+def tried(name: str, family: str, form: str, example: Example, descriptions: Descriptions | None) -> Result:
+    """Tries ``example`` as ``form`` in this process, untuned, or with the candidates of ``descriptions``; without any,
+    its tasks are not described. Never raises an Exception."""
+    result = Result(name, family, form, TRACEBACK)
+    module, inputs = example
+    try:
+        reason = lifeless(module, inputs)
+        if reason:
+            return replace(result, kind=LIFELESS, line=reason)
+        with torch.no_grad():
+            expected = tuple(array_of(value) for value in tensors(module(*inputs)))
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                source, exporter = _exported(module, inputs, form, Path(folder))
+            except Exception as error:
+                return replace(result, kind=UNEXPORTED, line=_place(error))
+            result = replace(result, exporter=exporter)
+            wall, processor = time.monotonic(), time.process_time()
+            lowered = import_network(load_network(source), DeviceClass("cpu", resolve_target("native", 2)))
+        result = replace(
+            result,
+            import_secs=time.process_time() - processor,
+            wall_secs=time.monotonic() - wall,
+            left_out=tuple(f"without {step}" for step in lowered.left_out),
+        )
+        traces: dict[str, str | None] = {}
+        if descriptions is not None:
+            result, traces = _described(result, lowered, descriptions)
+        outputs = compile_host(scheduled_module(lowered, traces))(*(array_of(value) for value in inputs))
+        return _compared(result, outputs, expected)
+    except NetworkError as error:
+        several_lines = "\n" in str(error)
+        return replace(result, kind=TRACEBACK if several_lines else REFUSED, line=" ".join(error.problem.split()))
+    except Exception as error:
+        return replace(result, line=_place(error))
+
+
+def _place(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+def _exported(module: torch.nn.Module, inputs: tuple[Any, ...], form: str, folder: Path) -> tuple[Any, str]:
+    """What :func:`load_network` takes, and which exporter wrote it. Raises what torch raises."""
+    if form == "torch":
+        return (module, inputs), ""
+    file = folder / f"network.{form}"
+    with _silent():
+        if form == "pt2":
+            torch.export.save(torch.export.export(module, inputs), str(file))
+            return file, "torch.export"
+        try:
+            torch.onnx.export(module, inputs, str(file), dynamo=True, verbose=False)
+            return file, "torch.export"
+        except Exception:
+            torch.onnx.export(module, inputs, str(file), dynamo=False)
+            return file, "TorchScript"
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _described(
+    result: Result, lowered: LoweredNetwork, descriptions: Descriptions
+) -> tuple[Result, dict[str, str | None]]:
+    """``result`` with what describing the tasks took, and the candidates that were asked for, by task."""
+    described = {task.id: descriptions.of(task) for task in lowered.tasks}
+    secs = sum(each.secs for each in described.values())
+    result = replace(
+        result,
+        tasks=sum(each.sketches > 0 for each in described.values()),
+        describe_secs=secs,
+        wall_secs=result.wall_secs + sum(each.wall_secs for each in described.values()),
+        left_out=result.left_out + tuple(line for each in described.values() for line in each.left_out),
+    )
+    return result, {task: each.trace for task, each in described.items()}
+
+
+def _compared(result: Result, outputs: Sequence[Any], expected: Sequence[Any]) -> Result:
+    wrong = replace(result, kind=WRONG)
+    if len(outputs) != len(expected):
+        return replace(wrong, line=f"{len(outputs)} outputs instead of {len(expected)}")
+    for at, (ours, theirs) in enumerate(zip(outputs, expected, strict=True)):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return replace(
+                wrong, line=f"output {at} is {ours.dtype}{ours.shape} instead of {theirs.dtype}{theirs.shape}"
+            )
+    error = compare(tuple(outputs), tuple(expected))[1]
+    kind = RIGHT if error <= TOLERANCE else WRONG
+    return replace(result, kind=kind, error=error, line="" if kind == RIGHT else f"relative error {error:.2g}")
