@@ -27,6 +27,43 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """How one input of a checked run is drawn, so that a wrong kernel shows (see :mod:`devices.builds.check_plan`).
+
+    Integers are uniform in [``low``, ``high``). Of floats, of both signs, a share ``density`` is drawn, the others are
+    ``rest``; of those at the first and last index of the axes ``ends`` half are drawn in any case. What is drawn is
+    between ``low`` and ``high`` in magnitude: ``steps`` 0 for any value, 1 for ``high`` alone, else (``low`` 0)
+    multiples of ``high / steps``.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    steps: int = 0
+    density: float = 1.0
+    rest: float = 0.0
+    ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """What has to be known of a workload to tell right kernels from wrong ones.
+
+    ``precision``: the narrowest float type in which it computes, empty where it has none. ``exact``: on inputs as they
+    are drawn no sum is rounded, whatever the order of its terms. ``sums``: it has sums of floats. ``rounds``: it makes
+    integers of floats. ``draws``: one for each argument; empty where nothing is known.
+    """
+
+    precision: str = ""
+    exact: bool = False
+    sums: bool = True
+    rounds: bool = False
+    draws: tuple[Draw, ...] = ()
+
+
+UNKNOWN = CheckPlan()
+
+
+@dataclass(frozen=True, slots=True)
 class BuildRequest:
     """Build ``candidate`` of ``task``; ``candidate`` None asks for the unscheduled program (the oracle)."""
 
@@ -43,7 +80,7 @@ class Artifact:
     the TensorIR function). ``packed``: indices of the constant-weight arguments that ``main`` expects re-laid out; for
     each the library has a function ``pack_<index>(original, packed)``. ``original_args``: the arguments before
     re-laying out. ``outputs``: indices of the arguments that the kernel writes. ``trace``: JSON text of the applied
-    trace, empty for the oracle.
+    trace, empty for the oracle. ``check``: how candidates are checked against it; only an oracle has it.
     """
 
     task_id: str
@@ -55,6 +92,7 @@ class Artifact:
     packed: tuple[int, ...]
     trace: str = field(repr=False)
     build_secs: float
+    check: CheckPlan = field(default=UNKNOWN, repr=False)
 
 
 @dataclass(frozen=True)

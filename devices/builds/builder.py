@@ -13,14 +13,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from devices.builds.cache import ArtifactCache, artifact_key, folder_here
+from devices.builds.cache import ArtifactCache, artifact_key, check_plan, folder_here
 from devices.builds.worker import CACHED_TASKS, pass_options
 from devices.cuda import compiler as cuda_compiler
 from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
 from devices.host.file_cache import tvm_versions
 from devices.host.memory import over_memory
-from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, TensorSpec, encode_task
+from devices.protocol import (
+    UNKNOWN,
+    Artifact,
+    BuildFailure,
+    BuildRequest,
+    BuildResult,
+    TensorSpec,
+    encode_task,
+)
 from fleet_tune.domain import Measurement, Outcome
 from fleet_tune.errors import FleetTuneError, UserError
 
@@ -232,6 +240,7 @@ def _artifact(request: BuildRequest, answer: Mapping[str, Any]) -> Artifact:
         packed=tuple(answer["packed"]),
         trace=answer["trace"],
         build_secs=answer["build_secs"],
+        check=check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
     )
 
 

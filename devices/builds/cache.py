@@ -13,7 +13,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from devices.host.file_cache import DEFAULT_BYTES, FileCache, key_of, source_digest, user_folder
-from devices.protocol import Artifact, BuildRequest, TensorSpec
+from devices.protocol import Artifact, BuildRequest, CheckPlan, Draw, TensorSpec
 
 
 def folder_here(folder: Path) -> Path:
@@ -65,7 +65,14 @@ def _decode(fields: dict[str, Any], request: BuildRequest) -> Artifact:
         packed=tuple(fields["packed"]),
         trace=fields["trace"],
         build_secs=fields["build_secs"],
+        check=check_plan(fields["check"]),
     )
+
+
+def check_plan(fields: dict[str, Any]) -> CheckPlan:
+    """A plan from its fields as a message has them."""
+    draws = (Draw(**{**draw, "ends": tuple(draw["ends"])}) for draw in fields["draws"])
+    return CheckPlan(**{**fields, "draws": tuple(draws)})
 
 
 def _specs(listed: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:

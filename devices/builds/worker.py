@@ -8,11 +8,13 @@ request names a task by its id; the task itself comes with the first request for
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import queue
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from devices.cuda import compiler as cuda_compiler
@@ -63,6 +65,7 @@ class Compiler:
     def __init__(self) -> None:
         # Slow to import: the worker is ready when it has done so.
         from devices.builds import linking
+        from devices.builds.check_plan import plan_of
         from devices.sketches import intrinsics, spaces
         from devices.targets import NATIVE, resolve_target
 
@@ -70,6 +73,7 @@ class Compiler:
         self._load_intrinsics(resolve_target(NATIVE))  # most likely needed, and better now than in the first build
         self._spaces = spaces
         self._link = linking.link
+        self._plan_of = plan_of
         self._compiling_for = cuda_compiler.compiling_for
         self._tasks: OrderedDict[str, Task] = OrderedDict()
         self._space_by_task: dict[str, spaces.DesignSpace] = {}
@@ -82,8 +86,11 @@ class Compiler:
 
         started = time.perf_counter()
         task = self._task(request)
+        check: dict[str, Any] | None = None
         if request["candidate"] is None:
             scheduled = self._spaces.unscheduled(task)
+            with contextlib.suppress(Exception):  # a program that cannot be read is checked like any other
+                check = asdict(self._plan_of(scheduled.module["main"]))
         else:
             sketch, sketch_id, decisions = request["candidate"]
             candidate = Candidate(task.id, sketch, sketch_id, tuple(decisions))
@@ -102,6 +109,7 @@ class Compiler:
             "outputs": list(scheduled.outputs),
             "packed": list(scheduled.packed),
             "trace": scheduled.trace,
+            "check": check,
             "schedule_secs": scheduled_at - started,
             "compile_secs": compiled_at - scheduled_at,
             "link_secs": time.perf_counter() - compiled_at,

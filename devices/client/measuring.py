@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from devices.client.checking import Oracle
 from devices.client.workbench import Workbench
 from devices.protocol import MeasureRequest
 from devices.timing.arguments import Array
@@ -55,8 +56,10 @@ class LoadedCandidate:
             self._arguments = self.bench.place_anew(self._artifact, self._module, self._positive)
         return self.evaluate(rule, incumbent_secs)
 
-    def outputs(self, positive: bool) -> list[Array]:
-        """Run it once, on inputs of the kind ``positive`` and poisoned outputs, and fetch the outputs."""
-        with self.bench.session.deadline(PREPARE_TIMEOUT_SECS + self._rule.timeout_secs):
-            arguments = self.bench.arguments(self._artifact, self._module, positive)
-            return self.bench.outputs(self._artifact, self._module, arguments)
+    def outputs(self, oracle: Oracle) -> list[Array]:
+        """Run it once, on the inputs of ``oracle``, which ran before, and over outputs that differ from its own; and
+        fetch the outputs."""
+        bench = self.bench
+        with bench.session.deadline(PREPARE_TIMEOUT_SECS + self._rule.timeout_secs):
+            arguments = bench.checked_arguments(self._artifact, self._module, oracle.positive, oracle.plan)
+            return bench.outputs(self._artifact, self._module, arguments, oracle.outputs(bench))

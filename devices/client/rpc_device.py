@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from devices.client import fingerprint as fingerprints
 from devices.client.blame import DAMAGE, KILLED, verdict
-from devices.client.checking import Oracle, disagreement
+from devices.client.checking import Oracle
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
@@ -152,15 +152,13 @@ class RpcDevice:
         measured = Measurement(Outcome.OK, evaluation.run_secs, stopped=evaluation.stopped)
         if not measured.cost_secs < request.incumbent_secs:
             return measured
-        # It would be the new incumbent. It is checked on inputs as they were made: those on the device may have been
-        # written to, by a candidate out of bounds.
-        candidate.bench.forget(request.artifact.task_id)
+        # It would be the new incumbent.
         try:
-            expected = oracle.outputs(candidate.bench)
+            oracle.outputs(candidate.bench)
         except SessionLostError as error:  # not the candidate's fault
             return self._failed(SessionLostError(f"while running the oracle: {error}"))
         try:
-            difference = disagreement(expected, candidate.outputs(oracle.positive))
+            difference = oracle.disagreement(candidate.outputs(oracle))
         except Exception as error:
             return self._failed(error, request.rule)
         if difference:

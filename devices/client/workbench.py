@@ -14,8 +14,8 @@ import numpy as np
 import tvm
 
 from devices.client.session import RpcSession
-from devices.protocol import Artifact, TensorSpec
-from devices.timing.arguments import Array, make_inputs, nbytes, numpy_dtype, poison
+from devices.protocol import Artifact, CheckPlan, TensorSpec
+from devices.timing.arguments import Array, make_checked_inputs, make_inputs, nbytes, numpy_dtype, poison
 from devices.wire.linking_there import is_archive
 
 
@@ -69,7 +69,14 @@ class Workbench:
 
     def arguments(self, artifact: Artifact, module: Any, positive: bool) -> list[Any]:
         """Tensors as ``main`` of the loaded ``module`` expects them: constant weights packed by its own functions."""
-        tensors = self.tensors(artifact, positive)
+        return self._packed(artifact, module, self.tensors(artifact, positive))
+
+    def checked_arguments(self, artifact: Artifact, module: Any, positive: bool, plan: CheckPlan) -> list[Any]:
+        """What :meth:`arguments` gives, with the inputs of a check, made for it: no candidate has written to them."""
+        arrays = make_checked_inputs(artifact.task_id, artifact.original_args, artifact.outputs, positive, plan)
+        return self._packed(artifact, module, [tvm.runtime.tensor(array, self.device) for array in arrays])
+
+    def _packed(self, artifact: Artifact, module: Any, tensors: list[Any]) -> list[Any]:
         for index in artifact.packed:
             packed = self.empty(artifact.args[index])
             module[f"pack_{index}"](tensors[index], packed)
@@ -87,10 +94,13 @@ class Workbench:
         del before
         return arguments
 
-    def outputs(self, artifact: Artifact, module: Any, arguments: Sequence[Any]) -> list[Array]:
-        """Run ``main`` once on ``arguments``, whose outputs are poisoned before, and fetch the outputs."""
-        for index in artifact.outputs:
-            arguments[index].copyfrom(poison(artifact.args[index]))
+    def outputs(
+        self, artifact: Artifact, module: Any, arguments: Sequence[Any], expected: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        """Run ``main`` once on ``arguments`` and fetch the outputs, which are poisoned before with anything but what is
+        ``expected``."""
+        for index, right in zip(artifact.outputs, expected or [None] * len(artifact.outputs), strict=True):
+            arguments[index].copyfrom(poison(artifact.args[index], right))
         module["main"](*arguments)
         self.device.sync()
         return [

@@ -1,0 +1,410 @@
+"""How the kernels of a workload are checked: on which inputs, and how near to the oracle they must be.
+
+On inputs as they are timed on (uniform floats) a wrong kernel can hide: of a sum of 4,096 terms in float16 the last one
+is less than the rounding. So the inputs of a check are drawn such that every term of a sum counts:
+
+- Where every term is a product of inputs (convolutions, matrix products, means), inputs are plus or minus one power
+  of two. Then all partial sums are whole multiples of one number, and small enough (six standard deviations of a
+  random walk) that no order of summation rounds: right kernels agree to the last bit, and a term that is missing or
+  counts twice is off by a multiple of that number. The powers bring the sums to about 1, where what follows them
+  (GELU, tanh) tells values apart. Long sums are thinned out by zeros to as many terms as the type can tell from one
+  more (:data:`EXACT_TERMS`).
+- Where terms are rounded (a sum of exponentials, a variance), most of them are made next to nothing, so that each of
+  the few others (:data:`ROUNDED_TERMS`) is a share of the sum that is well above the rounding errors of right kernels.
+
+So the tolerance follows the type alone (:func:`devices.client.checking.tolerance`): the inputs follow the length of the
+sums. Where few values of a reduced axis count, half of those at its ends do: there tiles end, and mistakes are made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm.ir import Call, TensorLoad
+from tvm.tirx import (
+    Add,
+    Bind,
+    BufferStore,
+    Cast,
+    Div,
+    FloatImm,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    PrimFunc,
+    Select,
+    Sub,
+    Var,
+)
+from tvm_ffi import structural_walk
+
+from devices.protocol import CheckPlan, Draw
+from devices.sketches.description.accesses import REDUCTION, leaf_blocks
+
+EXACT_TERMS = {"float64": 2**16, "float32": 2**16, "float16": 2**16, "bfloat16": 2**10}
+"""Most terms other than zero of a sum that is not rounded, by the narrowest type: what is at most a few times its
+square root must be whole in the type, and one more must differ by more than the type's rounding."""
+ROUNDED_TERMS = {"float64": 1024, "float32": 512, "float16": 32, "bfloat16": 16}
+"""Terms of a rounded sum that count: one of them is several times :data:`devices.client.checking.ROUNDED`."""
+_MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+# exp of it is nothing beside exp of what lies in [-1, 1), also when a scale of 1/4 precedes.
+_FAR = -32.0
+# Only an axis that is long has ends that are few.
+_LONG = 64
+_SMALL_INTEGERS = 8
+_PLAIN_FLOATS = 2.0
+_PLAIN_STEPS = 32
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Values that are multiples of 2**``low`` and at most 2**``high`` in magnitude. ``centred``: as often negative as
+    positive, so that their sums grow with the square root of their number."""
+
+    high: float
+    low: float
+    centred: bool
+
+    def fits(self, dtype: str) -> bool:
+        return self.high - self.low <= _MANTISSA_BITS.get(dtype, 62)
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """``target[...] = value``, or ``target[...] += value`` for ``terms`` terms (0: no sum). ``value`` None: unknown."""
+
+    target: int
+    dtype: str
+    value: Any
+    indices: tuple[Any, ...]
+    axes: frozenset[str]  # names of the reduction axes
+    terms: int
+    selects: bool  # the largest or smallest of what it reads
+
+
+def plan_of(func: PrimFunc) -> CheckPlan:
+    """The plan for kernels that compute what ``func`` computes: unscheduled, its arguments are buffers."""
+    return _Reading(func).plan()
+
+
+class _Reading:
+    def __init__(self, func: PrimFunc) -> None:
+        self._args = [(hash(arg), tuple(int(n) for n in arg.shape), str(arg.dtype)) for arg in func.params]
+        self._statements = list(_statements(func))
+        # Of every buffer: the arguments that it follows from, of how many of them its values are products, and whether
+        # an exponential is in it.
+        self._follows: dict[int, frozenset[int]] = {key: frozenset([at]) for at, (key, _, _) in enumerate(self._args)}
+        self._degrees: dict[int, int] = {key: 1 for key, _, _ in self._args}
+        self._exponential: set[int] = set()
+        for statement in self._statements:
+            before = self._follows.get(statement.target, frozenset())
+            self._follows[statement.target] = before | self._sources(statement.value)
+            self._degrees[statement.target] = self._degree(statement.value)
+            if any(True for _ in _calls(statement.value, "exp")) or self._exponential & _loaded(statement.value):
+                self._exponential.add(statement.target)
+
+    def plan(self) -> CheckPlan:
+        written = [s.dtype for s in self._statements] + [
+            dtype for s in self._statements for dtype in _types_inside(s.value)
+        ]
+        floats = [dtype for dtype in _MANTISSA_BITS if dtype in written]
+        precision = floats[-1] if floats else ""
+        sums = any(s.terms and s.dtype in _MANTISSA_BITS for s in self._statements)
+        draws = self._draws(precision, sums, exact=True)
+        exact = self._sums_are_exact(draws, precision)
+        if not exact:
+            draws = self._draws(precision, sums, exact=False)
+        rounds = any(_makes_integers(s.value) for s in self._statements)
+        return CheckPlan(precision, exact, sums, rounds, draws)
+
+    # --- draws -------------------------------------------------------------------------------------------------------
+
+    def _draws(self, precision: str, sums: bool, exact: bool) -> tuple[Draw, ...]:
+        terms, factors, far = self._sums_over()
+        ends = self._reduced_axes()
+        draws = []
+        for at, (key, shape, dtype) in enumerate(self._args):
+            long = tuple(axis for axis in sorted(ends.get(key, ())) if shape[axis] >= _LONG)
+            if dtype == "bool":
+                draws.append(Draw(0, 2))
+            elif dtype not in _MANTISSA_BITS:
+                draws.append(self._integers(at, dtype, at in terms))
+            elif at not in terms:
+                steps = _PLAIN_STEPS if exact and sums else 0
+                draws.append(Draw(0.0, _PLAIN_FLOATS, steps, ends=() if sums else long))
+            else:
+                limit = (EXACT_TERMS if exact else ROUNDED_TERMS)[precision or dtype]
+                counted = min(terms[at], limit)
+                density = (counted / terms[at]) ** (1 / factors[at])
+                sparse_ends = long if density < 1 else ()
+                if exact:
+                    power = 2.0 ** -round(math.log2(counted) / 2 / factors[at])
+                    draws.append(Draw(0.0, power, 1, density, 0.0, sparse_ends))
+                elif at in far:
+                    draws.append(Draw(0.0, 1.0, 0, density, _FAR, sparse_ends))
+                else:
+                    draws.append(Draw(0.5, 1.0, 0, density, 0.0, sparse_ends))
+        return tuple(draws)
+
+    def _sums_over(self) -> tuple[dict[int, int], dict[int, int], set[int]]:
+        """Of every argument that sums are made of: the length of the longest, and how many arguments make a term; and
+        the arguments in whose sums there are exponentials."""
+        terms: dict[int, int] = {}
+        factors: dict[int, int] = {}
+        far: set[int] = set()
+        for statement in self._statements:
+            if not statement.terms:
+                continue
+            sources = self._sources(statement.value)
+            floats = self._floats(sources)
+            for at in sources:
+                terms[at] = max(terms.get(at, 1), statement.terms)
+                factors[at] = max(factors.get(at, 1), len(floats))
+            if self._exponential & _loaded(statement.value) or any(True for _ in _calls(statement.value, "exp")):
+                far |= sources
+        return terms, factors, far
+
+    def _integers(self, at: int, dtype: str, summed: bool) -> Draw:
+        """Valid as indices and as divisors; of small types, where they are only added and multiplied, all there are."""
+        bounds = list(self._bounds(at))
+        divides = any(at in self._sources(by) for s in self._statements for by in _divisors(s.value))
+        if summed and not bounds and not divides and dtype in ("int8", "uint8"):
+            return Draw(-128, 128) if dtype == "int8" else Draw(0, 256)
+        high = min([*bounds]) if bounds else min([_SMALL_INTEGERS, *(n for _, s, _ in self._args for n in s if n > 1)])
+        return Draw(1, max(2, high)) if divides else Draw(0, max(1, high))
+
+    def _bounds(self, at: int) -> Iterator[int]:
+        """Extents of what is indexed by the values of argument ``at``."""
+        for statement in self._statements:
+            for buffer, indices in [*_accesses(statement.value), (None, statement.indices)]:
+                for axis, index in enumerate(indices):
+                    if at not in self._sources(index):
+                        continue
+                    shape = self._shape(statement.target if buffer is None else hash(buffer), buffer)
+                    extent = shape[axis] if shape else _SMALL_INTEGERS
+                    yield extent if _is_plain_index(index) else min(extent, _SMALL_INTEGERS)
+
+    def _shape(self, key: int, buffer: Any) -> tuple[int, ...]:
+        if buffer is not None:
+            return tuple(int(n) for n in buffer.shape)
+        return next((shape for other, shape, _ in self._args if other == key), ())
+
+    def _reduced_axes(self) -> dict[int, set[int]]:
+        """Of every buffer the axes over which is reduced, directly or in what is made of it element by element."""
+        reduced: dict[int, set[int]] = {}
+        for statement in reversed(self._statements):
+            later = {
+                str(index.name)
+                for axis, index in enumerate(statement.indices)
+                if isinstance(index, Var) and axis in reduced.get(statement.target, ())
+            }
+            for buffer, indices in _accesses(statement.value):
+                for axis, index in enumerate(indices):
+                    names = {str(variable.name) for variable in _variables(index)}
+                    if names & statement.axes or (isinstance(index, Var) and names & later):
+                        reduced.setdefault(hash(buffer), set()).add(axis)
+        return reduced
+
+    # --- exactness ---------------------------------------------------------------------------------------------------
+
+    def _sums_are_exact(self, draws: tuple[Draw, ...], precision: str) -> bool:
+        """Whether no sum is rounded, whatever its order: followed through all statements as multiples and bounds."""
+        grids: dict[int, _Grid | None] = {}
+        for (key, _, dtype), draw in zip(self._args, draws, strict=True):
+            high = math.log2(max(abs(draw.low), abs(draw.high), 1e-30))
+            if dtype in _MANTISSA_BITS:
+                low = math.log2(draw.high / draw.steps) if draw.steps else None
+                grids[key] = None if low is None else _Grid(high, low, centred=True)
+            else:
+                grids[key] = _Grid(high, 0.0, centred=draw.low < 0)
+        for statement in self._statements:
+            grid = self._grid(statement.value, grids)
+            is_float = statement.dtype in _MANTISSA_BITS
+            if statement.terms and self._degree(statement.value) > len(self._floats(self._sources(statement.value))):
+                grid = None  # squares of one number and its opposite: all terms would be the same
+            if statement.terms and grid is not None:
+                counted = min(statement.terms, EXACT_TERMS[precision] if is_float else statement.terms)
+                drift = min(statement.terms, 2 * counted)
+                growth = math.log2(drift)
+                if grid.centred:
+                    growth = min(growth, math.log2(6) + 0.5 * math.log2(counted))
+                grid = replace(grid, high=grid.high + growth)
+            if statement.terms and is_float and (grid is None or not grid.fits(statement.dtype)):
+                return False
+            if grid is not None and not grid.fits(statement.dtype):
+                grid = None
+            grids[statement.target] = None if statement.selects and grid is None else grid
+        return True
+
+    def _grid(self, value: Any, grids: dict[int, _Grid | None]) -> _Grid | None:
+        """The grid of an expression, None where it has none."""
+        match value:
+            case TensorLoad():
+                return grids.get(hash(value.source))
+            case IntImm() | FloatImm():
+                return _constant(float(value.value))
+            case Cast():
+                inner = self._grid(value.value, grids)
+                from_float = _dtype(value.value) in _MANTISSA_BITS
+                to = _dtype(value)
+                return inner if inner and inner.fits(to) and (to in _MANTISSA_BITS or not from_float) else None
+            case Add() | Sub() | Max() | Min():
+                a, b = self._grid(value.a, grids), self._grid(value.b, grids)
+                if a is None or b is None:
+                    return None
+                added = isinstance(value, Add | Sub)
+                return _Grid(max(a.high, b.high) + added, min(a.low, b.low), added and a.centred and b.centred)
+            case Mul():
+                a, b = self._grid(value.a, grids), self._grid(value.b, grids)
+                if a is None or b is None:
+                    return None
+                apart = not self._sources(value.a) & self._sources(value.b)
+                return _Grid(a.high + b.high, a.low + b.low, apart and (a.centred or b.centred))
+            case Div():
+                a, by = self._grid(value.a, grids), self._grid(value.b, grids)
+                constant = isinstance(value.b, FloatImm) and by is not None and by.high == by.low
+                return _Grid(a.high - by.high, a.low - by.high, a.centred) if a and by and constant else None
+            case Select():
+                return self._either(value.true_value, value.false_value, grids)
+            case Call() if getattr(value.op, "name", "").endswith("if_then_else"):
+                return self._either(value.args[1], value.args[2], grids)
+        return None
+
+    def _either(self, one: Any, other: Any, grids: dict[int, _Grid | None]) -> _Grid | None:
+        a, b = self._grid(one, grids), self._grid(other, grids)
+        return (
+            None if a is None or b is None else _Grid(max(a.high, b.high), min(a.low, b.low), a.centred and b.centred)
+        )
+
+    def _sources(self, value: Any) -> frozenset[int]:
+        """The arguments that an expression follows from."""
+        return frozenset(at for key in _loaded(value) for at in self._follows.get(key, ()))
+
+    def _floats(self, sources: frozenset[int]) -> list[int]:
+        return [at for at in sources if self._args[at][2] in _MANTISSA_BITS]
+
+    def _degree(self, value: Any) -> int:
+        """Of how many arguments an expression is a product, 0 where it is no polynomial (or a constant)."""
+        match value:
+            case TensorLoad():
+                return self._degrees.get(hash(value.source), 1)
+            case Cast():
+                return self._degree(value.value)
+            case Mul():
+                return self._degree(value.a) + self._degree(value.b)
+            case Add() | Sub() | Max() | Min():
+                return max(self._degree(value.a), self._degree(value.b))
+            case Select():
+                return max(self._degree(value.true_value), self._degree(value.false_value))
+            case Call() if getattr(value.op, "name", "").endswith("if_then_else"):
+                return max(self._degree(value.args[1]), self._degree(value.args[2]))
+        return 0
+
+
+def _statements(func: PrimFunc) -> Iterator[_Statement]:
+    for block in leaf_blocks(func).values():
+        bound: dict[str, Any] = {}
+        stores: list[Any] = []
+
+        def bind(node: Any, bound: dict[str, Any] = bound) -> None:
+            bound[str(node.var.name)] = node.value
+
+        structural_walk(block.body, [(Bind, bind), (BufferStore, stores.append)])
+        over = [axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION]
+        terms = math.prod(int(axis.dom.extent) for axis in over)
+        names = frozenset(str(axis.var.name) for axis in over)
+        for store in stores:
+            value = bound.get(str(store.value.name), store.value) if isinstance(store.value, Var) else store.value
+            term = _term(store, value)
+            is_sum = term is not None and isinstance(value, Add)
+            yield _Statement(
+                target=hash(store.buffer),
+                dtype=str(store.buffer.dtype),
+                value=value if term is None else term,
+                indices=tuple(store.indices),
+                axes=names,
+                terms=terms if is_sum else 0,
+                selects=term is not None and not is_sum,
+            )
+
+
+def _term(store: Any, value: Any) -> Any:
+    """What is added to (or compared with) the buffer that is stored to, None where nothing is."""
+    if isinstance(value, Add | Max | Min):
+        for own, other in ((value.a, value.b), (value.b, value.a)):
+            if isinstance(own, TensorLoad) and own.source.same_as(store.buffer):
+                return other
+    return None
+
+
+def _constant(value: float) -> _Grid | None:
+    if not math.isfinite(value):
+        return None
+    numerator, denominator = abs(value).as_integer_ratio()
+    if not numerator:
+        return _Grid(-64.0, 64.0, centred=True)
+    low = (numerator & -numerator).bit_length() - denominator.bit_length()
+    return _Grid(math.log2(abs(value)), low, centred=False)
+
+
+def _collected(value: Any, *kinds: type) -> list[Any]:
+    found: list[Any] = []
+    structural_walk(value, [(kind, found.append) for kind in kinds])
+    return found
+
+
+def _loaded(value: Any) -> set[int]:
+    return {hash(load.source) for load in _collected(value, TensorLoad)}
+
+
+def _accesses(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    return [(load.source, tuple(load.indices)) for load in _collected(value, TensorLoad)]
+
+
+def _calls(value: Any, name: str) -> Iterator[Any]:
+    return (call for call in _collected(value, Call) if getattr(call.op, "name", "") == f"tirx.{name}")
+
+
+def _variables(value: Any) -> list[Any]:
+    return [value] if isinstance(value, Var) else _collected(value, Var)
+
+
+def _divisors(value: Any) -> Iterator[Any]:
+    return (node.b for node in _collected(value, Div, FloorDiv, Mod, FloorMod))
+
+
+def _types_inside(value: Any) -> Iterator[str]:
+    return (_dtype(cast) for cast in _collected(value, Cast))
+
+
+def _makes_integers(value: Any) -> bool:
+    casts = _collected(value, Cast)
+    return any(_dtype(c).startswith(("int", "uint")) and _dtype(c.value) in _MANTISSA_BITS for c in casts)
+
+
+def _is_plain_index(index: Any) -> bool:
+    """Whether an index is a value as it was loaded, or that brought into bounds."""
+    match index:
+        case TensorLoad():
+            return True
+        case Cast():
+            return _is_plain_index(index.value)
+        case Max() | Min():
+            return _is_plain_index(index.a) or _is_plain_index(index.b)
+        case Select():
+            return True
+        case Call():
+            return getattr(index.op, "name", "").endswith("if_then_else")
+    return False
+
+
+def _dtype(value: Any) -> str:
+    return str(tvm.DataType(str(value.ty)))
