@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.config.request import RunRequest, resolved_fleet, run_request
+from fleet_tune.config.request import RunRequest, checked_inputs, resolved_fleet, run_request
 from fleet_tune.domain import Record
 from fleet_tune.results import Collected, Plan, Progress, TuneResult
 
@@ -52,6 +52,7 @@ def tune(
     metrics_port: int | None = None,
     transfer_from: Path | str | None = None,
     pretrained: bool = True,
+    inputs: Path | str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
@@ -64,6 +65,10 @@ def tune(
     ``transfer_from``: what the search learns from before its first trial: a record database, a dataset, the folder of a
     MetaSchedule database, or a cost model's file. Without it our own method starts from the cost model that comes with
     fleet-tune where that applies (x86 CPUs), unless ``pretrained`` is false.
+
+    ``inputs``: an ``.npz`` file with the inputs on which the network is compared with its framework and timed, by name
+    or in order. Without it they are the network's own examples; an ``.onnx`` file has none: they are made up, in the
+    ranges that its graph allows.
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
@@ -80,6 +85,7 @@ def tune(
         metrics_port=metrics_port,
         transfer_from=transfer_from,
         pretrained=pretrained,
+        inputs=inputs,
     )
     return run_tuning(request, on_progress)
 
@@ -97,6 +103,7 @@ async def stream(
     metrics_port: int | None = None,
     transfer_from: Path | str | None = None,
     pretrained: bool = True,
+    inputs: Path | str | None = None,
 ) -> AsyncIterator[Record]:
     """Tune as :func:`tune` does and yield each new record as soon as it is durable. When the iteration ends by itself,
     the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
@@ -114,6 +121,7 @@ async def stream(
         metrics_port=metrics_port,
         transfer_from=transfer_from,
         pretrained=pretrained,
+        inputs=inputs,
     )
     async with Run(request, None).opened() as run:
         async for record in run.records():
@@ -130,6 +138,7 @@ def plan(
     fleet: Path | str | FleetConfig | None = None,
     transfer_from: Path | str | None = None,
     pretrained: bool = True,
+    inputs: Path | str | None = None,
 ) -> Plan:
     """What :func:`tune` would do: the tasks with weights and sketches, and what the search would start from. Starts no
     cluster, trains and measures nothing."""
@@ -142,6 +151,7 @@ def plan(
         fleet=fleet,
         transfer_from=transfer_from,
         pretrained=pretrained,
+        inputs=inputs,
     )
     return make_plan(request)
 
@@ -178,12 +188,18 @@ def collect(
 
 
 def compile_network(
-    network: Any, *, records: Path | str, out: Path | str, fleet: Path | str | FleetConfig | None = None
+    network: Any,
+    *,
+    records: Path | str,
+    out: Path | str,
+    fleet: Path | str | FleetConfig | None = None,
+    inputs: Path | str | None = None,
 ) -> TuneResult:
-    """Compile ``network`` from the best records of a database, without tuning."""
+    """Compile ``network`` from the best records of a database, without tuning. ``inputs``: as for :func:`tune`."""
     from fleet_tune.runs.preparation import compile_from_records
 
-    return compile_from_records(network, resolved_fleet(fleet), Path(records), Path(out).absolute())
+    given = checked_inputs(inputs)
+    return compile_from_records(network, resolved_fleet(fleet), Path(records), Path(out).absolute(), given)
 
 
 def load(folder: Path | str) -> CompiledNetwork:

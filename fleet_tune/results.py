@@ -101,7 +101,8 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them. ``transferred``: what the
-    search would start from, None for nothing. ``left_out``: what cannot be tuned or not as well as the rest."""
+    search would start from, None for nothing. ``left_out``: what cannot be tuned or not as well as the rest.
+    ``inputs``: where the inputs are from on which the network is compared and timed."""
 
     network: str
     method: str
@@ -111,6 +112,7 @@ class Plan:
     time_budget_secs: float | None
     transferred: Transferred | None = None
     left_out: tuple[LeftOut, ...] = ()
+    inputs: str = ""
 
 
 class Used(enum.StrEnum):
@@ -184,7 +186,7 @@ class Collected:
 class TuneResult:
     """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
     ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
-    nothing; ``left_out``: as in the plan."""
+    nothing; ``left_out``, ``inputs``: as in the plan."""
 
     network: str
     out: Path
@@ -197,3 +199,4 @@ class TuneResult:
     signal_number: int = 0
     transferred: Transferred | None = None
     left_out: tuple[LeftOut, ...] = ()
+    inputs: str = ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from devices.networks.given_inputs import read_inputs
 from devices.networks.network import Network
 from devices.networks.onnx_frontend import from_onnx_file
 from devices.networks.torch_frontend import from_pt2, from_torch
@@ -23,13 +24,30 @@ if TYPE_CHECKING:
 __all__ = ["Network", "load_network", "locate"]
 
 
-def load_network(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -> Network:
+def load_network(
+    spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]], inputs: Path | None = None
+) -> Network:
     """Reads and translates a network.
 
     ``spec``: one of the three forms of this module's docstring, or a pair of a torch module and its example inputs.
+    ``inputs``: an ``.npz`` file with the inputs on which the network is compared with its framework, and timed. Without
+    one they are the network's own examples, and where it has none they are made up (see
+    :mod:`devices.networks.input_ranges`).
 
-    Raises :class:`NetworkError` when it cannot be read, :class:`UnsupportedNetworkError` when it cannot be compiled.
+    Raises :class:`NetworkError` when it or its inputs cannot be read, :class:`UnsupportedNetworkError` when it cannot
+    be compiled.
     """
+    network = _read(spec)
+    if inputs is not None:
+        return network.given(read_inputs(inputs, network), str(inputs))
+    if network.inputs_from:
+        return network
+    from devices.networks.input_ranges import with_made_up_inputs
+
+    return with_made_up_inputs(network)
+
+
+def _read(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -> Network:
     if isinstance(spec, tuple):
         module, inputs = checked_example(spec, "the network given")
         return from_torch(type(module).__name__, module, inputs, "the network given")

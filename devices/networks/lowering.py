@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -32,6 +31,7 @@ from devices.builds.executables import (
     kernel_calls,
     tensor_specs,
 )
+from devices.networks.comparison import compare, network_tolerance
 from devices.networks.network import Network
 from devices.networks.quantization import in_floats, quantizes
 from devices.networks.refusals import brief
@@ -55,8 +55,11 @@ _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.sof
 # Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) gives them in another order. Without one
 # they get their inputs in the layout that they had.
 _WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
+_QUANTISED = 5e-2
 
 _log = logging.getLogger(__name__)
+
+__all__ = ["LoweredNetwork", "check_network", "compare", "import_network", "normal_form", "tolerance", "workload_hash"]
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,8 @@ def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwor
 def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, float]:
     """Runs the untuned network on this machine's CPU and compares it with its framework.
 
-    Returns the largest absolute error over all outputs, and the largest relative error: the absolute one divided by the
-    largest absolute value of the same output. Raises :class:`NetworkError` where they disagree.
+    Returns the largest absolute and relative error (see :func:`devices.networks.comparison.compare`). Raises
+    :class:`NetworkError` where they disagree.
     """
     outputs = compile_host(lowered.module)(*network.example_inputs)
     absolute, relative = compare(outputs, network.framework_outputs())
@@ -121,33 +124,20 @@ def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, flo
     return absolute, relative
 
 
-def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float, float]:
-    """Largest absolute and relative error (see :func:`check_network`); infinite where shapes or types differ."""
-    if len(outputs) != len(expected):
-        return float("inf"), float("inf")
-    absolute = relative = 0.0
-    for ours, theirs in zip(outputs, expected, strict=True):
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            return float("inf"), float("inf")
-        if theirs.size == 0:
-            continue
-        error = float(np.max(np.abs(ours.astype(np.float64) - theirs.astype(np.float64))))
-        scale = float(np.max(np.abs(theirs.astype(np.float64))))
-        if not np.isfinite(error):
-            error = float("inf")
-        absolute = max(absolute, error)
-        relative = max(relative, error / scale if scale > 0 else error)
-    return absolute, relative
-
-
 def tolerance(lowered: LoweredNetwork) -> float:
-    """Relative error that rounding alone may reach: float32 networks of a hundred layers reach 1e-5 here.
+    """Relative error that rounding alone may reach (see :func:`devices.networks.comparison.network_tolerance`).
 
     Of a value between two steps of its quantisation, another order of summation makes the one or the other: a step is
     a 127th to a 255th of the largest value, and a few follow from it in later layers.
     """
-    half = any(spec.dtype in ("float16", "bfloat16") for spec in lowered.outputs)
-    return 5e-2 if half or lowered.quantized else 1e-3
+    kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
+    held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
+    rounding = network_tolerance(held | {spec.dtype for spec in lowered.outputs}, len(kernels))
+    return max(rounding, _QUANTISED) if lowered.quantized else rounding
+
+
+def _buffers(kernel: Any) -> list[Any]:
+    return [parameter for parameter in kernel.params if hasattr(parameter, "dtype")]
 
 
 # --- graph pipeline --------------------------------------------------------------------------------------------------

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import ml_dtypes  # noqa: F401 - numpy knows bfloat16 by its name from here on
 import numpy as np
 import numpy.typing as npt
 
+from devices.timing.arguments import is_float, numpy_dtype
+
 Array = npt.NDArray[Any]
 
-_SEED = 0
+SEED = 0
+
+
+EXAMPLE = "the network's own examples"
 
 
 class Framework(Protocol):
@@ -27,6 +32,10 @@ class Framework(Protocol):
         """Median seconds per run, None where the framework's speed says nothing to the user."""
         ...
 
+    def given(self, inputs: tuple[Array, ...]) -> Framework:
+        """The same on other inputs."""
+        ...
+
 
 @dataclass(frozen=True)
 class Network:
@@ -34,7 +43,8 @@ class Network:
 
     ``relax_module``: a TVM IRModule whose function ``main`` takes the inputs and has the weights bound as constants.
     ``example_inputs``: one array per input, in order. ``fingerprint``: content hash of architecture and weights, equal
-    in every process; it tells whether an output folder belongs to another network.
+    in every process; it tells whether an output folder belongs to another network. ``inputs_from``: in words, where the
+    example inputs are from; empty where they are stand-ins of the right shapes and types.
     """
 
     name: str
@@ -44,6 +54,12 @@ class Network:
     outputs: int
     fingerprint: str
     framework: Framework = field(repr=False)
+    inputs_from: str = EXAMPLE
+
+    def given(self, inputs: tuple[Array, ...], inputs_from: str) -> Network:
+        """The same network on other example inputs."""
+        framework = self.framework.given(inputs)
+        return replace(self, example_inputs=inputs, framework=framework, inputs_from=inputs_from)
 
     def framework_outputs(self) -> tuple[Array, ...]:
         """The outputs of the network's own framework (PyTorch eager, ONNX Runtime) on the example inputs."""
@@ -55,7 +71,12 @@ class Network:
 
 
 def network_of(
-    name: str, module: Any, inputs: tuple[Array, ...], framework: Framework, names: tuple[str, ...] | None = None
+    name: str,
+    module: Any,
+    inputs: tuple[Array, ...],
+    framework: Framework,
+    names: tuple[str, ...] | None = None,
+    inputs_from: str = EXAMPLE,
 ) -> Network:
     from tvm import relax
 
@@ -71,6 +92,7 @@ def network_of(
         outputs=outputs,
         fingerprint=fingerprint(module),
         framework=framework,
+        inputs_from=inputs_from,
     )
 
 
@@ -95,7 +117,7 @@ def fingerprint(module: Any) -> str:
 
 def example_array(shape: tuple[int, ...], dtype: str, index: int) -> Array:
     """A made-up input: normal floats, and 0 or 1 for integers, which index any table."""
-    generator = np.random.default_rng((_SEED, index))
-    if "float" in dtype:
-        return np.asarray(generator.standard_normal(shape).astype(dtype))
+    generator = np.random.default_rng((SEED, index))
+    if is_float(dtype):
+        return np.asarray(generator.standard_normal(shape).astype(numpy_dtype(dtype)))
     return np.asarray(generator.integers(0, 2, shape).astype(dtype))

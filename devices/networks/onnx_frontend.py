@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,9 @@ class _OnnxFramework:
                 f"neither ONNX Runtime ({brief(refusal)}) nor ONNX's own evaluator ({brief(error)}) runs the network",
                 "export it for an older opset, or check that its weights and its operators' domains are right",
             ) from error
+
+    def given(self, inputs: tuple[Array, ...]) -> _OnnxFramework:
+        return replace(self, inputs=dict(zip(self.inputs, inputs, strict=True)))
 
     def _run_with_onnxruntime(self) -> tuple[Array, ...]:
         import onnxruntime

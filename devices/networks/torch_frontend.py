@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,9 @@ class _TorchFramework:
         # Not inference_mode: a module exported to .pt2 may hold views that it refuses.
         with torch.no_grad():
             return tuple(_tensors(self.module(*self.inputs)))
+
+    def given(self, inputs: tuple[Array, ...]) -> _TorchFramework:
+        return replace(self, inputs=tuple(tensor_of(array) for array in inputs))
 
     def measure_secs(self, threads: int, repeats: int) -> float:
         import torch
@@ -91,13 +94,15 @@ def from_pt2(file: Path) -> Network:
         raise UnsupportedNetworkError(
             f"{file} takes inputs that are no positional tensors", "export it with positional tensor arguments only"
         )
-    if not inputs:
+    made_up = not inputs
+    if made_up:
         inputs = tuple(
             tensor_of(example_array(tuple(value.shape), str(value.dtype).removeprefix("torch."), index))
             for index, value in enumerate(_program_inputs(program).values())
         )
     module = program.module()
-    return _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))
+    network = _from_program(file.stem, program, _TorchFramework(module, tuple(inputs)), str(file))
+    return replace(network, inputs_from="") if made_up else network
 
 
 def _program_inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:

@@ -24,6 +24,7 @@ from fleet_tune.cli.options import (
     NETWORK_HELP,
     cost_model_option,
     fleet_option,
+    inputs_option,
     json_option,
     network_name,
     time_budget_secs,
@@ -114,6 +115,7 @@ def _report_options(command: _F) -> _F:
 @click.option("--trials", type=int, help="Trials to measure, those of earlier runs included.")
 @click.option("--time-budget", metavar="TIME", help="Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.")
 @fleet_option
+@inputs_option
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
@@ -141,6 +143,7 @@ def tune(
     trials: int | None,
     time_budget: str | None,
     fleet: Path | None,
+    inputs: Path | None,
     out: Path | None,
     address: str | None,
     seed: int,
@@ -167,6 +170,7 @@ def tune(
         metrics_port=metrics_port,
         transfer_from=transfer_from,
         pretrained=not no_pretrained,
+        inputs=inputs,
     )
     if cost_model or offline_model:
         from policies.search.methods import spec
@@ -198,13 +202,24 @@ def tune(
 @click.option("--records", type=click.Path(path_type=Path), required=True, help="Record database (records.db).")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
 @fleet_option
+@inputs_option
 @_report_options
-def compile_command(network: str, records: Path, out: Path, fleet: Path | None, as_json: bool, svg: Path | None) -> int:
+def compile_command(
+    network: str,
+    records: Path,
+    out: Path,
+    fleet: Path | None,
+    inputs: Path | None,
+    as_json: bool,
+    svg: Path | None,
+) -> int:
     from fleet_tune import api
     from fleet_tune.config.fleet_file import load_fleet
 
     fleet_config = None if fleet is None else load_fleet(fleet)
-    return _report(api.compile_network(network, records=records, out=out, fleet=fleet_config), as_json, svg)
+    return _report(
+        api.compile_network(network, records=records, out=out, fleet=fleet_config, inputs=inputs), as_json, svg
+    )
 
 
 @cli.group()

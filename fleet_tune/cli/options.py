@@ -26,6 +26,12 @@ def fleet_option(command: _F) -> _F:
     )
 
 
+def inputs_option(command: _F) -> _F:
+    """``--inputs``: the path of an ``.npz`` file."""
+    text = "Inputs to compare and time the network on (.npz: by name, or in order). Default: its own examples."
+    return click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
+
+
 def json_option(command: _F) -> _F:
     """``--json``, as the argument ``as_json``."""
     return click.option(

@@ -27,7 +27,8 @@ class RunRequest:
 
     ``out``: an absolute path. ``collects``: measure random candidates, each to its end, into a dataset, instead of
     tuning. ``transfer_from``: what the search learns from before its first trial (:mod:`fleet_tune.runs.transfer`),
-    ``pretrained``: whether the cost model that comes with fleet-tune is used where nothing is named."""
+    ``pretrained``: whether the cost model that comes with fleet-tune is used where nothing is named. ``inputs``: the
+    ``.npz`` file with the network's example inputs, None for its own, or some that are made up."""
 
     network: Any
     out: Path
@@ -40,6 +41,7 @@ class RunRequest:
     transfer_from: Path | None = None
     pretrained: bool = True
     collects: bool = False
+    inputs: Path | None = None
 
     @property
     def records(self) -> Path:
@@ -61,6 +63,7 @@ def run_request(
     transfer_from: Path | str | None = None,
     pretrained: bool = True,
     collects: bool = False,
+    inputs: Path | str | None = None,
 ) -> RunRequest:
     """The request with these values. Without any limit it has the default one, ten minutes; ``fleet``: a fleet file,
     None for this machine's CPU.
@@ -85,6 +88,7 @@ def run_request(
         transfer_from=None if transfer_from is None else Path(transfer_from),
         pretrained=pretrained,
         collects=collects,
+        inputs=checked_inputs(inputs),
         fleet=resolved_fleet(fleet),
     )
 
@@ -94,6 +98,15 @@ def resolved_fleet(fleet: Path | str | FleetConfig | None) -> FleetConfig:
     if fleet is None:
         return default_fleet()
     return fleet if isinstance(fleet, FleetConfig) else load_fleet(Path(fleet))
+
+
+def checked_inputs(inputs: Path | str | None) -> Path | None:
+    """The path of an existing file of inputs. Raises :class:`RequestError`."""
+    if inputs is None:
+        return None
+    if not Path(inputs).is_file():
+        raise RequestError(f"there is no file {inputs}", "give --inputs an .npz file, as numpy.savez writes it")
+    return Path(inputs)
 
 
 def _checked_budget(secs: float | None) -> float | None:

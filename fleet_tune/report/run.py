@@ -118,6 +118,8 @@ def render_summary(result: TuneResult) -> RenderableType:
         facts.add_row("learned from", Text(_transferred(result.transferred)))
     for line in left_out_lines(result.left_out):
         facts.add_row("left out", Text(line, "yellow"))
+    if result.inputs and result.networks:
+        facts.add_row("inputs", Text(result.inputs))
     for network in result.networks:
         of_class = f"{network.device_class}: " if len(result.networks) > 1 else ""
         for label, line, style in network_lines(network):
@@ -167,6 +169,8 @@ def render_plan(plan: Plan) -> RenderableType:
     facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
     for name, what in plan.devices.items():
         facts.add_row("device", Text(f"{name}: {what}"))
+    if plan.inputs:
+        facts.add_row("inputs", Text(plan.inputs))
     for line in left_out_lines(plan.left_out):
         facts.add_row("left out", Text(line, "yellow"))
     heading = Text.assemble((plan.network, "bold"), f": {plural(len(plan.tasks), 'task')}. Nothing was measured.")

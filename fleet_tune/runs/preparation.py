@@ -82,9 +82,9 @@ class Prepared:
         return None
 
 
-def read_network(spec: Any) -> Network:
-    """The network of :attr:`RunRequest.network`."""
-    return load_network(spec)
+def read_network(spec: Any, inputs: Path | None = None) -> Network:
+    """The network of :attr:`RunRequest.network` on :attr:`RunRequest.inputs`."""
+    return load_network(spec, inputs)
 
 
 def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
@@ -187,7 +187,7 @@ def plan(request: RunRequest) -> Plan:
     if request.transfer_from is not None:
         check_source(request.transfer_from)
     by_device = probe_fleet(request.fleet)
-    prepared = prepare(read_network(request.network), by_device, request.fleet)
+    prepared = prepare(read_network(request.network, request.inputs), by_device, request.fleet)
     knowledge = what_applies(prepared.tasks, method, request.transfer_from, pretrained=request.pretrained)
     tasks = tuple(
         TaskProgress(
@@ -211,17 +211,20 @@ def plan(request: RunRequest) -> Plan:
         time_budget_secs=request.limits.time_budget_secs,
         transferred=None if knowledge is None else summary(knowledge, lessons(prepared.tasks, knowledge, method)),
         left_out=prepared.left_out,
+        inputs=prepared.network.inputs_from,
     )
 
 
-def compile_from_records(spec: Any, fleet: FleetConfig, records: Path, out: Path) -> TuneResult:
+def compile_from_records(
+    spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None = None
+) -> TuneResult:
     """Compile the network that ``spec`` names (:attr:`RunRequest.network`) from the records of any store, without
-    tuning. ``out``: absolute."""
+    tuning. ``out``: absolute. ``inputs``: as :attr:`RunRequest.inputs`."""
     started = time.monotonic()
     prepare_folder(out)
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
-    prepared = prepare(read_network(spec), probe_fleet(fleet), fleet)
+    prepared = prepare(read_network(spec, inputs), probe_fleet(fleet), fleet)
     check(prepared)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
@@ -238,6 +241,7 @@ def compile_from_records(spec: Any, fleet: FleetConfig, records: Path, out: Path
         interrupted=False,
         networks=networks,
         left_out=prepared.left_out,
+        inputs=prepared.network.inputs_from,
     )
 
 

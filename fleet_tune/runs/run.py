@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.cluster import connected
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 _PROGRESS_SECS = 0.5
 
 
-def _read_network(spec: Any) -> Network:
+def _read_network(spec: Any, inputs: Path | None) -> Network:
     # Here, in a thread, and not at the top: loading TVM takes seconds, in which the actors start.
     from fleet_tune.runs import preparation
 
-    return preparation.read_network(spec)
+    return preparation.read_network(spec, inputs)
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Run:
         session = TuningSession(cluster, request.fleet, self.run_id, request.out / "artifacts")
         stack.push_async_callback(session.close)
         by_device, network = await unless_interrupted(
-            asyncio.gather(session.start_hosts(), in_thread(_read_network, request.network))
+            asyncio.gather(session.start_hosts(), in_thread(_read_network, request.network, request.inputs))
         )
         from fleet_tune.runs import preparation  # loaded by now
 
@@ -161,6 +162,7 @@ class Run:
             signal_number=self._interruption.signal_number,
             transferred=self._prepared.transferred if self._prepared else None,
             left_out=self._prepared.left_out if self._prepared else (),
+            inputs=self._prepared.network.inputs_from if self._prepared else "",
         )
 
     async def _compiled(self, prepared: Prepared) -> tuple[NetworkResult, ...]:

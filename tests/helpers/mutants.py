@@ -12,7 +12,15 @@ Term = Callable[..., Any]
 ROWS, COLUMNS = 12, 40
 
 ORDERS = ("reversed", "split", "interleaved")
-MISTAKES = ("last missing", "last twice", "inner missing", "row shifted", "column shifted", "term shifted", "row doubled")
+MISTAKES = (
+    "last missing",
+    "last twice",
+    "inner missing",
+    "row shifted",
+    "column shifted",
+    "term shifted",
+    "row doubled",
+)
 
 
 def _sum(shape: tuple[int, ...], length: int, term: Term, how: str, dtype: str) -> te.Tensor:
@@ -36,16 +44,16 @@ def _sum(shape: tuple[int, ...], length: int, term: Term, how: str, dtype: str) 
     if how == "last missing":
         return reduced(length - 1, term)
     if how == "inner missing":
-        return reduced(length - 1, lambda *at: term(*at[:-1], te.if_then_else(at[-1] < length // 2, at[-1], at[-1] + 1)))
+        return reduced(
+            length - 1, lambda *at: term(*at[:-1], te.if_then_else(at[-1] < length // 2, at[-1], at[-1] + 1))
+        )
     if how == "last twice":
         return reduced(length + 1, lambda *at: term(*at[:-1], te.min(at[-1], length - 1)))
     if how == "term shifted":
         return reduced(length, lambda *at: term(*at[:-1], te.max(at[-1] - 1, 0)))
     if how in ("row shifted", "column shifted"):
         axis = 0 if how == "row shifted" else len(shape) - 1
-        return reduced(
-            length, lambda *at: term(*[te.max(i - 1, 0) if p == axis else i for p, i in enumerate(at)])
-        )
+        return reduced(length, lambda *at: term(*[te.max(i - 1, 0) if p == axis else i for p, i in enumerate(at)]))
     found = reduced(length, term)
     if how == "row doubled":
         last = shape[0] - 1

@@ -5,19 +5,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.client.checking import TOLERANCES, all_finite, disagreement
-from devices.protocol import TensorSpec
+from devices.client.checking import EXACT, ROUNDED, all_finite, disagreement, tolerance
+from devices.protocol import CheckPlan, TensorSpec
 from devices.timing.arguments import FLOATS, make_inputs, poison
 
 
 def test_every_float_type_has_its_tolerance() -> None:
-    assert tuple(TOLERANCES) == FLOATS
+    assert tuple(EXACT) == tuple(ROUNDED) == FLOATS
 
 
-def test_agreement_is_relative_to_the_largest_value() -> None:
-    oracle = np.array([100.0, 0.001], np.float32)
-    assert disagreement([oracle], [oracle + np.float32(0.05)]) == ""
-    assert disagreement([oracle], [oracle + np.float32(0.2)]) == ("largest difference 0.2, largest oracle value 100")
+def test_agreement_is_relative_to_each_value_and_to_the_largest() -> None:
+    oracle = np.array([100.0, 0.25], np.float32)
+    assert disagreement([oracle], [oracle + np.float32(0.005)]) == ""
+    assert disagreement([oracle], [oracle + np.float32([0.02, 0])]) == ""
+    assert disagreement([oracle], [oracle + np.float32([0, 0.0625])]) == (
+        "1 of 2 values differ, one by 0.0625 where the oracle has 0.25 (its largest: 100)"
+    )
+
+
+def test_the_tolerance_follows_the_narrowest_type_and_whether_sums_are_rounded() -> None:
+    plan = CheckPlan("float16", exact=True)
+    assert tolerance(plan, "float32") == EXACT["float16"]
+    assert tolerance(plan, "float32", rounded=True) == ROUNDED["float16"]
+    assert tolerance(CheckPlan("float16", exact=True, sums=False), "float32", rounded=True) == EXACT["float16"]
+    assert tolerance(CheckPlan(), "bfloat16") == ROUNDED["bfloat16"]
+
+
+def test_integers_made_of_floats_may_be_rounded_otherwise_now_and_then() -> None:
+    oracle = np.arange(2000, dtype=np.int32)
+    plan = CheckPlan(rounds=True)
+    few, far, many = oracle.copy(), oracle.copy(), oracle.copy()
+    few[:2] += 1
+    far[0] += 2
+    many[:3] -= 1
+    assert disagreement([oracle], [few], plan) == ""
+    assert disagreement([oracle], [few]) == "2 of 2000 values differ"
+    assert disagreement([oracle], [far], plan) == "1 of 2000 values differ"
+    assert disagreement([oracle], [many], plan) == "3 of 2000 values differ"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -49,6 +73,15 @@ def test_what_is_left_unwritten_disagrees(dtype: str) -> None:
     spec = TensorSpec((7,), dtype)
     (written,) = make_inputs("t", (spec,), (), False)
     assert disagreement([written], [poison(spec)]) != ""
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "uint8", "int64", "bool"])
+def test_poison_differs_from_the_oracle_in_every_value(dtype: str) -> None:
+    spec = TensorSpec((6,), dtype)
+    for expected in (make_inputs("t", (spec,), (), False)[0], poison(spec), poison(spec, poison(spec))):
+        poisoned = poison(spec, expected)
+        assert poisoned.dtype == expected.dtype
+        assert f"{spec.shape[0]} of 6 values" in disagreement([expected], [poisoned])
 
 
 def test_all_finite_ignores_integers() -> None:

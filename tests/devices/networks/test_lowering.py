@@ -18,7 +18,14 @@ from tvm import te
 
 from devices.builds.executables import tensor_specs
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, check_network, compare, import_network, workload_hash
+from devices.networks.lowering import (
+    LoweredNetwork,
+    check_network,
+    compare,
+    import_network,
+    tolerance,
+    workload_hash,
+)
 from devices.protocol import TensorSpec
 from devices.targets import resolve_target
 from examples import networks
@@ -304,6 +311,38 @@ def test_errors_are_relative_to_the_largest_value() -> None:
     assert compare((np.zeros(2),), (np.zeros(3),))[0] == float("inf")
     assert compare((np.array([np.nan]),), (np.array([1.0]),))[1] == float("inf")
     assert compare((np.zeros(2),), ())[0] == float("inf")
+
+
+def test_special_values_are_equal_in_the_same_places_only() -> None:
+    special = np.array([np.nan, np.inf, -np.inf, 2.0])
+    assert compare((special.copy(),), (special,)) == (0.0, 0.0)
+    assert compare((special + 0.5,), (special,)) == (0.5, 0.25)
+    assert compare((np.full(2, np.nan),), (np.full(2, np.nan),)) == (0.0, 0.0)
+    for place in range(4):
+        other = special.copy()
+        other[place] = np.nan if place else 1.0
+        assert compare((other,), (special,)) == (float("inf"), float("inf"))
+    assert compare((np.array([np.inf]),), (np.array([-np.inf]),))[1] == float("inf")
+
+
+class HalfInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8).half()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x.half()).float()
+
+
+def test_the_tolerance_follows_type_and_depth() -> None:
+    one, _ = imported(nn.Linear(8, 8), torch.ones(1, 8))
+    deep, _ = imported(nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)]), torch.ones(1, 8))
+    half, _ = imported(nn.Linear(8, 8).half(), torch.ones(1, 8).half())
+    assert tolerance(one) == 2.0**-15
+    assert tolerance(deep) == 2.0**-14
+    assert tolerance(half) > 2.0**-9
+    inside, _ = imported(HalfInside(), torch.ones(1, 8))
+    assert tolerance(inside) > 2.0**-9
 
 
 def default_onnx(
