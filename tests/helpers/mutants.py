@@ -9,7 +9,7 @@ import tvm
 from tvm import te, topi
 
 Term = Callable[..., Any]
-ROWS, COLUMNS = 12, 40
+ROWS, COLUMNS = 12, 16
 
 ORDERS = ("reversed", "split", "interleaved")
 MISTAKES = (
