@@ -34,7 +34,7 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
         problem = [f"has no {', '.join(missing)}"] if missing else []
         problem += [f"has {', '.join(unknown)}, which the network has not"] if unknown else []
         raise NetworkError(f"{file} {' and '.join(problem)}", f"save {told} with numpy.savez")
-    return tuple(_fitted(given[name], shape, dtype, f"{file}: {name}") for name, (shape, dtype) in wanted.items())
+    return tuple(_fitted(given[name], shape, dtype, file, name) for name, (shape, dtype) in wanted.items())
 
 
 def _read(file: Path, told: str) -> dict[str, Array]:
@@ -50,11 +50,11 @@ def _read(file: Path, told: str) -> dict[str, Array]:
         raise NetworkError(f"{file} cannot be read as arrays: {reason}", f"save {told} with numpy.savez") from error
 
 
-def _fitted(array: Array, shape: tuple[int, ...], dtype: str, where: str) -> Array:
+def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: str) -> Array:
     """``array`` in the type ``dtype``. Raises :class:`NetworkError`."""
-    wanted = numpy_dtype(dtype)
+    wanted, where = numpy_dtype(dtype), f"{file}: {name}"
     if array.shape != shape:
-        raise NetworkError(f"{where} has the shape {list(array.shape)}", f"give it the shape {list(shape)}")
+        raise NetworkError(f"{where} has the shape {list(array.shape)}", f"give {name} the shape {list(shape)}")
     if dtype == "bfloat16" and array.dtype.itemsize == 2 and array.dtype.kind == "V":
         return array.view(wanted)  # numpy's files do not know the type
     kept = array.dtype == wanted
@@ -63,11 +63,11 @@ def _fitted(array: Array, shape: tuple[int, ...], dtype: str, where: str) -> Arr
     elif not kept and array.dtype.kind in "iub":
         kept = _holds(wanted, array)
     if not kept:
-        raise NetworkError(f"{where} is {array.dtype.name}, with values that {dtype} has not", f"save it as {dtype}")
+        raise NetworkError(f"{where} is {array.dtype.name} and does not fit {dtype}", f"save {name} as {dtype}")
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(array.astype(wanted)).reshape(shape)
     if is_float(dtype) and (np.isfinite(array) & ~np.isfinite(cast.astype(np.float64))).any():
-        raise NetworkError(f"{where} has values that are infinite in {dtype}", f"save it as {dtype}")
+        raise NetworkError(f"{where} has values that are infinite in {dtype}", f"save {name} as {dtype}")
     return cast
 
 

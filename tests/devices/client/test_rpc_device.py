@@ -59,7 +59,8 @@ def test_only_a_new_incumbent_is_verified(device: RpcDevice, make_artifact: Make
 
 
 @pytest.mark.parametrize(
-    ("what", "detail"), [("wrong", "1024 of 1024 values differ"), ("nan", "NaN"), ("partial", "512 of 1024 values are NaN")]
+    ("what", "detail"),
+    [("wrong", "1024 of 1024 values differ"), ("nan", "NaN"), ("partial", "512 of 1024 values are NaN")],
 )
 def test_a_wrong_result_never_becomes_the_incumbent(
     device: RpcDevice, make_artifact: MakeArtifact, what: str, detail: str

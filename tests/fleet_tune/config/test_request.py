@@ -62,6 +62,18 @@ def test_a_value_out_of_its_range_is_told_in_a_line(values: dict[str, Any], told
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_of_inputs_must_be_there(tmp_path: Path) -> None:
+    (tmp_path / "inputs.npz").touch()
+    assert run_request("net.onnx", out="o", inputs=tmp_path / "inputs.npz").inputs == tmp_path / "inputs.npz"
+    for refused in (
+        lambda: run_request("net.onnx", out="o", inputs=tmp_path / "other.npz"),
+        lambda: api.compile_network("net.onnx", records="r", out=tmp_path / "out", inputs=tmp_path / "other.npz"),
+    ):
+        with pytest.raises(RequestError, match=r"there is no file .*other\.npz") as caught:
+            refused()
+        assert "--inputs" in caught.value.next_step
+
+
 @pytest.mark.parametrize("function", [api.tune, api.plan])
 def test_the_python_api_refuses_the_same(function: Any, tmp_path: Path) -> None:
     out = {"out": tmp_path / "out"} if function is api.tune else {}
