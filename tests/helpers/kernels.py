@@ -25,9 +25,9 @@ def make_artifact(
     """A kernel of the task "scale" over ``n`` floats, compiled.
 
     ``what`` names its behaviour: "ok" (``B = 2 A + 1``), "wrong", "nan", "partial" (half of the output is unwritten),
-    "packed" (as ok, on an argument that is packed in reverse), "crash" (segmentation fault), "abort", "hang" (after
-    making a folder "started" where it runs), "slow" (as ok, but takes three seconds the first time in a session, after
-    making that folder), "unlinked" (calls a function that is nowhere), "roots" (square roots),
+    "nan-partial" (of NaN), "packed" (as ok, on an argument that is packed in reverse), "crash" (segmentation fault),
+    "abort", "hang" (after making a folder "started" where it runs), "slow" (as ok, but takes three seconds the first
+    time in a session, after making that folder), "unlinked" (calls a function that is nowhere), "roots" (square roots),
     "allocate" (memory without end), "outside" (writes far out of bounds), "overwrite" (right, and zeroes its input, out
     of bounds of what it may write), "halt" (stops its own process).
     """
@@ -97,7 +97,7 @@ def _functions(what: str, n: int) -> dict[str, object]:
         "halt": call("raise", 19),
         "roots": lambda i: te.sqrt(a[i]),
     }
-    if what in ("partial", "outside", "overwrite"):
+    if what in ("partial", "nan-partial", "outside", "overwrite"):
         return {"main": _written(what, n)}
     functions = {"main": function("main", rules[what])}
     if what == "packed":
@@ -134,4 +134,12 @@ def _written(what: str, n: int) -> object:
                 B[v] = A[v] * T.float32(2) + T.float32(1)
                 A[v] = T.float32(0)
 
-    return {"partial": half, "outside": outside, "overwrite": overwrite}[what]
+    @T.prim_func(s_tir=True)
+    def half_of_nan(A: T.Buffer((n,), "float32"), B: T.Buffer((n,), "float32")) -> None:
+        T.func_attr({"global_symbol": "main"})
+        for i in range(n // 2):
+            with T.sblock("B"):
+                v = T.axis.spatial(n // 2, i)
+                B[v] = T.log(A[v] * T.float32(0) - T.float32(1))
+
+    return {"partial": half, "nan-partial": half_of_nan, "outside": outside, "overwrite": overwrite}[what]

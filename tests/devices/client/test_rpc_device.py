@@ -71,6 +71,16 @@ def test_a_wrong_result_never_becomes_the_incumbent(
     assert not measured.run_secs
 
 
+def test_what_is_not_written_shows_also_where_the_oracle_has_no_numbers(
+    device: RpcDevice, make_artifact: MakeArtifact
+) -> None:
+    device.add_oracle(make_artifact("nan", oracle=True, task_id="nan"))
+    assert measure(device, make_artifact("nan", task_id="nan")).verified
+    measured = measure(device, make_artifact("nan-partial", task_id="nan"))
+    assert measured.outcome is Outcome.WRONG_OUTPUT
+    assert "512 of 1024 values are NaN" in measured.detail
+
+
 def test_tensors_are_placed_anew_where_that_is_asked_for(
     device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
