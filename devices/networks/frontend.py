@@ -9,6 +9,7 @@ Every mistake in the input is a :class:`~fleet_tune.errors.NetworkError`; what w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,4 +56,4 @@ def _read(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -
     if function:
         module, inputs = checked_example(call_function(file, function), str(spec))
         return from_torch(function, module, inputs, str(spec))
-    return from_onnx_file(file) if file.suffix == ".onnx" else from_pt2(file)
+    return replace(from_onnx_file(file), inputs_from="") if file.suffix == ".onnx" else from_pt2(file)

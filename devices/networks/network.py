@@ -76,7 +76,6 @@ def network_of(
     inputs: tuple[Array, ...],
     framework: Framework,
     names: tuple[str, ...] | None = None,
-    inputs_from: str = EXAMPLE,
 ) -> Network:
     from tvm import relax
 
@@ -92,7 +91,6 @@ def network_of(
         outputs=outputs,
         fingerprint=fingerprint(module),
         framework=framework,
-        inputs_from=inputs_from,
     )
 
 
