@@ -190,7 +190,23 @@ class _Reading:
                         continue
                     shape = self._shape(statement.target if buffer is None else hash(buffer), buffer)
                     extent = shape[axis] if shape else _SMALL_INTEGERS
-                    yield extent if _is_plain_index(index) else min(extent, _SMALL_INTEGERS)
+                    yield extent if self._is_as_given(index) else min(extent, _SMALL_INTEGERS)
+
+    def _is_as_given(self, index: Any) -> bool:
+        """Whether an index is an argument's value, or that brought into bounds: ``i + 2`` may lie beyond them."""
+        match index:
+            case TensorLoad():
+                made = [s.value for s in self._statements if s.target == hash(index.source)]
+                return all(self._is_as_given(value) for value in made)
+            case Cast():
+                return self._is_as_given(index.value)
+            case Max() | Min():
+                return self._is_as_given(index.a) or self._is_as_given(index.b)
+            case Select():  # i + extent where i is negative
+                return self._is_as_given(index.true_value) or self._is_as_given(index.false_value)
+            case Call() if getattr(index.op, "name", "").endswith("if_then_else"):
+                return self._is_as_given(index.args[1]) or self._is_as_given(index.args[2])
+        return False
 
     def _shape(self, key: int, buffer: Any) -> tuple[int, ...]:
         if buffer is not None:
@@ -388,22 +404,6 @@ def _types_inside(value: Any) -> Iterator[str]:
 def _makes_integers(value: Any) -> bool:
     casts = _collected(value, Cast)
     return any(_dtype(c).startswith(("int", "uint")) and _dtype(c.value) in _MANTISSA_BITS for c in casts)
-
-
-def _is_plain_index(index: Any) -> bool:
-    """Whether an index is a value as it was loaded, or that brought into bounds."""
-    match index:
-        case TensorLoad():
-            return True
-        case Cast():
-            return _is_plain_index(index.value)
-        case Max() | Min():
-            return _is_plain_index(index.a) or _is_plain_index(index.b)
-        case Select():
-            return True
-        case Call():
-            return getattr(index.op, "name", "").endswith("if_then_else")
-    return False
 
 
 def _dtype(value: Any) -> str:

@@ -96,6 +96,10 @@ def test_integers_are_indices_divisors_or_all_that_there_are() -> None:
     table, index = tensor((50, 16)), tensor((4,), "int64", "index")
     gathered = plan(table, index, topi.take(table, index, axis=0))
     assert (gathered.draws[1].low, gathered.draws[1].high) == (0, 50)
+    moved = plan(table, index, topi.take(table, topi.add(index, tvm.tirx.const(2, "int64")), axis=0))
+    assert (moved.draws[1].low, moved.draws[1].high) == (0, 8)
+    kept = topi.where(topi.less(index, tvm.tirx.const(0, "int64")), topi.add(index, tvm.tirx.const(50, "int64")), index)
+    assert plan(table, index, topi.take(table, kept, axis=0)).draws[1].high == 50
     a, b = tensor((8, 8), "int32", "a"), tensor((8, 8), "int32", "b")
     assert plan(a, b, topi.floor_mod(a, b)).draws[1].low == 1
     small = tensor((8, 8), "int8", "small")

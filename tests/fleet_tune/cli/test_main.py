@@ -179,8 +179,11 @@ def test_compile_builds_from_records(monkeypatch: pytest.MonkeyPatch, capsys: py
         return RESULT
 
     monkeypatch.setattr(api, "compile_network", compile_network)
-    assert cli.main(["compile", "net.onnx", "--records", "a/records.db", "--out", "b", "--json"]) == 0
-    assert calls == [("net.onnx", {"records": Path("a/records.db"), "out": Path("b"), "fleet": None})]
+    assert (
+        cli.main(["compile", "net.onnx", "--records", "a/records.db", "--out", "b", "--inputs", "i.npz", "--json"]) == 0
+    )
+    options = {"records": Path("a/records.db"), "out": Path("b"), "fleet": None, "inputs": Path("i.npz")}
+    assert calls == [("net.onnx", options)]
     assert json.loads(capsys.readouterr().out)["new_trials"] == 8
 
 
