@@ -91,14 +91,14 @@ def _tried(case: Any) -> tuple[str, str]:
         onnx.save(case.model, str(file))
         network = load_network(file)
         lowered = import_network(network, DeviceClass("cpu", resolve_target("native", 2)))
-    run = compile_host(lowered.module)
-    for inputs, expected in case.data_sets:
-        arrays = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in inputs]
-        wanted = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in expected]
-        difference = _difference(run(*arrays), wanted, case.rtol, case.atol)
-        if difference:
-            check_network(lowered, network)
-            return WRONG, difference
+        run = compile_host(lowered.module)
+        for inputs, expected in case.data_sets:
+            arrays = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in inputs]
+            wanted = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in expected]
+            difference = _difference(run(*arrays), wanted, case.rtol, case.atol)
+            if difference:
+                check_network(lowered, network)
+                return WRONG, difference
     return RIGHT, ""
 
 
