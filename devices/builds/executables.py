@@ -154,6 +154,13 @@ def compile_host(module: Any) -> Callable[..., tuple[Array, ...]]:
     return run
 
 
+def run_on_host(module: Any) -> tuple[Array, ...]:
+    """What ``main`` of a module without inputs gives, computed on this machine's CPU."""
+    target = json.loads(resolve_target(NATIVE))
+    executable = _compile(module, parse_target(json.dumps({**target, "opt-level": 1})))
+    return flatten(relax.VirtualMachine(executable, tvm.cpu())["main"]())
+
+
 def flatten(result: Any) -> tuple[Array, ...]:
     """The tensors of a virtual machine's result as arrays, nested tuples flattened."""
     if hasattr(result, "numpy"):

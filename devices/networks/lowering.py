@@ -32,6 +32,7 @@ from devices.builds.executables import (
     tensor_specs,
 )
 from devices.networks.comparison import compare, network_tolerance
+from devices.networks.constants import fold_constants
 from devices.networks.network import Network
 from devices.networks.quantization import in_floats, quantizes
 from devices.networks.refusals import brief
@@ -175,7 +176,8 @@ def _lower(module: Any, target: tvm.target.Target, name: str) -> tuple[Any, tupl
         module = canonical(transform.DecomposeOpsForInference()(module))
         _refuse_data_dependent(module["main"], name)
         module = in_floats(module)
-        module = optional("the folding of constants", rewrite, module)
+        module = optional("the rewrites of the graph", rewrite, module)
+        module = optional("the folding of constants", fold_constants, module)
         module = optional("the form of transposed convolutions", without_transposed, module)
         if _uses(module["main"], frozenset(_DESIRED_LAYOUTS)):
             module = optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)

@@ -11,18 +11,17 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - Kernels that a frontend emitted in place of an operator become the operator again.
 - Axes are counted from the front: TVM's rules for layouts read negative ones of ``squeeze`` as sizes.
 - Layer norms over several axes become norms over one.
-- ``take`` clips its indices: TVM's default reads outside of the table and crashes for an index out of range. Negative
-  ones that are known count from the end.
+- ``take`` of a few ranges is a slice of each; of others it clips its indices: TVM's default reads outside of the table
+  and crashes for an index out of range. Negative ones that are known count from the end. Parts of a split are slices too.
+- Slices come before transposes. Slices of everything and padding by nothing vanish.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 import tvm_ffi
 from tvm import relax, topi
@@ -30,70 +29,11 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
-
-Array = npt.NDArray[Any]
+from devices.networks.numpy_operators import Array, axes_of, evaluate, ints, shape_of
 
 _AFFINE = frozenset({"relax.add", "relax.subtract", "relax.multiply", "relax.divide"})
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))
 
-
-def _ints(values: Any) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
-
-
-def _axes(attrs: Any, rank: int) -> tuple[int, ...]:
-    """The permutation of a ``permute_dims``; None means reversed."""
-    if attrs.axes is None:
-        return tuple(reversed(range(rank)))
-    return tuple(axis % rank for axis in _ints(attrs.axes))
-
-
-def _shape(expression: Any) -> tuple[int, ...] | None:
-    """The static shape of a tensor expression, None where it has none."""
-    kind = expression.ty
-    if not isinstance(kind, relax.TensorType) or kind.shape is None or not hasattr(kind.shape, "values"):
-        return None
-    if not all(isinstance(extent, tvm.tirx.IntImm) for extent in kind.shape.values):
-        return None
-    return _ints(kind.shape.values)
-
-
-def _elementwise(function: Callable[..., Array]) -> Callable[[Any, list[Array]], Array]:
-    return lambda _attrs, arrays: function(*arrays)
-
-
-def _true_divide(left: Array, right: Array) -> Array:
-    if not np.issubdtype(left.dtype, np.floating):
-        raise NotImplementedError("integer division rounds differently in TVM")
-    return np.asarray(left / right)
-
-
-def _take(attrs: Any, arrays: list[Array]) -> Array:
-    axis = None if attrs.axis is None else int(attrs.axis)
-    if str(attrs.mode) == "clip":
-        return np.take(arrays[0], arrays[1], axis=axis, mode="clip")
-    return np.take(arrays[0], arrays[1], axis=axis, mode="wrap")  # indices may count from the end
-
-
-#: How each operator is evaluated on constants: ``(attributes, operands) -> result``.
-_EVALUATE: Mapping[str, Callable[[Any, list[Array]], Array]] = {
-    "relax.add": _elementwise(np.add),
-    "relax.subtract": _elementwise(np.subtract),
-    "relax.multiply": _elementwise(np.multiply),
-    "relax.divide": _elementwise(_true_divide),
-    "relax.maximum": _elementwise(np.maximum),
-    "relax.minimum": _elementwise(np.minimum),
-    "relax.negative": _elementwise(np.negative),
-    "relax.floor_mod": _elementwise(np.mod),
-    "relax.sqrt": _elementwise(np.sqrt),
-    "relax.rsqrt": _elementwise(lambda x: np.asarray(1 / np.sqrt(x), x.dtype)),
-    "relax.exp": _elementwise(np.exp),
-    "relax.isnan": _elementwise(np.isnan),
-    "relax.where": _elementwise(np.where),
-    "relax.permute_dims": lambda attrs, arrays: np.transpose(arrays[0], _axes(attrs, arrays[0].ndim)),
-    "relax.astype": lambda attrs, arrays: arrays[0].astype(str(attrs.dtype)),
-    "relax.take": _take,
-}
 
 #: Kernels that frontends emit for what are operators of Relax: name, how they are made, the operator.
 _KERNELS = {
@@ -101,31 +41,8 @@ _KERNELS = {
     "minimum": (topi.minimum, relax.op.minimum),
 }
 
-#: Operators whose result is their operand in another shape; the shape is read from the call's type.
-_RESHAPES = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten"})
-
-
-def _evaluate(call: Call, operands: list[Array]) -> Array | None:
-    """Value of ``call`` on constant operands, None where it is not one that we evaluate."""
-    shape, name = _shape(call), call.op.name
-    if shape is None:
-        return None
-    try:
-        if name in _RESHAPES:
-            result = operands[0].reshape(shape)
-        elif name == "relax.broadcast_to":
-            result = np.broadcast_to(operands[0], shape)
-        elif name == "relax.arange":
-            start, end, step = (int(argument.value) for argument in call.args)
-            result = np.arange(start, end, step, dtype=str(call.ty.dtype))
-        elif name in _EVALUATE:
-            result = _EVALUATE[name](call.attrs, operands)
-        else:
-            return None
-    except (NotImplementedError, ValueError, TypeError, AttributeError):
-        return None  # left to TVM's own constant folding
-    # A different type means that numpy and TVM disagree on the operator (type promotion): keep TVM's.
-    return np.asarray(result, order="C") if str(result.dtype) == str(call.ty.dtype) and result.shape == shape else None
+# Ranges of indices that are read as slices; of more than these a look-up is as good.
+_MOST_RANGES = 4
 
 
 def _constant(array: Array) -> Any:
@@ -166,8 +83,12 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._norm_of_one_axis(call)
         if name == "relax.squeeze":
             return self._squeeze(call)
-        if name == "relax.take" and str(call.attrs.mode) == "fast":
+        if name == "relax.take":
             return self._take(call)
+        if name == "relax.strided_slice":
+            return self._slice(call)
+        if name == "relax.nn.pad" and not any(ints(call.attrs.pad_width)):
+            return call.args[0]
         return call
 
     def _as_operator(self, call: Any) -> Any:
@@ -207,7 +128,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def _fold(self, call: Call, operands: list[Any]) -> Any | None:
         arrays = [array_of(operand.value) for operand in self._tensors(operands)]
-        result = _evaluate(call, arrays)
+        result = evaluate(call, arrays)
         return None if result is None else _constant(result)
 
     # --- affine folding ---
@@ -222,16 +143,16 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             value, constant = right, left.value.numpy()
         else:
             return None
-        if _shape(value) is None or _shape(value) != _shape(call) or constant.dtype.kind != "f":
+        if shape_of(value) is None or shape_of(value) != shape_of(call) or constant.dtype.kind != "f":
             return None
         convolution, bias = self._convolution_and_bias(value)
         if convolution is None:
             return None
         channel_axis = str(convolution.attrs.out_layout).find("C")
-        channels = self._per_channel(constant, _shape(value) or (), channel_axis)
+        channels = self._per_channel(constant, shape_of(value) or (), channel_axis)
         if channels is None:
             return None
-        rank = len(_shape(value) or ())
+        rank = len(shape_of(value) or ())
         if name in ("relax.add", "relax.subtract"):
             if bias is None and name == "relax.add":  # the form that we fold into
                 return None
@@ -265,7 +186,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         if not isinstance(bias, GenericConst) or self._convolution_and_bias(convolution)[0] is not convolution:
             return None, None
         channel_axis = str(convolution.attrs.out_layout).find("C")
-        channels = self._per_channel(bias.value.numpy(), _shape(convolution) or (), channel_axis)
+        channels = self._per_channel(bias.value.numpy(), shape_of(convolution) or (), channel_axis)
         return (convolution, channels) if channels is not None else (None, None)
 
     @staticmethod
@@ -289,15 +210,15 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     def _permute(self, call: Call) -> Any:
         argument = call.args[0]
-        shape = _shape(argument)
+        shape = shape_of(argument)
         if shape is None:
             return call
-        axes = _axes(call.attrs, len(shape))
+        axes = axes_of(call.attrs, len(shape))
         producer = self._known(argument)
         if self._is(producer, "relax.permute_dims"):
-            inner = _axes(producer.attrs, len(shape))
+            inner = axes_of(producer.attrs, len(shape))
             argument, axes = producer.args[0], tuple(inner[axis] for axis in axes)
-            shape = _shape(argument) or shape
+            shape = shape_of(argument) or shape
         if axes == tuple(range(len(axes))):
             return argument
         moved = [axis for axis in axes if shape[axis] != 1]
@@ -317,8 +238,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
     def _norm_of_one_axis(self, call: Call) -> Any:
         """A layer norm over several axes, which are the last, as one over one axis: TVM's rule for layouts turns the
         data of the former, but not their weights."""
-        shape = _shape(call)
-        axes = [] if shape is None else sorted(axis % len(shape) for axis in _ints(call.attrs.axes))
+        shape = shape_of(call)
+        axes = [] if shape is None else sorted(axis % len(shape) for axis in ints(call.attrs.axes))
         if shape is None or len(axes) < 2 or axes != list(range(axes[0], len(shape))):
             return call
         flat = [self.builder_.emit(relax.op.reshape(call.args[0], (*shape[: axes[0]], -1)))]
@@ -334,27 +255,80 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         norm = relax.op.nn.layer_norm(*flat, axes=[-1], epsilon=attrs.epsilon, center=attrs.center, scale=attrs.scale)
         return relax.op.reshape(self.builder_.emit(norm), shape)
 
-    def _take(self, call: Call) -> Any:
-        """Indices that are known may count from the end."""
-        axis, index = call.attrs.axis, self._known(call.args[1])
-        shape = _shape(call.args[0])
-        if isinstance(index, GenericConst) and shape is not None:
-            places = index.value.numpy()
-            extent = int(np.prod(shape)) if axis is None else shape[int(axis)]
-            index = _constant(np.where(places < 0, places + extent, places).astype(places.dtype))
-        else:
-            index = call.args[1]
-        return relax.op.take(call.args[0], index, axis=axis, mode="clip")
-
     @staticmethod
     def _squeeze(call: Call) -> Any:
-        shape = _shape(call.args[0])
-        if shape is None or call.attrs.axis is None or min(_ints(call.attrs.axis), default=0) >= 0:
+        shape = shape_of(call.args[0])
+        if shape is None or call.attrs.axis is None or min(ints(call.attrs.axis), default=0) >= 0:
             return call
-        return relax.op.squeeze(call.args[0], [axis % len(shape) for axis in _ints(call.attrs.axis)])
+        return relax.op.squeeze(call.args[0], [axis % len(shape) for axis in ints(call.attrs.axis)])
+
+    def _take(self, call: Call) -> Any:
+        """Constant indices that are a few ranges (the parts of a tuple, a rolled axis) are slices, which take part in
+        fusion; a look-up does not."""
+        table, axis, shape = call.args[0], call.attrs.axis, shape_of(call.args[0])
+        indices = self._known(call.args[1])
+        if shape is not None and axis is not None and isinstance(indices, GenericConst) and min(shape) > 0:
+            at = int(axis) % len(shape)
+            chosen = np.clip(self._places(call, indices, shape[at]), 0, shape[at] - 1)  # as TVM does
+            if chosen.ndim == 0:
+                part = self.builder_.emit(self._section(table, at, int(chosen), int(chosen) + 1))
+                return relax.op.reshape(part, shape[:at] + shape[at + 1 :])
+            starts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1) if chosen.ndim == 1 else ()
+            if 0 < len(starts) <= _MOST_RANGES:
+                ranges = [(int(each[0]), int(each[-1]) + 1) for each in np.split(chosen, starts[1:])]
+                if ranges == [(0, shape[at])]:
+                    return table
+                parts = [self.builder_.emit(relax.op.strided_slice(table, [at], [low], [end])) for low, end in ranges]
+                return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=at)
+        if str(call.attrs.mode) != "fast":
+            return call
+        index = call.args[1]
+        if isinstance(indices, GenericConst) and shape is not None:
+            extent = int(np.prod(shape)) if axis is None else shape[int(axis) % len(shape)]
+            index = _constant(self._places(call, indices, extent).astype(str(index.ty.dtype)))
+        return relax.op.take(table, index, axis=axis, mode="clip")
+
+    @staticmethod
+    def _places(call: Call, indices: Any, extent: int) -> Array:
+        """Known indices, from the front; in TVM's default mode they may count from the end."""
+        places = indices.value.numpy().astype(np.int64)
+        return np.where(places < 0, places + extent, places) if str(call.attrs.mode) == "fast" else places
+
+    def visit_tuple_getitem_(self, item: Any) -> Any:
+        """A part of a split is a slice: every reader then takes its own along, where a split writes all parts down."""
+        item = self.visit_expr_post_order(item)
+        split = self._known(item.tuple_value) if isinstance(item, relax.TupleGetItem) else item
+        if not self._is(split, "relax.split"):
+            return item
+        shape, part = shape_of(split.args[0]), shape_of(item)
+        if shape is None or part is None:
+            return item
+        axis = int(split.attrs.axis) % len(shape)
+        before = sum(int(field.shape.values[axis]) for field in list(split.ty.fields)[: int(item.index)])
+        return self._section(split.args[0], axis, before, before + part[axis])
+
+    def _section(self, value: Any, axis: int, begin: int, end: int) -> Any:
+        """``value[begin:end]`` along ``axis``."""
+        return self._slice(self.builder_.normalize(relax.op.strided_slice(value, [axis], [begin], [end])))
+
+    def _slice(self, call: Call) -> Any:
+        """A slice of everything vanishes; of a transposed tensor the slice is transposed, and not the whole."""
+        value, (axes, begin, end, *steps) = call.args[0], (ints(argument.fields) for argument in call.args[1:])
+        shape = shape_of(value)
+        if shape is None:
+            return call
+        if shape_of(call) == shape and min(steps[0] if steps else (), default=1) > 0:
+            return value
+        producer = self._known(value)
+        if not self._is(producer, "relax.permute_dims"):
+            return call
+        order = axes_of(producer.attrs, len(shape))
+        there = [order[axis] for axis in axes]
+        part = relax.op.strided_slice(producer.args[0], there, list(begin), list(end), *map(list, steps))
+        return relax.op.permute_dims(self.builder_.emit(part), list(order))
 
     def _reshape(self, call: Call) -> Any:
-        shape, before = _shape(call), _shape(call.args[0])
+        shape, before = shape_of(call), shape_of(call.args[0])
         if shape is None or before is None:
             return call
         if shape == before:

@@ -1,0 +1,143 @@
+"""Operators of Relax on constants, computed by numpy: what most of a network's constant expressions consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+from tvm.ir import Call
+
+Array = npt.NDArray[Any]
+
+
+def ints(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def axes_of(attrs: Any, rank: int) -> tuple[int, ...]:
+    """The permutation of a ``permute_dims``; None means reversed."""
+    if attrs.axes is None:
+        return tuple(reversed(range(rank)))
+    return tuple(axis % rank for axis in ints(attrs.axes))
+
+
+def shape_of(expression: Any) -> tuple[int, ...] | None:
+    """The static shape of a tensor expression, None where it has none."""
+    kind = expression.ty
+    if not isinstance(kind, relax.TensorType) or kind.shape is None or not hasattr(kind.shape, "values"):
+        return None
+    if not all(isinstance(extent, tvm.tirx.IntImm) for extent in kind.shape.values):
+        return None
+    return ints(kind.shape.values)
+
+
+def _elementwise(function: Callable[..., Array]) -> Callable[[Call, list[Array]], Array]:
+    return lambda _call, arrays: np.asarray(function(*arrays))
+
+
+def _true_divide(left: Array, right: Array) -> Array:
+    if not np.issubdtype(left.dtype, np.floating):
+        raise NotImplementedError("integer division rounds differently in TVM")
+    return np.asarray(left / right)
+
+
+def _mod(left: Array, right: Array) -> Array:
+    if left.dtype.kind not in "iu" or left.min(initial=0) < 0 or right.min(initial=1) < 1:
+        raise NotImplementedError("the sign of a remainder depends on the rounding")
+    return np.asarray(left % right)
+
+
+def _take(call: Call, arrays: list[Array]) -> Array:
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    # In TVM's default mode indices may count from the end.
+    return np.asarray(np.take(arrays[0], arrays[1], axis=axis, mode="clip" if str(call.attrs.mode) == "clip" else "wrap"))
+
+
+def _strided_slice(call: Call, arrays: list[Array]) -> Array:
+    axes, begin, end, *more = (ints(argument.fields) for argument in call.args[1:])
+    steps = more[0] if more else (1,) * len(axes)
+    if min(steps, default=1) < 1:
+        raise NotImplementedError("the ends of a reversed slice count differently in TVM")
+    index = [slice(None)] * arrays[0].ndim
+    for axis, *bounds in zip(axes, begin, end, steps, strict=True):
+        index[axis] = slice(*bounds)
+    return np.asarray(arrays[0][tuple(index)])
+
+
+def _slice_scatter(call: Call, arrays: list[Array]) -> Array:
+    start, end, step = ints(call.args[2:])
+    axis = int(call.attrs.axis)
+    result = arrays[0].copy()
+    np.moveaxis(result, axis, 0)[start:end:step] = np.moveaxis(arrays[1], axis, 0)
+    return result
+
+
+def _full(call: Call, arrays: list[Array]) -> Array:
+    return np.full(shape_of(call) or (), arrays[0], str(call.ty.dtype))
+
+
+#: How each operator is evaluated on constants: ``(call, tensor operands) -> result``.
+_EVALUATE: Mapping[str, Callable[[Call, list[Array]], Array]] = {
+    "relax.add": _elementwise(np.add),
+    "relax.subtract": _elementwise(np.subtract),
+    "relax.multiply": _elementwise(np.multiply),
+    "relax.divide": _elementwise(_true_divide),
+    "relax.mod": _elementwise(_mod),
+    "relax.floor_mod": _elementwise(np.mod),
+    "relax.maximum": _elementwise(np.maximum),
+    "relax.minimum": _elementwise(np.minimum),
+    "relax.negative": _elementwise(np.negative),
+    "relax.sqrt": _elementwise(np.sqrt),
+    "relax.rsqrt": _elementwise(lambda x: np.asarray(1 / np.sqrt(x), x.dtype)),
+    "relax.exp": _elementwise(np.exp),
+    "relax.isnan": _elementwise(np.isnan),
+    "relax.where": _elementwise(np.where),
+    "relax.equal": _elementwise(np.equal),
+    "relax.not_equal": _elementwise(np.not_equal),
+    "relax.less": _elementwise(np.less),
+    "relax.less_equal": _elementwise(np.less_equal),
+    "relax.greater": _elementwise(np.greater),
+    "relax.greater_equal": _elementwise(np.greater_equal),
+    "relax.logical_and": _elementwise(np.logical_and),
+    "relax.logical_or": _elementwise(np.logical_or),
+    "relax.logical_not": _elementwise(np.logical_not),
+    "relax.bitwise_and": _elementwise(np.bitwise_and),
+    "relax.bitwise_or": _elementwise(np.bitwise_or),
+    "relax.bitwise_not": _elementwise(np.bitwise_not),
+    "relax.permute_dims": lambda call, arrays: np.transpose(arrays[0], axes_of(call.attrs, arrays[0].ndim)),
+    "relax.astype": lambda call, arrays: arrays[0].astype(str(call.attrs.dtype)),
+    "relax.full": _full,
+    "relax.take": _take,
+    "relax.strided_slice": _strided_slice,
+    "relax.slice_scatter": _slice_scatter,
+}
+
+#: Operators whose result is their operand in another shape; the shape is read from the call's type.
+_RESHAPES = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten"})
+
+
+def evaluate(call: Call, operands: list[Array]) -> Array | None:
+    """Value of ``call`` on constant operands, None where it is not one that we evaluate."""
+    shape, name = shape_of(call), call.op.name
+    if shape is None:
+        return None
+    try:
+        if name in _RESHAPES:
+            result = operands[0].reshape(shape)
+        elif name == "relax.broadcast_to":
+            result = np.broadcast_to(operands[0], shape)
+        elif name == "relax.arange":
+            start, end, step = (int(argument.value) for argument in call.args)
+            result = np.arange(start, end, step, dtype=str(call.ty.dtype))
+        elif name in _EVALUATE:
+            result = _EVALUATE[name](call, operands)
+        else:
+            return None
+    except (NotImplementedError, ValueError, TypeError, AttributeError):
+        return None  # left to :func:`devices.networks.constants.fold_constants`
+    # A different type means that numpy and TVM disagree on the operator (type promotion): keep TVM's.
+    return np.asarray(result, order="C") if str(result.dtype) == str(call.ty.dtype) and result.shape == shape else None
