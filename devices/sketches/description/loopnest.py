@@ -99,7 +99,14 @@ def copied(blocks: Mapping[str, Block], loops: Mapping[str, Nested]) -> tuple[di
 
     def block(old: Block) -> Block:
         if id(old) not in made_blocks:
-            copy = made_blocks[id(old)] = replace(old, loops=[loop(each) for each in old.loops])
+            copy = made_blocks[id(old)] = Block(
+                old.name,
+                old.iters,
+                [loop(each) for each in old.loops],
+                column=old.column,
+                rebinding=old.rebinding,
+                warp=old.warp,
+            )
             copy.within = None if old.within is None else block(old.within)
             copy.at = None if old.at is None else (block(old.at[0]), loop(old.at[1]))
         return made_blocks[id(old)]
@@ -114,11 +121,7 @@ def axis_factors(extents: Sequence[int]) -> tuple[Factor, ...]:
 
 def distinct(loops: Sequence[Nested]) -> list[Nested]:
     """The loops as they now are: those that were fused stand once."""
-    current: list[Nested] = []
-    for loop in loops:
-        if loop.current not in current:
-            current.append(loop.current)
-    return current
+    return list(dict.fromkeys(loop.current for loop in loops))
 
 
 def framed(block: Block) -> list[tuple[Block, Nested]]:

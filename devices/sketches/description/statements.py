@@ -45,6 +45,8 @@ class Describer:
         self._schedule = interpreter.schedule
         func = self._schedule.mod["main"]
         self._facts: dict[str, BlockFacts] = {}
+        self._flats: dict[str, _Framed] = {}  # of the blocks in other blocks' loops they are asked for again and again
+        self._real: dict[str, list[Any]] = {}
         for name, path in block_paths(func).items():
             if only is not None and name not in only:
                 continue
@@ -86,6 +88,8 @@ class Describer:
     def _bounded(self, facts: BlockFacts) -> BlockFacts:
         """Buffers of partial sums have as many as there can be, in every replay."""
         bounds = self._of.partial_sums
+        if not any(access.buffer in bounds for access in facts.accesses):
+            return facts
         accesses = tuple(replace(a, shape=bounds.get(a.buffer, a.shape)) for a in facts.accesses)
         return replace(facts, accesses=accesses)
 
@@ -109,6 +113,11 @@ class Describer:
         return self._statement(merged, flat, fusible=fusible, vectorizable=alone, held_depth=held, warp=block.top.warp)
 
     def _flat(self, facts: BlockFacts, block: Block) -> _Framed:
+        if facts.name not in self._flats:
+            self._flats[facts.name] = self._flattened(facts, block)
+        return self._flats[facts.name]
+
+    def _flattened(self, facts: BlockFacts, block: Block) -> _Framed:
         axes, accesses = list(facts.axes), facts.accesses
         loops: list[tuple[tuple[Factor, ...], LoopKind]] = []
         top = block.top
@@ -155,9 +164,12 @@ class Describer:
         return _Framed(replace(facts, axes=tuple(axes), accesses=accesses), tuple(loops))
 
     def _real_loops(self, name: str) -> list[Any]:
-        block = self._of.blocks.get(name)
-        blocks = [block.within.name, name] if block is not None and block.within is not None else [name]
-        return [loop for each in blocks for loop in loops_around(self._schedule, named_block(self._schedule, each))]
+        if name not in self._real:
+            block = self._of.blocks.get(name)
+            blocks = [block.within.name, name] if block is not None and block.within is not None else [name]
+            around = [loops_around(self._schedule, named_block(self._schedule, each)) for each in blocks]
+            self._real[name] = [loop for loops in around for loop in loops]
+        return self._real[name]
 
     def _check(self, name: str, real: Sequence[For], facts: BlockFacts, loops: Sequence[Sequence[Loop]]) -> None:
         """The description must give the extents of the real loops for the decisions of this replay."""
@@ -327,7 +339,8 @@ def _on_axes(framed_facts: _Framed) -> tuple[BlockFacts, list[list[Loop]]]:
         starts.append(at)
         at += len(digit_extents(axis))
     columns = [starts[old] + k for old in order for k in range(len(digit_extents(facts.axes[old])))]
-    accesses = tuple(_reordered(access, columns) for access in facts.accesses)
+    same = columns == list(range(len(columns)))
+    accesses = facts.accesses if same else tuple(_reordered(access, columns) for access in facts.accesses)
     partial = len(facts.axes) - 1  # the axis of partial results is the last of its frame
     loops: list[list[Loop]] = []
     for factors, kind in framed_facts.loops:
