@@ -5,7 +5,8 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 
 - Constants are folded with numpy. TVM's FoldConstant compiles a function for every call, 15 s on MobileNetV2.
 - ``convolution * constant`` and ``convolution + constant`` (what is left of a batch norm) go into the convolution's
-  weights and bias, if the constants vary over its output channels only and nothing else reads the intermediate values.
+  weights and bias, if the constants vary over its output channels only and nothing else reads the intermediate values;
+  likewise for products with a constant matrix.
 - Transposes cancel each other or become reshapes; reshapes and broadcasts that change nothing vanish.
 - A float32 value that is rounded to half precision only to become float32 again is not rounded.
 - Kernels that a frontend emitted in place of an operator become the operator again.
@@ -148,7 +149,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         convolution, bias = self._convolution_and_bias(value)
         if convolution is None:
             return None
-        channel_axis = str(convolution.attrs.out_layout).find("C")
+        channel_axis, output_axis = self._channel_axes(convolution)
         channels = self._per_channel(constant, shape_of(value) or (), channel_axis)
         if channels is None:
             return None
@@ -161,7 +162,6 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return relax.op.add(self.builder_.emit(convolution), self._spread(total, rank, channel_axis))
         factor = channels if name == "relax.multiply" else np.asarray(1 / channels, channels.dtype)
         weight = self._known(convolution.args[1]).value.numpy()
-        output_axis = str(convolution.attrs.kernel_layout).find("O")
         scaled = (weight * self._spread_array(factor, weight.ndim, output_axis)).astype(weight.dtype)
         if not np.isfinite(scaled.astype(np.float32)).all():  # too large for the weights' type
             return None
@@ -171,7 +171,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         return relax.op.add(self.builder_.emit(result), self._spread(bias * factor, rank, channel_axis))
 
     def _convolution_and_bias(self, value: Any) -> tuple[Any, Array | None]:
-        """The convolution with constant weights that ``value`` is, and the per-channel constant added to it."""
+        """The convolution or product with constant weights that ``value`` is, and the per-channel constant added to
+        it."""
         if not isinstance(value, Call) or not isinstance(value.op, tvm.ir.Op):
             return None, None
         if value.op.name in _CONVOLUTIONS:
@@ -179,15 +180,26 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             if value.op.name.endswith("_transpose") and int(value.attrs.groups) > 1:
                 return None, None  # its weights have the output channels of one group
             return (value, None) if constant_weight else (None, None)
+        if value.op.name == "relax.matmul":
+            weight = self._known(value.args[1])
+            plain = isinstance(weight, GenericConst) and weight.value.numpy().ndim == 2
+            return (value, None) if plain else (None, None)
         if value.op.name != "relax.add" or not self._used_once(value.args):
             return None, None
         left, right = (self._known(argument) for argument in value.args)
         convolution, bias = (left, right) if isinstance(right, GenericConst) else (right, left)
         if not isinstance(bias, GenericConst) or self._convolution_and_bias(convolution)[0] is not convolution:
             return None, None
-        channel_axis = str(convolution.attrs.out_layout).find("C")
+        channel_axis, _ = self._channel_axes(convolution)
         channels = self._per_channel(bias.value.numpy(), shape_of(convolution) or (), channel_axis)
         return (convolution, channels) if channels is not None else (None, None)
+
+    @staticmethod
+    def _channel_axes(linear: Call) -> tuple[int, int]:
+        """The axes of the output channels, in the result and in the weights."""
+        if linear.op.name == "relax.matmul":
+            return len(shape_of(linear) or ()) - 1, 1
+        return str(linear.attrs.out_layout).find("C"), str(linear.attrs.kernel_layout).find("O")
 
     @staticmethod
     def _per_channel(constant: Array, shape: tuple[int, ...], axis: int) -> Array | None:

@@ -8,7 +8,7 @@ product of tile factors, chosen values, constants and rests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from devices.sketches.description.accesses import Rebinding

@@ -140,3 +140,21 @@ def test_slices_of_everything_and_padding_by_nothing_vanish() -> None:
             return nn.functional.pad(image, (0, 0, 0, 0))[:, 0:4].relu()
 
     assert tasks_of(Padded(), torch.randn(1, 4, 4)) == ["relu"]
+
+
+@pytest.mark.parametrize(
+    ("linear", "norm", "shape"),
+    [
+        (nn.Linear(6, 8), nn.BatchNorm1d(8), (5, 6)),
+        (nn.Conv1d(6, 8, 3), nn.BatchNorm1d(8), (1, 6, 9)),
+        (nn.Conv3d(3, 8, 3), nn.BatchNorm3d(8), (1, 3, 4, 5, 6)),
+        (nn.ConvTranspose2d(6, 8, 4, 2, 1), nn.BatchNorm2d(8), (1, 6, 5, 5)),
+    ],
+)
+def test_a_batch_norm_goes_into_what_is_linear(linear: nn.Module, norm: nn.Module, shape: tuple[int, ...]) -> None:
+    assert isinstance(norm.running_mean, torch.Tensor)
+    assert isinstance(norm.running_var, torch.Tensor)
+    torch.nn.init.normal_(norm.running_mean)
+    torch.nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    tasks = tasks_of(nn.Sequential(linear, norm, nn.ReLU()), torch.randn(*shape))
+    assert not {"multiply", "divide", "subtract"} & {part for name in tasks for part in name.split("_")}
