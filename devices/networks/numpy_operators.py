@@ -54,7 +54,9 @@ def _mod(left: Array, right: Array) -> Array:
 def _take(call: Call, arrays: list[Array]) -> Array:
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     # In TVM's default mode indices may count from the end.
-    return np.asarray(np.take(arrays[0], arrays[1], axis=axis, mode="clip" if str(call.attrs.mode) == "clip" else "wrap"))
+    return np.asarray(
+        np.take(arrays[0], arrays[1], axis=axis, mode="clip" if str(call.attrs.mode) == "clip" else "wrap")
+    )
 
 
 def _strided_slice(call: Call, arrays: list[Array]) -> Array:

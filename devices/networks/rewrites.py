@@ -13,8 +13,8 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - Axes are counted from the front: TVM's rules for layouts read negative ones of ``squeeze`` as sizes.
 - Layer norms over several axes become norms over one.
 - ``take`` of a few ranges is a slice of each; of others it clips its indices: TVM's default reads outside of the table
-  and crashes for an index out of range. Negative ones that are known count from the end. Parts of a split are slices too.
-- Slices come before transposes. Slices of everything and padding by nothing vanish.
+  and crashes for an index out of range. Negative ones that are known count from the end.
+- Parts of a split are slices. Slices come before transposes. Slices of everything and padding by nothing vanish.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         name = call.op.name
         left, right = operands
         if isinstance(right, GenericConst) and not isinstance(left, GenericConst):
-            value, constant = left, right.value.numpy()
+            value, constant = left, array_of(right.value)
         elif isinstance(left, GenericConst) and name in ("relax.add", "relax.multiply"):
-            value, constant = right, left.value.numpy()
+            value, constant = right, array_of(left.value)
         else:
             return None
         if shape_of(value) is None or shape_of(value) != shape_of(call) or constant.dtype.kind != "f":
@@ -161,7 +161,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             total = added if bias is None else bias + added
             return relax.op.add(self.builder_.emit(convolution), self._spread(total, rank, channel_axis))
         factor = channels if name == "relax.multiply" else np.asarray(1 / channels, channels.dtype)
-        weight = self._known(convolution.args[1]).value.numpy()
+        weight = array_of(self._known(convolution.args[1]).value)
         scaled = (weight * self._spread_array(factor, weight.ndim, output_axis)).astype(weight.dtype)
         if not np.isfinite(scaled.astype(np.float32)).all():  # too large for the weights' type
             return None
@@ -182,7 +182,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return (value, None) if constant_weight else (None, None)
         if value.op.name == "relax.matmul":
             weight = self._known(value.args[1])
-            plain = isinstance(weight, GenericConst) and weight.value.numpy().ndim == 2
+            plain = isinstance(weight, GenericConst) and len(shape_of(weight) or ()) == 2
             return (value, None) if plain else (None, None)
         if value.op.name != "relax.add" or not self._used_once(value.args):
             return None, None
@@ -191,7 +191,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         if not isinstance(bias, GenericConst) or self._convolution_and_bias(convolution)[0] is not convolution:
             return None, None
         channel_axis, _ = self._channel_axes(convolution)
-        channels = self._per_channel(bias.value.numpy(), shape_of(convolution) or (), channel_axis)
+        channels = self._per_channel(array_of(bias.value), shape_of(convolution) or (), channel_axis)
         return (convolution, channels) if channels is not None else (None, None)
 
     @staticmethod
@@ -259,7 +259,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             known = self._known(argument)
             constant = isinstance(known, GenericConst)
             flat.append(
-                _constant(known.value.numpy().reshape(-1))
+                _constant(array_of(known.value).reshape(-1))
                 if constant
                 else self.builder_.emit(relax.op.reshape(argument, (-1,)))
             )
@@ -303,7 +303,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
     @staticmethod
     def _places(call: Call, indices: Any, extent: int) -> Array:
         """Known indices, from the front; in TVM's default mode they may count from the end."""
-        places = indices.value.numpy().astype(np.int64)
+        places: Array = indices.value.numpy().astype(np.int64)
         return np.where(places < 0, places + extent, places) if str(call.attrs.mode) == "fast" else places
 
     def visit_tuple_getitem_(self, item: Any) -> Any:
