@@ -8,7 +8,7 @@ own, which runs once, here, when the network is built: at run time it costs noth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,11 @@ import tvm
 from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.s_tir import dlight
 
 from devices.builds.tensors import array_of, tensor_of
-from devices.cuda.compiler import PASS_OPTIONS, compiling_for
+from devices.cuda.compiler import compiling_for, with_pass_options
 from devices.protocol import TensorSpec
+from devices.sketches.defaults import default_schedules
 from devices.targets import NATIVE, parse_target, resolve_target
 from fleet_tune.errors import UnsupportedNetworkError
 
@@ -78,10 +78,12 @@ def build(module: Any, target_text: str) -> Executable:
     parameters = _transformed(_reachable(module, _TRANSFORM), constants)
     main = _reachable(module, "main")
     target = parse_target(target_text)
-    options = PASS_OPTIONS if target.kind.name == "cuda" else {}
-    with tvm.transform.PassContext(config=options), compiling_for(target_text):
-        compiled = _compile(main, target)
-    return Executable(compiled.mod, parameters, main)
+
+    def compiled(options: Mapping[str, Any]) -> Any:
+        with tvm.transform.PassContext(config=dict(options)), compiling_for(target_text):
+            return _compile(main, target).mod
+
+    return Executable(with_pass_options(target_text, compiled), parameters, main)
 
 
 def calls(expression: Any) -> Iterator[Call]:
@@ -223,7 +225,6 @@ def _compile(module: Any, target: tvm.target.Target) -> Any:
         transform.AttachGlobalSymbol(),
     ]
     if target.kind.name != "llvm":
-        rules = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction, dlight.gpu.GeneralReduction)
-        pipeline.insert(0, dlight.ApplyDefaultSchedule(*(rule() for rule in rules), dlight.gpu.Fallback()))
+        pipeline.insert(0, default_schedules())
     with target:
         return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(pipeline))

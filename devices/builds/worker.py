@@ -13,7 +13,7 @@ import json
 import queue
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -90,15 +90,19 @@ class Compiler:
         if request["candidate"] is None:
             scheduled = self._spaces.unscheduled(task)
             with contextlib.suppress(Exception):  # a program that cannot be read is checked like any other
-                check = asdict(self._plan_of(scheduled.module["main"]))
+                check = asdict(self._plan_of(self._spaces.parse_module(task.workload.module)["main"]))
         else:
             sketch, sketch_id, decisions = request["candidate"]
             candidate = Candidate(task.id, sketch, sketch_id, tuple(decisions))
             scheduled = self._space(task).schedule(candidate)
         scheduled_at = time.perf_counter()
         target = task.device_class.target
-        with tvm.transform.PassContext(config=pass_options(target)), self._compiling_for(target):
-            module = tvm.tirx.build(scheduled.module, target=parse_target(target))
+
+        def compiled(options: Mapping[str, Any]) -> Any:
+            with tvm.transform.PassContext(config={**_PASS_OPTIONS, **options}), self._compiling_for(target):
+                return tvm.tirx.build(scheduled.module, target=parse_target(target))
+
+        module = cuda_compiler.with_pass_options(target, compiled)
         compiled_at = time.perf_counter()
         library = self._link(module, target)
         return {

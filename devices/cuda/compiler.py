@@ -21,18 +21,22 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fleet_tune.errors import UserError
+
+T = TypeVar("T")
 
 NVCC_TIMEOUT_SECS = 120.0
 # For TVM's passes. Without it they let a float32 buffer in shared memory take the place of a float16 one, and then
 # refuse it: no kernel on tensor cores that sums in another type than it multiplies would build.
 PASS_OPTIONS = {"tirx.merge_static_smem": True}
+_UNPLACED = "buffer_byte_offsets"
+"""In the message of TVM where it does not find what threads share to sum up among the buffers that it puts together."""
 _MARK = "// fleet-tune machine code "
 # What TVM's own callback gives both compilers, so that kernels are as fast and as precise as TVM's.
 _FAST_MATH = "--use_fast_math"
@@ -144,6 +148,19 @@ def describe() -> str:
     assert compiler.nvcc is not None
     done = subprocess.run([compiler.nvcc, "--version"], capture_output=True, text=True, timeout=60)
     return f"nvcc {done.stdout.strip().splitlines()[-1]}" if done.stdout.strip() else "nvcc"
+
+
+def with_pass_options(target: str, compile_: Callable[[Mapping[str, Any]], T]) -> T:
+    """What ``compile_`` makes with :data:`PASS_OPTIONS`; without them on other targets than CUDA, and where TVM fails
+    at them, as it does at the reductions over threads of a softmax."""
+    if json.loads(target)["kind"] != "cuda":
+        return compile_({})
+    try:
+        return compile_(PASS_OPTIONS)
+    except Exception as error:
+        if _UNPLACED not in str(error):
+            raise
+        return compile_({})
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from tvm_ffi import structural_walk
 
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
+from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
 from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
 from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
@@ -179,8 +180,12 @@ def _no_collection() -> Iterator[None]:
 
 
 def unscheduled(task: Task) -> Scheduled:
-    """The program of ``task`` as it was imported: the oracle."""
+    """The program of ``task`` as it was imported: the oracle. On a GPU by TVM's default schedule."""
     module = parse_module(task.workload.module)
+    target = parse_target(task.device_class.target)
+    if target.kind.name != "llvm":
+        with target:
+            module = default_schedules()(module)
     args = _specs(module["main"])
     return Scheduled(module, args, args, _outputs(module["main"]), (), "")
 

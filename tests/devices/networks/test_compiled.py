@@ -23,6 +23,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import Trace
 
 from devices.builds.executables import Executable, build, kernel_calls
+from devices.builds.worker import Compiler
 from devices.networks import compiled
 from devices.networks.compiled import (
     compile_network,
@@ -36,6 +37,7 @@ from devices.networks.edges import taken_in
 from devices.networks.frontend import Network, load_network
 from devices.networks.loaded import NetworkInputError
 from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.protocol import encode_task
 from devices.sketches.intrinsics import load_intrinsics
 from devices.sketches.spaces import parse_module
 from devices.targets import parse_target, resolve_target
@@ -413,6 +415,20 @@ def test_a_network_for_cuda_is_built_without_a_gpu(network: Network) -> None:
     # Library, executable, device code.
     assert executable.module.imports[0].imports
     assert packing_calls(executable) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_reductions_over_threads_are_built_for_cuda(dtype: torch.dtype) -> None:
+    """TVM has no place for what their threads share where all that is shared is put together; and of bfloat16 it builds
+    what threads do alone. So a network is built in another way, and the oracle by a default schedule."""
+    device_class = DeviceClass("gpu", resolve_target("nvidia/jetson-agx-orin-64gb"))
+    module = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Softmax(-1)).to(dtype)
+    lowered = import_network(load_network((module, (torch.ones(4, 32, dtype=dtype),))), device_class)
+    assert build(lowered.module, device_class.target).module.imports[0].imports
+    compiler = Compiler()
+    for task in lowered.tasks:
+        request = {"task_id": task.id, "task": encode_task(task), "candidate": None}
+        assert b'extern "C" __global__' in compiler.build(request)["library"]
 
 
 def test_a_trace_that_does_not_fit_its_task_is_named(lowered: LoweredNetwork, best: dict[str, str | None]) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from devices.networks.compiled import compile_network, load
 from devices.networks.frontend import load_network
-from devices.networks.lowering import check_network, import_network
+from devices.networks.lowering import check_network, import_network, tolerance
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import UnsupportedNetworkError
@@ -76,6 +76,15 @@ def test_batch_norms_are_folded_in_every_type(dtype: torch.dtype) -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.ConvTranspose2d(8, 4, 3)).to(dtype)
     tasks = agrees(module, torch.randn(1, 3, 8, 8, dtype=dtype), within=RELATIVE_ERROR[dtype])
     assert {"conv2d_add_relu", "conv2d_add_cast_relu"} & set(tasks)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_tolerance_follows_the_types_inside(dtype: torch.dtype) -> None:
+    inputs = (torch.randn(4, 64, generator=torch.Generator().manual_seed(0)),)
+    network = load_network((Computes(lambda x: (x.to(dtype) @ x.mT.to(dtype)).float()), inputs))
+    lowered = import_network(network, CPU)
+    assert (tolerance(lowered) > 1e-3) == (dtype == torch.bfloat16)
+    check_network(lowered, network)
 
 
 @pytest.mark.parametrize("dtype", [*RELATIVE_ERROR, torch.int8, torch.int64, torch.bool])
