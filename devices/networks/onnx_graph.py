@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import TensorProto, numpy_helper, shape_inference
 
 from devices.networks import onnx_quantization
+from devices.networks.onnx_nodes import FINAL, Graph, Node, NotKnownError, Writer, as_array
+from devices.networks.onnx_operators import REWRITES
 from fleet_tune.errors import UnsupportedNetworkError
 
 _COMPUTED = frozenset(
@@ -27,79 +30,205 @@ _COMPUTED = frozenset(
 )
 """Element types that kernels compute in."""
 
-_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+_ONNX = ("", "ai.onnx")
+_MISREAD = frozenset({"Attention", "Mish", "Celu"})
+"""Operators with a function in ONNX whose translation by TVM loses precision, is of another type, or is that of another
+domain's operator of this name."""
 
-_MISREAD = frozenset({"Mish", "Celu"})
-"""Operators with a function in ONNX whose translation by TVM loses precision or is of another type."""
+_FUNCTIONS = "fleet_tune.functions"
+"""The domain of functions that are about to be inlined."""
+
+_ROUNDS = 16
+"""Of functions, rewrites and folding: one lays open what the next can do."""
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-_NOT_REPEATABLE = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
+_DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression"})
 _LARGEST_CONSTANT = 1 << 22
 """Elements: what is larger is computed when the network runs."""
 
-_FREE = "write it with other operators, or export the network with another opset"
+_OTHERWISE = "write it with other operators, or export the network with another opset"
 
 
-def prepared(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = frozenset()) -> onnx.ModelProto:
     """``model``, checked by ONNX, as TVM reads it rightly. ``where`` names it in refusals.
 
+    ``expanded``: operators to be written as the functions by which ONNX defines them, although TVM has translations.
     Raises :class:`UnsupportedNetworkError`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
-        result = _folded(_in_functions(onnx_quantization.in_floats(model)))
-    constants, types = _constants(result), dict(_types(result))
-    for node in result.graph.node:
-        reason = _refused(node, constants, types)
+        result = onnx_quantization.in_floats(model)
+        result = _named(onnx.inliner.inline_local_functions(result) if result.functions else result)
+        for _ in range(_ROUNDS):
+            result, written = _in_functions(_folded(result), expanded)
+            result, rewritten = _rewritten(result)
+            if not written and not rewritten:
+                break
+    _refuse_unreadable(result, where)
+    return result
+
+
+def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
+    from devices.networks.onnx_converters import is_readable
+
+    graph = _known(model)
+    for proto in model.graph.node:
+        reason, next_step = _refused(Node(proto, graph), is_readable(proto.op_type))
         if reason:
-            raise UnsupportedNetworkError(f"{where} uses the operator {node.op_type} {reason}", _FREE)
-    for name, kind in types.items():
+            raise UnsupportedNetworkError(f"{where}: {said(proto)} {reason}", next_step)
+    for name, kind in graph.types.items():
         if kind not in _COMPUTED:
             type_name = TensorProto.DataType.Name(kind)
             raise UnsupportedNetworkError(
-                f"{where}: {name!r} has the type {type_name}, which kernels do not have", _FREE
+                f"{where}: {name!r} has the type {type_name}, which kernels do not have", "cast it to another type"
             )
-    return result
 
 
-def _in_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does."""
-    from onnx import inliner
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+def said(node: onnx.NodeProto) -> str:
+    """A node in the user's words: its operator and its name, or that of its first output."""
+    domain = "" if node.domain in _ONNX else f"{node.domain}."
+    return f"the operator {domain}{node.op_type} ({node.name or next(iter(node.output), '')!r})"
 
-    translations = _get_convert_map()
-    names = {
-        node.op_type
-        for node in model.graph.node
-        if node.domain in ("", "ai.onnx")
-        and (node.op_type not in translations or node.op_type in _MISREAD or _has_optional_outputs(node))
-    }
-    if not names:
+
+def has_function(node: onnx.NodeProto) -> bool:
+    """Whether ONNX defines the operator by others."""
+    if node.domain not in _ONNX or not onnx.defs.has(node.op_type):
+        return False
+    schema = onnx.defs.get_schema(node.op_type)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Every node has a name of its own, that of its first output where its author gave it none."""
+    if all(node.name for node in model.graph.node):
         return model
-    try:
-        return inliner.inline_selected_functions(
-            _with_defaults(model, names), [("", name) for name in sorted(names)], inline_schema_functions=True
-        )
-    except Exception:  # it stays as it is, and is refused by its name where TVM does not know it
-        return model
-
-
-def _with_defaults(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """``model`` with the attributes that nodes of ``names`` leave out, which the inliner forgets."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    versions = {opset.domain: opset.version for opset in model.opset_import}
     for node in result.graph.node:
-        if node.op_type not in names or not onnx.defs.has(node.op_type, versions.get("", 1), ""):
-            continue
-        given = {attribute.name for attribute in node.attribute}
-        schema = onnx.defs.get_schema(node.op_type, versions.get("", 1), "")
-        for name, attribute in schema.attributes.items():
-            if name not in given and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
-                node.attribute.append(attribute.default_value)
+        node.name = node.name or next((name for name in node.output if name), "")
     return result
+
+
+def _known(model: onnx.ModelProto) -> Graph:
+    return Graph(_constants(model), dict(_fixed_shapes(model)), dict(_types(model)), opset_of(model))
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    return next((opset.version for opset in model.opset_import if opset.domain in _ONNX), 1)
+
+
+def _rewritten(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
+    """``model`` with other operators for those of ``REWRITES``, and whether there were any. One that must know what is
+    not known yet stays."""
+    if not any(node.op_type in REWRITES for node in model.graph.node):
+        return model, False
+    graph, changed = _known(model), False
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+    for proto in model.graph.node:
+        rewrite = REWRITES.get(proto.op_type) if proto.domain in _ONNX and proto.doc_string != FINAL else None
+        write = Writer(next(name for name in proto.output if name), graph.opset)
+        try:
+            outputs = rewrite(Node(proto, graph), write) if rewrite else None
+        except NotKnownError:
+            outputs = None
+        if outputs is None or len(outputs) < sum(bool(name) for name in proto.output):
+            nodes.append(proto)
+            continue
+        changed = True
+        nodes += write.nodes
+        constants += write.constants
+        for result, name in zip(outputs, proto.output, strict=False):
+            if name:
+                nodes.append(onnx.helper.make_node("Identity", [result], [name], name=f"{name}/is"))
+    if changed:
+        result_model = onnx.ModelProto()
+        result_model.CopyFrom(model)
+        del result_model.graph.node[:]
+        result_model.graph.node.extend(nodes)
+        result_model.graph.initializer.extend(constants)
+        return result_model, True
+    return model, False
+
+
+def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onnx.ModelProto, bool]:
+    """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does; whether there are any."""
+    from devices.networks.onnx_converters import is_readable
+
+    misread = (_MISREAD | expanded) - REWRITES.keys()
+    functions = {
+        at: function
+        for at, node in enumerate(model.graph.node)
+        if node.domain not in _ONNX
+        or node.op_type in misread
+        or not (is_readable(node.op_type) or node.op_type in REWRITES)
+        or _has_optional_outputs(node)
+        for function in [_function_of(node, model)]
+        if function is not None
+    }
+    if not functions:
+        return model, False
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for at, (function, attributes) in functions.items():
+        node = result.graph.node[at]
+        node.domain = function.domain = _FUNCTIONS
+        node.op_type = function.name = f"{function.name}.{at}"
+        node.attribute.extend(attributes)
+        result.functions.append(function)
+    result.opset_import.append(onnx.helper.make_opsetid(_FUNCTIONS, 1))
+    inlined = onnx.inliner.inline_local_functions(result)
+    left = [opset for opset in inlined.opset_import if opset.domain != _FUNCTIONS]
+    del inlined.opset_import[:]
+    inlined.opset_import.extend(left)
+    return _named(inlined), True
+
+
+def _function_of(
+    node: onnx.NodeProto, model: onnx.ModelProto
+) -> tuple[onnx.FunctionProto, list[onnx.AttributeProto]] | None:
+    """The function by which ONNX defines ``node``, written for ``model``'s version of the operators, and the attributes
+    that the node leaves out. None where it has none."""
+    graph = _known(model)
+    version = next((opset.version for opset in model.opset_import if opset.domain == node.domain), graph.opset)
+    if not onnx.defs.has(node.op_type, version, node.domain):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    given = {attribute.name for attribute in node.attribute}
+    defaults = [
+        attribute.default_value
+        for name, attribute in schema.attributes.items()
+        if name not in given and attribute.default_value.type != onnx.AttributeProto.UNDEFINED
+    ]
+    whole = onnx.NodeProto()
+    whole.CopyFrom(node)
+    whole.attribute.extend(defaults)
+    serialized = [
+        onnx.helper.make_tensor_type_proto(graph.types[name], graph.shapes.get(name)).SerializeToString()
+        if name in graph.types
+        else b""
+        for name in node.input
+    ]
+    text = b""
+    if schema.has_function:
+        versions = [v for v in schema.all_function_opset_versions if v <= version]
+        text = schema.get_function_with_opset_version(max(versions)) if versions else b""
+    elif schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+        if versions and all(serialized[at] or not name for at, name in enumerate(node.input)):
+            text = schema.get_context_dependent_function_with_opset_version(
+                max(versions), whole.SerializeToString(), serialized
+            )
+    if not text:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    for opset in function.opset_import:
+        opset.version = graph.opset if opset.domain in _ONNX else opset.version
+    return function, defaults
 
 
 def _has_optional_outputs(node: onnx.NodeProto) -> bool:
@@ -119,7 +248,7 @@ def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
         stay: list[onnx.NodeProto] = []
         computed: dict[str, Any] = {}
         for node in model.graph.node:
-            values = _value(node, {**constants, **computed}, shapes, model.opset_import)
+            values = _value(node, {**constants, **computed}, shapes, opset_of(model))
             if values is None:
                 stay.append(node)
             else:
@@ -140,12 +269,16 @@ def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _value(
-    node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opsets: Any
+    node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opset: int
 ) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """The outputs of ``node``, read as in ``opsets``, where they are known now."""
+    """The outputs of ``node``, read as in version ``opset`` of the operators, where they are known now."""
     from onnx.reference import ReferenceEvaluator
 
-    if node.domain not in ("", "ai.onnx") or node.op_type in _NOT_REPEATABLE | _CONTROL_FLOW or not all(node.output):
+    if (
+        node.domain not in ("", "ai.onnx")
+        or node.op_type in _RANDOM | _CONTROL_FLOW | {"Dropout"}
+        or not all(node.output)
+    ):
         return None
     if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
         shape = np.asarray(shapes[node.input[0]], np.int64)
@@ -160,10 +293,10 @@ def _value(
     if node.op_type in ("DequantizeLinear", "QuantizeLinear") and not _in_blocks(node, constants):
         return None  # of weights: they stay small
     try:
-        feeds = {name: _array(constants[name]) for name in node.input if name}
+        feeds = {name: as_array(constants[name]) for name in node.input if name}
         known, results = (map(onnx.helper.make_empty_tensor_value_info, names) for names in (feeds, node.output))
         graph = onnx.helper.make_graph([node], node.op_type, list(known), list(results))
-        alone = onnx.helper.make_model_gen_version(graph, opset_imports=opsets)
+        alone = onnx.helper.make_model_gen_version(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
         values = ReferenceEvaluator(alone).run(None, feeds)
     except Exception:
         return None
@@ -187,13 +320,6 @@ def _constants(model: onnx.ModelProto) -> dict[str, Any]:
         if node.op_type == "Constant":
             known.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
     return known
-
-
-def _array(constant: Any) -> np.ndarray[Any, Any]:
-    if isinstance(constant, np.ndarray):
-        return constant
-    array: np.ndarray[Any, Any] = numpy_helper.to_array(constant)
-    return array
 
 
 def _fixed_shapes(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -223,26 +349,20 @@ def _types(model: onnx.ModelProto) -> Iterator[tuple[str, int]]:
     yield from ((weight.name, weight.data_type) for weight in model.graph.initializer if weight.name in used)
 
 
-def _refused(node: onnx.NodeProto, constants: dict[str, Any], types: dict[str, int]) -> str:
-    """Why ``node`` cannot be imported although TVM would: it would compute something else. Empty where it can."""
-    not_integers = any(types.get(name) in _FLOATS for name in node.input)
-    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type in _CONTROL_FLOW:
-        return "whose course depends on data"
-    if node.op_type == "IsInf" and not (attributes.get("detect_positive", 1) and attributes.get("detect_negative", 1)):
-        return "for one sign"
-    if node.op_type == "Mod" and not attributes.get("fmod", 0) and not_integers:
-        return "of floating-point numbers with fmod=0"
-    if node.op_type == "BitShift" and node.input[1] not in constants:
-        return "by numbers that depend on data"
-    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
-        training = constants.get(node.input[2])
-        if training is None or bool(_array(training)):
-            return "as in training"
-    if node.op_type == "BatchNormalization" and attributes.get("training_mode", 0):
-        return "as in training"
-    if node.op_type == "SpaceToDepth" and attributes.get("mode", b"DCR") != b"DCR":
-        return "with the channels first"
-    if node.op_type == "ConvTranspose" and "output_shape" in attributes:
-        return "with output_shape"
-    return ""
+def _refused(node: Node, readable: bool) -> tuple[str, str]:
+    """Why ``node`` cannot be imported, and what to do about it. Empty where it can. ``readable``: whether TVM reads
+    operators of its type, though what it reads may compute something else."""
+    kind, attributes = node.proto.op_type, node.attributes
+    if node.proto.domain not in (*_ONNX, "com.microsoft"):
+        return f"is of the domain {node.proto.domain}", _OTHERWISE
+    if kind in _CONTROL_FLOW:
+        return "takes a course that depends on data", "export the network with a fixed number of turns, or without it"
+    if kind in _DATA_DEPENDENT:
+        return "has an output whose shape depends on data", "leave it to what runs before or after the network"
+    if kind in _RANDOM:
+        return "gives random results", "make them inputs of the network"
+    if kind in ("BatchNormalization", "Dropout") and (kind == "Dropout" or attributes["training_mode"]):
+        return "runs as in training", "export the network for inference: call eval() before"
+    if not readable:
+        return "is unknown to TVM and to us", _OTHERWISE
+    return "", ""

@@ -26,13 +26,17 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> UnsupportedNetworkError:
-    """The frontend's exception in the user's words: which operators it stumbled over."""
+def unsupported(error: Exception, where: str, unknown: Sequence[str] = (), node: str = "") -> UnsupportedNetworkError:
+    """The frontend's exception in the user's words: which operators it stumbled over. ``node``: ONNX's at fault."""
     next_step = "replace it in the network by operators that TVM's frontend knows"
     listed = re.search(r"not supported for frontend ONNX: (.*)", str(error))
     names = sorted(name.strip() for name in listed.group(1).split(",")) if listed else list(unknown)
     if names:
         return UnsupportedNetworkError(f"{where} uses operators that cannot be imported: {', '.join(names)}", next_step)
+    if node:
+        return UnsupportedNetworkError(
+            f"{where}: {node} is used in a way that cannot be imported: {brief(error)}", next_step
+        )
     operator = _operator_in(error)
     if operator:
         return UnsupportedNetworkError(
@@ -54,6 +58,17 @@ def _operator_in(error: BaseException) -> str:
             operator = str(node.target)
         trace = trace.tb_next
     return operator
+
+
+def onnx_node_in(error: BaseException) -> Any:
+    """The onnx.NodeProto that TVM's frontend was converting when it raised; None where it was at none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        node = trace.tb_frame.f_locals.get("node")
+        if trace.tb_frame.f_code.co_name == "_construct_nodes" and hasattr(node, "op_type"):
+            found = node
+        trace = trace.tb_next
+    return found
 
 
 def brief(error: BaseException) -> str:

@@ -19,7 +19,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,16 @@ _ROUNDING = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 @dataclass(frozen=True)
 class Outcome:
     """What became of one case: ``kind`` is one of ``KINDS``. ``disagrees`` is what a run refuses because the imported
-    network computes something else than ONNX Runtime; ``wrong`` is what such a run would not have noticed."""
+    network computes something else than ONNX Runtime; ``wrong`` is what such a run would not have noticed.
+
+    ``fixed``: the inputs that were given as constants, as exporters write them, because it is refused otherwise.
+    """
 
     name: str
     operator: str
     kind: str
     line: str
+    fixed: tuple[str, ...] = ()
 
 
 def cases() -> list[Any]:
@@ -57,7 +61,50 @@ def cases() -> list[Any]:
 
 
 def outcome_of(case: Any) -> Outcome:
-    """Imports, compiles and runs ``case`` on this machine, in this process."""
+    """Imports, compiles and runs ``case`` on this machine, in this process.
+
+    The tests feed everything as inputs of the network, axes, shapes and factors too. A network of a user has those as
+    constants: where a case is refused as it is, it is tried with them fixed.
+    """
+    outcome = _outcome(case)
+    if outcome.kind == REFUSED:
+        names, fixed = _with_parameters_fixed(case)
+        if names:
+            again = _outcome(fixed)
+            return replace(again, fixed=names) if again.kind != REFUSED else outcome
+    return outcome
+
+
+def _with_parameters_fixed(case: Any) -> tuple[tuple[str, ...], Any]:
+    """``case`` with its inputs of one dimension or none as constants, the first apart: that is the data.
+
+    The shapes of the others are those of the arrays, as a user fixes them."""
+    import numpy as np
+    import onnx
+    from onnx import numpy_helper
+
+    (inputs, expected), *_ = case.data_sets
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    arrays = [numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value for value in inputs]
+    if not all(isinstance(array, np.ndarray | np.generic) for array in arrays):
+        return (), case
+    del model.graph.input[:]
+    names, left = [], []
+    for at, (value, array) in enumerate(zip(case.model.graph.input, arrays, strict=True)):
+        if at and np.ndim(array) <= 1:
+            names.append(value.name)
+            tensor = inputs[at] if isinstance(inputs[at], onnx.TensorProto) else numpy_helper.from_array(array)
+            weight = model.graph.initializer.add()
+            weight.CopyFrom(tensor)
+            weight.name = value.name
+        else:
+            left.append(inputs[at])
+            model.graph.input.append(value)
+    return tuple(names), replace(case, model=model, data_sets=[(left, expected)])
+
+
+def _outcome(case: Any) -> Outcome:
     from fleet_tune.errors import NetworkError
 
     operator = ", ".join(sorted({node.op_type for node in case.model.graph.node}))
