@@ -75,11 +75,18 @@ def from_onnx_file(file: Path) -> Network:
         if value.name in weights:
             continue
         tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        if not value.type.HasField("tensor_type"):
+            kind = str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")
+            raise UnsupportedNetworkError(f"{file}: input {value.name!r} is no tensor but {kind}", "make it tensors")
+        if not tensor.HasField("shape"):
             raise UnsupportedNetworkError(
                 f"{file}: input {value.name!r} has no fixed shape", "export it with fixed shapes"
             )
         for at, extent in enumerate(tensor.shape.dim):
+            if extent.HasField("dim_value") and not extent.dim_value:
+                raise UnsupportedNetworkError(
+                    f"{file}: input {value.name!r} has no elements: its dimension {at} is 0", "leave it out"
+                )
             if extent.dim_value <= 0:
                 called = extent.dim_param or "unnamed"
                 raise UnsupportedNetworkError(

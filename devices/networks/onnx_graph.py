@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.version_converter
 from onnx import TensorProto, numpy_helper, shape_inference
 
 from devices.networks import onnx_quantization
+from devices.networks.onnx_images import upsampled
 from devices.networks.onnx_nodes import FINAL, Graph, Node, NotKnownError, Writer, as_array
-from devices.networks.onnx_operators import REWRITES
+from devices.networks.onnx_operators import REWRITES, Rewrite
 from fleet_tune.errors import UnsupportedNetworkError
 
 _COMPUTED = frozenset(
@@ -37,6 +39,8 @@ domain's operator of this name."""
 
 _FUNCTIONS = "fleet_tune.functions"
 """The domain of functions that are about to be inlined."""
+
+_OLDEST = 13
 
 _ROUNDS = 16
 """Of functions, rewrites and folding: one lays open what the next can do."""
@@ -61,10 +65,11 @@ def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = froz
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
         result = onnx_quantization.in_floats(model)
-        result = _named(onnx.inliner.inline_local_functions(result) if result.functions else result)
+        result = onnx.inliner.inline_local_functions(result) if result.functions else result
+        result = _named(_of_today(result))
         for _ in range(_ROUNDS):
             result, written = _in_functions(_folded(result), expanded)
-            result, rewritten = _rewritten(result)
+            result, rewritten = _rewritten(result, REWRITES)
             if not written and not rewritten:
                 break
     _refuse_unreadable(result, where)
@@ -85,6 +90,18 @@ def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
             raise UnsupportedNetworkError(
                 f"{where}: {name!r} has the type {type_name}, which kernels do not have", "cast it to another type"
             )
+
+
+def _of_today(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
+    if opset_of(model) >= _OLDEST:
+        return model
+    if opset_of(model) < 11:  # the conversion forgets where the places of the result lie in the old Resize
+        model, _ = _rewritten(_folded(model), {"Resize": upsampled, "Upsample": upsampled})
+    try:
+        return onnx.version_converter.convert_version(model, _OLDEST)
+    except Exception:  # it has operators that do not convert: they are refused by name, if they are read wrongly
+        return model
 
 
 def said(node: onnx.NodeProto) -> str:
@@ -120,16 +137,16 @@ def opset_of(model: onnx.ModelProto) -> int:
     return next((opset.version for opset in model.opset_import if opset.domain in _ONNX), 1)
 
 
-def _rewritten(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
-    """``model`` with other operators for those of ``REWRITES``, and whether there were any. One that must know what is
+def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite]) -> tuple[onnx.ModelProto, bool]:
+    """``model`` with other operators for those of ``rewrites``, and whether there were any. One that must know what is
     not known yet stays."""
-    if not any(node.op_type in REWRITES for node in model.graph.node):
+    if not any(node.op_type in rewrites for node in model.graph.node):
         return model, False
     graph, changed = _known(model), False
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
     for proto in model.graph.node:
-        rewrite = REWRITES.get(proto.op_type) if proto.domain in _ONNX and proto.doc_string != FINAL else None
+        rewrite = rewrites.get(proto.op_type) if proto.domain in _ONNX and proto.doc_string != FINAL else None
         write = Writer(next(name for name in proto.output if name), graph.opset)
         try:
             outputs = rewrite(Node(proto, graph), write) if rewrite else None
@@ -158,14 +175,13 @@ def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onn
     """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does; whether there are any."""
     from devices.networks.onnx_converters import is_readable
 
-    misread = (_MISREAD | expanded) - REWRITES.keys()
     functions = {
         at: function
         for at, node in enumerate(model.graph.node)
         if node.domain not in _ONNX
-        or node.op_type in misread
+        or node.op_type in expanded
         or not (is_readable(node.op_type) or node.op_type in REWRITES)
-        or _has_optional_outputs(node)
+        or _is_misread(node)
         for function in [_function_of(node, model)]
         if function is not None
     }
@@ -231,9 +247,12 @@ def _function_of(
     return function, defaults
 
 
-def _has_optional_outputs(node: onnx.NodeProto) -> bool:
-    """Of a norm: mean and deviation, for which TVM gives zeros."""
-    return node.op_type == "LayerNormalization" and sum(bool(name) for name in node.output) > 1
+def _is_misread(node: onnx.NodeProto) -> bool:
+    """Of norms: mean and deviation as outputs, for which TVM gives zeros, and a scale of several dimensions."""
+    if node.op_type == "LayerNormalization":
+        return sum(bool(name) for name in node.output) > 1
+    axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
+    return node.op_type in _MISREAD or (node.op_type == "RMSNormalization" and axes not in ([], [-1]))
 
 
 def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -361,7 +380,7 @@ def _refused(node: Node, readable: bool) -> tuple[str, str]:
         return "has an output whose shape depends on data", "leave it to what runs before or after the network"
     if kind in _RANDOM:
         return "gives random results", "make them inputs of the network"
-    if kind in ("BatchNormalization", "Dropout") and (kind == "Dropout" or attributes["training_mode"]):
+    if kind == "Dropout" or (kind == "BatchNormalization" and attributes.get("training_mode")):
         return "runs as in training", "export the network for inference: call eval() before"
     if not readable:
         return "is unknown to TVM and to us", _OTHERWISE

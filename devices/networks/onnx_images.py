@@ -23,7 +23,7 @@ def to_depth(node: Node, write: Writer) -> Sequence[str] | None:
 
 
 def upsampled(node: Node, write: Writer) -> Sequence[str] | None:
-    """Upsample, axis after axis: the element nearest to a place by the scale, or between the two nearest."""
+    """Upsample, and Resize as it was at first, axis after axis: the nearest element to a place, or between the two."""
     shape = node.shape(0)
     scales = node.attributes.get("scales") or node.constant(1).tolist()
     value = node.input(0)
@@ -120,7 +120,7 @@ def pooled_with_places(node: Node, write: Writer) -> Sequence[str] | None:
     """MaxPool that also gives the places of the maxima, as indices into the whole flattened input: the elements of a
     window one after the other, the first of the largest."""
     if not node.wants(1):
-        return None
+        return pooled(node, write)
     shape = node.shape(0)
     outer, extents = shape[:2], shape[2:]
     ones = [1] * len(extents)
@@ -151,6 +151,21 @@ def pooled_with_places(node: Node, write: Writer) -> Sequence[str] | None:
         larger = write("Greater", value, best)
         best, place = write("Where", larger, value, best), write("Where", larger, here, place)
     return [best, place]
+
+
+def pooled(node: Node, write: Writer) -> Sequence[str] | None:
+    """A pooling whose padding follows from its extents, with that padding."""
+    if not node.attributes["auto_pad"].startswith("SAME"):
+        return None
+    extents = node.shape(0)[2:]
+    kernel = node.attributes["kernel_shape"]
+    dilations = node.attributes.get("dilations") or [1] * len(extents)
+    strides = node.attributes.get("strides") or [1] * len(extents)
+    reach = [dilation * (size - 1) + 1 for dilation, size in zip(dilations, kernel, strict=True)]
+    begins, counts = _windows(node, extents, reach, strides)
+    ends = [max(0, (counts[at] - 1) * strides[at] + reach[at] - extents[at] - begins[at]) for at in range(len(extents))]
+    settings = {**node.attributes, "auto_pad": "NOTSET", "pads": [*begins, *ends]}
+    return [write(node.proto.op_type, node.input(0), **settings)]
 
 
 def _windows(

@@ -16,11 +16,11 @@ from devices.networks.onnx_fourier import fourier, short_time_fourier
 from devices.networks.onnx_images import (
     convolution_at_offsets,
     folded_blocks,
+    pooled,
     pooled_with_places,
     resized_axes,
     to_depth,
     transposed_to_shape,
-    upsampled,
 )
 from devices.networks.onnx_nodes import Array, Node, Writer
 from devices.networks.onnx_recurrent import recurrent
@@ -56,12 +56,19 @@ def _dropout(node: Node, write: Writer) -> Sequence[str] | None:
     """Outside of training, and of nothing, it is the identity; its mask is all true."""
     training = bool(node.constant_or(2, False))
     ratio = float(node.constant_or(1, 0.5))
-    if training and ratio:
+    if (training and ratio) or (node.wants(1) and node.graph.opset < 12):
         return None
     outputs = [write("Identity", node.input(0))]
     if node.wants(1):
         outputs.append(write.constant(np.ones(node.shape(0), bool)))
     return outputs
+
+
+def _expand(node: Node, write: Writer) -> Sequence[str] | None:
+    """The shape may have ones, or fewer dimensions, where the value has more: they stay."""
+    wanted = tuple(int(extent) for extent in node.constant(1))
+    shape = np.broadcast_shapes(node.shape(0), wanted)
+    return None if shape == wanted else [write("Expand", node.input(0), np.asarray(shape, np.int64))]
 
 
 def _eye_like(node: Node, write: Writer) -> Sequence[str] | None:
@@ -170,6 +177,7 @@ def _tensor_scatter(node: Node, write: Writer) -> Sequence[str] | None:
 
 
 REWRITES: dict[str, Rewrite] = {
+    "AveragePool": pooled,
     "BitShift": _bit_shift,
     "CastLike": _cast_like,
     "Col2Im": folded_blocks,
@@ -177,12 +185,14 @@ REWRITES: dict[str, Rewrite] = {
     "DFT": fourier,
     "DeformConv": convolution_at_offsets,
     "Dropout": _dropout,
+    "Expand": _expand,
     "EyeLike": _eye_like,
     "GRU": recurrent,
     "If": chosen_branch,
     "IsInf": _is_inf,
     "LSTM": recurrent,
     "Loop": unrolled_loop,
+    "LpPool": pooled,
     "LpNormalization": _lp_normalization,
     "MaxPool": pooled_with_places,
     "Mod": _mod,
@@ -196,5 +206,4 @@ REWRITES: dict[str, Rewrite] = {
     "Scan": unrolled_scan,
     "SpaceToDepth": to_depth,
     "TensorScatter": _tensor_scatter,
-    "Upsample": upsampled,
 }
