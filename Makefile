@@ -5,7 +5,8 @@
 #   make fuzz [FUZZ_EXAMPLES=1000 PYTEST_ARGS=]  look for new failing cases of the property tests: make each an @example
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
 #   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
-#                           operators, through our import, as tables, docs/operators.md among them (an hour; installs what it needs into .venv/zoo)
+#                           operators, through our import, as tables (an hour; installs what it needs into .venv/zoo); writes
+#                           docs/operators.md
 #   make lint               ruff, mypy --strict and the layer rules
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
 #   make clean              remove .venv, caches and the demo's results

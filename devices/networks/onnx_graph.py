@@ -21,6 +21,7 @@ from devices.networks import onnx_quantization
 from devices.networks.onnx_images import upsampled
 from devices.networks.onnx_nodes import FINAL, Graph, Node, NotKnownError, Writer, as_array
 from devices.networks.onnx_operators import REWRITES, Rewrite
+from devices.networks.refusals import OTHER_OPERATORS
 from fleet_tune.errors import UnsupportedNetworkError
 
 _COMPUTED = frozenset(
@@ -52,8 +53,6 @@ _RANDOM = frozenset(
 _DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression"})
 _LARGEST_CONSTANT = 1 << 22
 """Elements: what is larger is computed when the network runs."""
-
-_OTHERWISE = "write it with other operators, or export the network with another opset"
 
 
 def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = frozenset()) -> onnx.ModelProto:
@@ -373,7 +372,7 @@ def _refused(node: Node, readable: bool) -> tuple[str, str]:
     operators of its type, though what it reads may compute something else."""
     kind, attributes = node.proto.op_type, node.attributes
     if node.proto.domain not in (*_ONNX, "com.microsoft"):
-        return f"is of the domain {node.proto.domain}", _OTHERWISE
+        return f"is of the domain {node.proto.domain}", OTHER_OPERATORS
     if kind in _CONTROL_FLOW:
         return "takes a course that depends on data", "export the network with a fixed number of turns, or without it"
     if kind in _DATA_DEPENDENT:
@@ -383,5 +382,5 @@ def _refused(node: Node, readable: bool) -> tuple[str, str]:
     if kind == "Dropout" or (kind == "BatchNormalization" and attributes.get("training_mode")):
         return "runs as in training", "export the network for inference: call eval() before"
     if not readable:
-        return "is unknown to TVM and to us", _OTHERWISE
+        return "is unknown to TVM and to us", OTHER_OPERATORS
     return "", ""
