@@ -109,7 +109,8 @@ def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tu
     """The Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails at
     become the functions by which ONNX defines them, where it does."""
     from devices.networks.onnx_converters import to_relax
-    from devices.networks.onnx_graph import has_function, opset_of, prepared, said
+    from devices.networks.onnx_folding import opset_of
+    from devices.networks.onnx_graph import has_function, prepared, said
 
     expanded: frozenset[str] = frozenset()
     while True:

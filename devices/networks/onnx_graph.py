@@ -8,32 +8,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 import onnx
 import onnx.inliner
 import onnx.version_converter
-from onnx import TensorProto, numpy_helper, shape_inference
+from onnx import TensorProto
 
 from devices.networks import onnx_quantization
+from devices.networks.onnx_folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
 from devices.networks.onnx_images import upsampled
-from devices.networks.onnx_nodes import FINAL, Graph, Node, NotKnownError, Writer, as_array
+from devices.networks.onnx_nodes import FINAL, Graph, Node, NotKnownError, Writer
 from devices.networks.onnx_operators import REWRITES, Rewrite
-from devices.networks.refusals import OTHER_OPERATORS
+from devices.networks.refusals import OTHER_OPERATORS, unsupported
 from fleet_tune.errors import UnsupportedNetworkError
 
-_COMPUTED = frozenset(
-    getattr(TensorProto, name)
-    for name in (
-        *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL"),
-        *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
-    )
-)
-"""Element types that kernels compute in."""
-
-_ONNX = ("", "ai.onnx")
 _MISREAD = frozenset({"Attention", "Mish", "Celu"})
 """Operators with a function in ONNX whose translation by TVM loses precision, is of another type, or is that of another
 domain's operator of this name."""
@@ -46,13 +34,7 @@ _OLDEST = 13
 _ROUNDS = 16
 """Of functions, rewrites and folding: one lays open what the next can do."""
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 _DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression"})
-_LARGEST_CONSTANT = 1 << 22
-"""Elements: what is larger is computed when the network runs."""
 
 
 def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = frozenset()) -> onnx.ModelProto:
@@ -65,10 +47,10 @@ def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = froz
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
         result = onnx_quantization.in_floats(model)
         result = onnx.inliner.inline_local_functions(result) if result.functions else result
-        result = _named(_of_today(result))
+        result = _named(_of_today(result, where))
         for _ in range(_ROUNDS):
-            result, written = _in_functions(_folded(result), expanded)
-            result, rewritten = _rewritten(result, REWRITES)
+            result, written = _in_functions(folded(result), expanded)
+            result, rewritten = _rewritten(result, REWRITES, where)
             if not written and not rewritten:
                 break
     _refuse_unreadable(result, where)
@@ -78,25 +60,25 @@ def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = froz
 def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
     from devices.networks.onnx_converters import is_readable
 
-    graph = _known(model)
+    graph = known(model)
     for proto in model.graph.node:
         reason, next_step = _refused(Node(proto, graph), is_readable(proto.op_type))
         if reason:
             raise UnsupportedNetworkError(f"{where}: {said(proto)} {reason}", next_step)
     for name, kind in graph.types.items():
-        if kind not in _COMPUTED:
+        if kind not in COMPUTED:
             type_name = TensorProto.DataType.Name(kind)
             raise UnsupportedNetworkError(
                 f"{where}: {name!r} has the type {type_name}, which kernels do not have", "cast it to another type"
             )
 
 
-def _of_today(model: onnx.ModelProto) -> onnx.ModelProto:
+def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     """``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
     if opset_of(model) >= _OLDEST:
         return model
     if opset_of(model) < 11:  # the conversion forgets where the places of the result lie in the old Resize
-        model, _ = _rewritten(_folded(model), {"Resize": upsampled, "Upsample": upsampled})
+        model, _ = _rewritten(folded(model), {"Resize": upsampled, "Upsample": upsampled}, where)
     try:
         return onnx.version_converter.convert_version(model, _OLDEST)
     except Exception:  # it has operators that do not convert: they are refused by name, if they are read wrongly
@@ -105,20 +87,20 @@ def _of_today(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def said(node: onnx.NodeProto) -> str:
     """A node in the user's words: its operator and its name, or that of its first output."""
-    domain = "" if node.domain in _ONNX else f"{node.domain}."
+    domain = "" if node.domain in ONNX else f"{node.domain}."
     return f"the operator {domain}{node.op_type} ({node.name or next(iter(node.output), '')!r})"
 
 
 def has_function(node: onnx.NodeProto) -> bool:
     """Whether ONNX defines the operator by others."""
-    if node.domain not in _ONNX or not onnx.defs.has(node.op_type):
+    if node.domain not in ONNX or not onnx.defs.has(node.op_type):
         return False
     schema = onnx.defs.get_schema(node.op_type)
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Every node has a name of its own, that of its first output where its author gave it none."""
+    """Every node has a name, that of its first output where its author gave it none."""
     if all(node.name for node in model.graph.node):
         return model
     result = onnx.ModelProto()
@@ -128,29 +110,23 @@ def _named(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def _known(model: onnx.ModelProto) -> Graph:
-    return Graph(_constants(model), dict(_fixed_shapes(model)), dict(_types(model)), opset_of(model))
-
-
-def opset_of(model: onnx.ModelProto) -> int:
-    return next((opset.version for opset in model.opset_import if opset.domain in _ONNX), 1)
-
-
-def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite]) -> tuple[onnx.ModelProto, bool]:
+def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str) -> tuple[onnx.ModelProto, bool]:
     """``model`` with other operators for those of ``rewrites``, and whether there were any. One that must know what is
     not known yet stays."""
     if not any(node.op_type in rewrites for node in model.graph.node):
         return model, False
-    graph, changed = _known(model), False
+    graph, changed = known(model), False
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
     for proto in model.graph.node:
-        rewrite = rewrites.get(proto.op_type) if proto.domain in _ONNX and proto.doc_string != FINAL else None
+        rewrite = rewrites.get(proto.op_type) if proto.domain in ONNX and proto.doc_string != FINAL else None
         write = Writer(next(name for name in proto.output if name), graph.opset)
         try:
             outputs = rewrite(Node(proto, graph), write) if rewrite else None
         except NotKnownError:
             outputs = None
+        except Exception as error:
+            raise unsupported(error, where, node=said(proto)) from error
         if outputs is None or len(outputs) < sum(bool(name) for name in proto.output):
             nodes.append(proto)
             continue
@@ -174,14 +150,15 @@ def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onn
     """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does; whether there are any."""
     from devices.networks.onnx_converters import is_readable
 
+    graph = known(model)
     functions = {
         at: function
         for at, node in enumerate(model.graph.node)
-        if node.domain not in _ONNX
+        if node.domain not in ONNX
         or node.op_type in expanded
         or not (is_readable(node.op_type) or node.op_type in REWRITES)
         or _is_misread(node)
-        for function in [_function_of(node, model)]
+        for function in [_function_of(node, model, graph)]
         if function is not None
     }
     if not functions:
@@ -203,11 +180,10 @@ def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onn
 
 
 def _function_of(
-    node: onnx.NodeProto, model: onnx.ModelProto
+    node: onnx.NodeProto, model: onnx.ModelProto, graph: Graph
 ) -> tuple[onnx.FunctionProto, list[onnx.AttributeProto]] | None:
     """The function by which ONNX defines ``node``, written for ``model``'s version of the operators, and the attributes
     that the node leaves out. None where it has none."""
-    graph = _known(model)
     version = next((opset.version for opset in model.opset_import if opset.domain == node.domain), graph.opset)
     if not onnx.defs.has(node.op_type, version, node.domain):
         return None
@@ -242,7 +218,7 @@ def _function_of(
     function = onnx.FunctionProto()
     function.ParseFromString(text)
     for opset in function.opset_import:
-        opset.version = graph.opset if opset.domain in _ONNX else opset.version
+        opset.version = graph.opset if opset.domain in ONNX else opset.version
     return function, defaults
 
 
@@ -254,130 +230,17 @@ def _is_misread(node: onnx.NodeProto) -> bool:
     return node.op_type in _MISREAD or (node.op_type == "RMSNormalization" and axes not in ([], [-1]))
 
 
-def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Computes what does not depend on the inputs, until nothing more is known."""
-    while True:
-        try:
-            model = shape_inference.infer_shapes(model, data_prop=True)
-        except Exception:
-            return model  # of an operator outside of ONNX, say
-        constants = _constants(model)
-        shapes = dict(_fixed_shapes(model))
-        stay: list[onnx.NodeProto] = []
-        computed: dict[str, Any] = {}
-        for node in model.graph.node:
-            values = _value(node, {**constants, **computed}, shapes, opset_of(model))
-            if values is None:
-                stay.append(node)
-            else:
-                computed.update(zip(node.output, values, strict=True))
-        if not computed:
-            return model
-        outputs = {value.name for value in model.graph.output}
-        read = outputs | {name for node in stay for name in _reads(node)}
-        weights = model.graph.initializer
-        for at in reversed(range(len(weights))):
-            if weights[at].name not in read:  # TVM reads them all, and not every type
-                del weights[at]
-        del model.graph.node[:]
-        model.graph.node.extend(stay)
-        model.graph.initializer.extend(
-            numpy_helper.from_array(array, name) for name, array in computed.items() if name in read
-        )
-
-
-def _value(
-    node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opset: int
-) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """The outputs of ``node``, read as in version ``opset`` of the operators, where they are known now."""
-    from onnx.reference import ReferenceEvaluator
-
-    if (
-        node.domain not in ("", "ai.onnx")
-        or node.op_type in _RANDOM | _CONTROL_FLOW | {"Dropout"}
-        or not all(node.output)
-    ):
-        return None
-    if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
-        shape = np.asarray(shapes[node.input[0]], np.int64)
-        if node.op_type == "Size":
-            return (np.asarray(shape.prod(), np.int64),)
-        bounds = {attribute.name: attribute.i for attribute in node.attribute}
-        return (shape[bounds.get("start", 0) : bounds.get("end", len(shape))],)
-    if node.op_type == "Constant" and any(attribute.name == "value" for attribute in node.attribute):
-        return None  # is one
-    if any(name and name not in constants for name in node.input):
-        return None
-    if node.op_type in ("DequantizeLinear", "QuantizeLinear") and not _in_blocks(node, constants):
-        return None  # of weights: they stay small
-    try:
-        feeds = {name: as_array(constants[name]) for name in node.input if name}
-        known, results = (map(onnx.helper.make_empty_tensor_value_info, names) for names in (feeds, node.output))
-        graph = onnx.helper.make_graph([node], node.op_type, list(known), list(results))
-        alone = onnx.helper.make_model_gen_version(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-        values = ReferenceEvaluator(alone).run(None, feeds)
-    except Exception:
-        return None
-    if not all(isinstance(value, np.ndarray | np.generic) for value in values):
-        return None
-    arrays = tuple(np.asarray(value) for value in values)
-    small = sum(array.size for array in arrays) <= _LARGEST_CONSTANT
-    return arrays if small or node.op_type == "DequantizeLinear" else None
-
-
-def _in_blocks(node: onnx.NodeProto, constants: dict[str, Any]) -> bool:
-    """Whether quantised numbers are of fewer bits than kernels have, or have a scale for each block of them."""
-    blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
-    return blocks or getattr(constants[node.input[0]], "data_type", TensorProto.INT8) not in _COMPUTED
-
-
-def _constants(model: onnx.ModelProto) -> dict[str, Any]:
-    """What is known by name: tensors, and arrays."""
-    known: dict[str, Any] = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            known.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return known
-
-
-def _fixed_shapes(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(extent.HasField("dim_value") for extent in tensor.shape.dim):
-            yield value.name, tuple(int(extent.dim_value) for extent in tensor.shape.dim)
-    for weight in model.graph.initializer:
-        yield weight.name, tuple(weight.dims)
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that ``node`` reads, its branches included."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in attribute.g.node if attribute.HasField("g") else ():
-            yield from _reads(inner)
-        yield from (value.name for value in attribute.g.output)
-
-
-def _types(model: onnx.ModelProto) -> Iterator[tuple[str, int]]:
-    """Element types by name of all tensors that the graph computes with."""
-    used = {name for node in model.graph.node for name in (*node.input, *node.output)}
-    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
-            yield value.name, value.type.tensor_type.elem_type
-    yield from ((weight.name, weight.data_type) for weight in model.graph.initializer if weight.name in used)
-
-
 def _refused(node: Node, readable: bool) -> tuple[str, str]:
     """Why ``node`` cannot be imported, and what to do about it. Empty where it can. ``readable``: whether TVM reads
     operators of its type, though what it reads may compute something else."""
     kind, attributes = node.proto.op_type, node.attributes
-    if node.proto.domain not in (*_ONNX, "com.microsoft"):
+    if node.proto.domain not in (*ONNX, "com.microsoft"):
         return f"is of the domain {node.proto.domain}", OTHER_OPERATORS
-    if kind in _CONTROL_FLOW:
+    if kind in CONTROL_FLOW:
         return "takes a course that depends on data", "export the network with a fixed number of turns, or without it"
     if kind in _DATA_DEPENDENT:
         return "has an output whose shape depends on data", "leave it to what runs before or after the network"
-    if kind in _RANDOM:
+    if kind in RANDOM:
         return "gives random results", "make them inputs of the network"
     if kind == "Dropout" or (kind == "BatchNormalization" and attributes.get("training_mode")):
         return "runs as in training", "export the network for inference: call eval() before"
