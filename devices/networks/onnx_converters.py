@@ -57,4 +57,16 @@ def _cumulative_product(builder: Any, inputs: Any, attributes: dict[str, Any], k
     return relax.op.flip(product, axis) if backwards else product
 
 
-CONVERTERS: dict[str, Converter] = {"BitCast": _bit_cast, "CumProd": _cumulative_product}
+def _sequence_insert(builder: Any, inputs: Any, attributes: dict[str, Any], known: Any) -> Any:  # noqa: ARG001
+    """A negative place counts from the last element on: TVM takes it for one further."""
+    elements = list(inputs[0])
+    given = len(inputs) > 2 and inputs[2] is not None
+    place = int(get_constant(inputs[2], known).value.numpy().reshape(())) if given else len(elements)
+    return relax.Tuple([*elements[:place], inputs[1], *elements[place:]])
+
+
+CONVERTERS: dict[str, Converter] = {
+    "BitCast": _bit_cast,
+    "CumProd": _cumulative_product,
+    "SequenceInsert": _sequence_insert,
+}

@@ -244,6 +244,12 @@ def _refused(node: Node, readable: bool) -> tuple[str, str]:
         return "gives random results", "make them inputs of the network"
     if kind == "Dropout" or (kind == "BatchNormalization" and attributes.get("training_mode")):
         return "runs as in training", "export the network for inference: call eval() before"
+    if kind == "TopK" and node.graph.types.get(node.input(0)) == TensorProto.UINT64:
+        return "sorts numbers of the type UINT64", "cast them to another type"
+    if not readable and kind in REWRITES:
+        return "has a form that is not written out, or needs what is not known before the network runs", (
+            "give shapes and settings as constants, or " + OTHER_OPERATORS
+        )
     if not readable:
         return "is unknown to TVM and to us", OTHER_OPERATORS
     return "", ""

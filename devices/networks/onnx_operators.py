@@ -27,6 +27,7 @@ from devices.networks.onnx_recurrent import recurrent
 
 Rewrite = Callable[[Node, Writer], Sequence[str] | None]
 
+_SORTED = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 
 
@@ -176,6 +177,15 @@ def _tensor_scatter(node: Node, write: Writer) -> Sequence[str] | None:
     return [write("Where", inside, gathered, node.input(0))]
 
 
+def _top_k(node: Node, write: Writer) -> Sequence[str] | None:
+    """Of the types that TVM sorts: others become one that holds all of their numbers."""
+    if node.type(0) in _SORTED or node.type(0) == TensorProto.UINT64:
+        return None
+    wide = TensorProto.FLOAT if node.type(0) in _FLOATS else TensorProto.INT64
+    values, places = write.several(2, "TopK", write.cast(node.input(0), wide), node.input(1), **node.attributes)
+    return [write.cast(values, node.type(0)), places]
+
+
 REWRITES: dict[str, Rewrite] = {
     "AveragePool": pooled,
     "BitShift": _bit_shift,
@@ -206,4 +216,5 @@ REWRITES: dict[str, Rewrite] = {
     "Scan": unrolled_scan,
     "SpaceToDepth": to_depth,
     "TensorScatter": _tensor_scatter,
+    "TopK": _top_k,
 }
