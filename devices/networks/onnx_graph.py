@@ -77,6 +77,9 @@ def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     """``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
     if opset_of(model) >= _OLDEST:
         return model
+    scans = [node for node in model.graph.node if node.op_type == "Scan"]
+    if scans and opset_of(model) < 9:  # which the conversion leaves as it was
+        raise UnsupportedNetworkError(f"{where}: {said(scans[0])} has a batch, as before opset 9", OTHER_OPERATORS)
     if opset_of(model) < 11:  # the conversion forgets where the places of the result lie in the old Resize
         model, _ = _rewritten(folded(model), {"Resize": upsampled, "Upsample": upsampled}, where)
     try:
@@ -246,10 +249,27 @@ def _refused(node: Node, readable: bool) -> tuple[str, str]:
         return "runs as in training", "export the network for inference: call eval() before"
     if kind == "TopK" and node.graph.types.get(node.input(0)) == TensorProto.UINT64:
         return "sorts numbers of the type UINT64", "cast them to another type"
+    if kind == "Resize":
+        return _refused_resize(node)
+    if kind == "RoiAlign" and attributes.get("mode") == "max":
+        return "takes the maximum of samples", OTHER_OPERATORS
     if not readable and kind in REWRITES:
         return "has a form that is not written out, or needs what is not known before the network runs", (
             "give shapes and settings as constants, or " + OTHER_OPERATORS
         )
     if not readable:
         return "is unknown to TVM and to us", OTHER_OPERATORS
+    return "", ""
+
+
+def _refused_resize(node: Node) -> tuple[str, str]:
+    """TVM takes the factors from the extents, and smooths nothing before it shrinks."""
+    if node.attributes.get("antialias"):
+        return "smooths before it shrinks (antialias)", "leave antialias out, or resize before the network"
+    if node.attributes.get("mode") == "nearest" or not node.has(2):
+        return "", ""
+    if node.input(2) in node.graph.constants and node.input(0) in node.graph.shapes:
+        extents = [extent * float(scale) for extent, scale in zip(node.shape(0), node.constant(2), strict=False)]
+        if any(abs(extent - round(extent)) > 1e-3 for extent in extents):
+            return "has factors that give no whole number of elements", "give sizes instead of factors"
     return "", ""

@@ -120,6 +120,9 @@ def _one_hot(node: Node, write: Writer) -> Sequence[str] | None:
 
 def _pow(node: Node, write: Writer) -> Sequence[str] | None:
     base, exponent = node.type(0), node.type(1)
+    if base not in _FLOATS and exponent not in _FLOATS:  # TVM has powers of floating-point numbers alone
+        power = write("Pow", *(write.cast(node.input(at), TensorProto.DOUBLE) for at in range(2)))
+        return [write.cast(power, base)]
     if base == exponent:
         return None
     if base in _FLOATS or exponent not in _FLOATS:
@@ -131,6 +134,8 @@ def _pow(node: Node, write: Writer) -> Sequence[str] | None:
 def _reduce_max(node: Node, write: Writer) -> Sequence[str] | None:
     """The maximum of values that are all minus infinity, as of a row that a mask excludes, is that: TVM begins at the
     lowest finite number. Lower ones count only where the graph makes them."""
+    if node.type(0) == TensorProto.BOOL:
+        return _extreme_of_booleans(node, write)
     if node.type(0) not in _FLOATS or not node.graph.infinite:
         return None
     data, *axes = (name for name in node.proto.input if name)
@@ -138,6 +143,14 @@ def _reduce_max(node: Node, write: Writer) -> Sequence[str] | None:
     any_finite = write.cast(write("Greater", data, infinity), node.type(0))
     largest, finite = (write.final("ReduceMax", x, *axes, **node.attributes) for x in (data, any_finite))
     return [write("Where", write("Equal", finite, zero), infinity, largest)]
+
+
+def _extreme_of_booleans(node: Node, write: Writer) -> Sequence[str] | None:
+    if node.type(0) != TensorProto.BOOL:
+        return None
+    data, *axes = (name for name in node.proto.input if name)
+    numbers = write.cast(data, TensorProto.UINT8)
+    return [write.cast(write(node.proto.op_type, numbers, *axes, **node.attributes), TensorProto.BOOL)]
 
 
 def _reverse_sequence(node: Node, write: Writer) -> Sequence[str] | None:
@@ -210,6 +223,7 @@ REWRITES: dict[str, Rewrite] = {
     "Pow": _pow,
     "RNN": recurrent,
     "ReduceMax": _reduce_max,
+    "ReduceMin": _extreme_of_booleans,
     "Resize": resized_axes,
     "ReverseSequence": _reverse_sequence,
     "STFT": short_time_fourier,

@@ -91,7 +91,7 @@ def _counts(outcomes: Sequence[Outcome]) -> list[int]:
 
 def _reason(outcome: Outcome) -> tuple[str, str]:
     """Problem and next step, without the names of this network and its values."""
-    problem = re.sub(r"^\S*node\.onnx:? ?", "", outcome.line)
+    problem = re.sub(r"^(\S*node\.onnx|node):? ?", "", outcome.line)
     problem = re.sub(r"^the operator \S+ \('[^']*'\) ", "", problem)
     problem, step = (re.sub(r"'[^']*'", "...", text).replace("|", "/") for text in (problem, outcome.next_step))
     return problem, re.sub(r"--input_name \S+", "--input_name ...", step)
