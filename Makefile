@@ -5,7 +5,8 @@
 #   make fuzz [FUZZ_EXAMPLES=1000 PYTEST_ARGS=]  look for new failing cases of the property tests: make each an @example
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
 #   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
-#                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo)
+#                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo); writes
+#                           docs/operators.md
 #   make lint               ruff, mypy --strict and the layer rules
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
 #   make clean              remove .venv, caches and the demo's results
@@ -57,7 +58,7 @@ test-arm64: setup
 zoo: setup $(ZOO)/.installed
 	failed=0; \
 	$(BIN)/python -m tests.zoo.networks || failed=1; \
-	$(BIN)/python -m tests.zoo.onnx_nodes || failed=1; \
+	$(BIN)/python -m tests.zoo.onnx_nodes --write docs/operators.md || failed=1; \
 	exit $$failed
 
 $(ZOO)/.installed: tests/zoo/requirements.txt

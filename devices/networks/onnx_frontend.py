@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from devices.networks.network import Array, Network, example_array, network_of
-from devices.networks.refusals import brief, quiet, unsupported
+from devices.networks.refusals import brief, onnx_node_in, quiet, unsupported
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:
@@ -75,11 +75,18 @@ def from_onnx_file(file: Path) -> Network:
         if value.name in weights:
             continue
         tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        if not value.type.HasField("tensor_type"):
+            kind = str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")
+            raise UnsupportedNetworkError(f"{file}: input {value.name!r} is no tensor but {kind}", "make it tensors")
+        if not tensor.HasField("shape"):
             raise UnsupportedNetworkError(
                 f"{file}: input {value.name!r} has no fixed shape", "export it with fixed shapes"
             )
         for at, extent in enumerate(tensor.shape.dim):
+            if extent.HasField("dim_value") and not extent.dim_value:
+                raise UnsupportedNetworkError(
+                    f"{file}: input {value.name!r} has no elements: its dimension {at} is 0", "leave it out"
+                )
             if extent.dim_value <= 0:
                 called = extent.dim_param or "unnamed"
                 raise UnsupportedNetworkError(
@@ -90,22 +97,33 @@ def from_onnx_file(file: Path) -> Network:
         shape = tuple(int(extent.dim_value) for extent in tensor.shape.dim)
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
         inputs[value.name] = example_array(shape, dtype, len(inputs))
-    from tvm.relax.frontend.onnx import from_onnx
-
-    from devices.networks.onnx_graph import prepared
-
+    types = {name: array.dtype.name for name, array in {**inputs, **model.weights}.items()}
     with quiet():
+        module, readable = _translated(proto, types, str(file))
+    module = _with_weights(module, readable, model.weights)
+    _check_outputs(module, readable, str(file))
+    return network_of(file.stem, module, tuple(inputs.values()), _OnnxFramework(file, inputs), tuple(inputs))
+
+
+def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tuple[Any, onnx.ModelProto]:
+    """The Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails at
+    become the functions by which ONNX defines them, where it does."""
+    from devices.networks.onnx_converters import to_relax
+    from devices.networks.onnx_folding import opset_of
+    from devices.networks.onnx_graph import has_function, prepared, said
+
+    expanded: frozenset[str] = frozenset()
+    while True:
         try:
-            readable = prepared(proto, str(file))
-            # None: take the types from the file (the default claims float32 for every input).
-            types = {name: array.dtype.name for name, array in {**inputs, **model.weights}.items()}
-            module = _with_weights(from_onnx(readable, dtype_dict=types), readable, model.weights)
+            readable = prepared(proto, where, expanded)
+            return to_relax(readable, types, opset_of(readable)), readable
         except UnsupportedNetworkError:
             raise
         except Exception as error:
-            raise unsupported(error, str(file)) from error
-    _check_outputs(module, readable, str(file))
-    return network_of(file.stem, module, tuple(inputs.values()), _OnnxFramework(file, inputs), tuple(inputs))
+            node = onnx_node_in(error)
+            if node is None or not has_function(node) or node.op_type in expanded:
+                raise unsupported(error, where, node=said(node) if node is not None else "") from error
+            expanded |= {node.op_type}
 
 
 def _with_weights(module: Any, proto: onnx.ModelProto, weights: Mapping[str, Array]) -> Any:

@@ -8,241 +8,268 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper, shape_inference
+import onnx.inliner
+import onnx.version_converter
+from onnx import TensorProto
 
 from devices.networks import onnx_quantization
+from devices.networks.onnx_folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
+from devices.networks.onnx_images import upsampled
+from devices.networks.onnx_nodes import FINAL, Graph, Node, NotKnownError, Writer
+from devices.networks.onnx_operators import REWRITES, Rewrite
+from devices.networks.refusals import OTHER_OPERATORS, unsupported
 from fleet_tune.errors import UnsupportedNetworkError
 
-_COMPUTED = frozenset(
-    getattr(TensorProto, name)
-    for name in (
-        *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL"),
-        *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
-    )
-)
-"""Element types that kernels compute in."""
+_MISREAD = frozenset({"Attention", "Mish", "Celu"})
+"""Operators with a function in ONNX whose translation by TVM loses precision, is of another type, or is that of another
+domain's operator of this name."""
 
-_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+_FUNCTIONS = "fleet_tune.functions"
+"""The domain of functions that are about to be inlined."""
 
-_MISREAD = frozenset({"Mish", "Celu"})
-"""Operators with a function in ONNX whose translation by TVM loses precision or is of another type."""
+_OLDEST = 13
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-_NOT_REPEATABLE = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
-)
-_LARGEST_CONSTANT = 1 << 22
-"""Elements: what is larger is computed when the network runs."""
+_ROUNDS = 16
+"""Of functions, rewrites and folding: one lays open what the next can do."""
 
-_FREE = "write it with other operators, or export the network with another opset"
+_DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression"})
 
 
-def prepared(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = frozenset()) -> onnx.ModelProto:
     """``model``, checked by ONNX, as TVM reads it rightly. ``where`` names it in refusals.
 
+    ``expanded``: operators to be written as the functions by which ONNX defines them, although TVM has translations.
     Raises :class:`UnsupportedNetworkError`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
-        result = _folded(_in_functions(onnx_quantization.in_floats(model)))
-    constants, types = _constants(result), dict(_types(result))
-    for node in result.graph.node:
-        reason = _refused(node, constants, types)
+        result = onnx_quantization.in_floats(model)
+        result = onnx.inliner.inline_local_functions(result) if result.functions else result
+        result = _named(_of_today(result, where))
+        for _ in range(_ROUNDS):
+            result, written = _in_functions(folded(result), expanded)
+            result, rewritten = _rewritten(result, REWRITES, where)
+            if not written and not rewritten:
+                break
+    _refuse_unreadable(result, where)
+    return result
+
+
+def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
+    from devices.networks.onnx_converters import is_readable
+
+    graph = known(model)
+    for proto in model.graph.node:
+        reason, next_step = _refused(Node(proto, graph), is_readable(proto.op_type))
         if reason:
-            raise UnsupportedNetworkError(f"{where} uses the operator {node.op_type} {reason}", _FREE)
-    for name, kind in types.items():
-        if kind not in _COMPUTED:
+            raise UnsupportedNetworkError(f"{where}: {said(proto)} {reason}", next_step)
+    for name, kind in graph.types.items():
+        if kind not in COMPUTED:
             type_name = TensorProto.DataType.Name(kind)
             raise UnsupportedNetworkError(
-                f"{where}: {name!r} has the type {type_name}, which kernels do not have", _FREE
+                f"{where}: {name!r} has the type {type_name}, which kernels do not have", "cast it to another type"
             )
-    return result
 
 
-def _in_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does."""
-    from onnx import inliner
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
-
-    translations = _get_convert_map()
-    names = {
-        node.op_type
-        for node in model.graph.node
-        if node.domain in ("", "ai.onnx")
-        and (node.op_type not in translations or node.op_type in _MISREAD or _has_optional_outputs(node))
-    }
-    if not names:
+def _of_today(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    """``model`` in the oldest version of the operators that is read as it is: inputs were attributes before."""
+    if opset_of(model) >= _OLDEST:
         return model
+    scans = [node for node in model.graph.node if node.op_type == "Scan"]
+    if scans and opset_of(model) < 9:  # which the conversion leaves as it was
+        raise UnsupportedNetworkError(f"{where}: {said(scans[0])} has a batch, as before opset 9", OTHER_OPERATORS)
+    if opset_of(model) < 11:  # the conversion forgets where the places of the result lie in the old Resize
+        model, _ = _rewritten(folded(model), {"Resize": upsampled, "Upsample": upsampled}, where)
     try:
-        return inliner.inline_selected_functions(
-            _with_defaults(model, names), [("", name) for name in sorted(names)], inline_schema_functions=True
-        )
-    except Exception:  # it stays as it is, and is refused by its name where TVM does not know it
+        return onnx.version_converter.convert_version(model, _OLDEST)
+    except Exception:  # it has operators that do not convert: they are refused by name, if they are read wrongly
         return model
 
 
-def _with_defaults(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """``model`` with the attributes that nodes of ``names`` leave out, which the inliner forgets."""
+def said(node: onnx.NodeProto) -> str:
+    """A node in the user's words: its operator and its name, or that of its first output."""
+    domain = "" if node.domain in ONNX else f"{node.domain}."
+    return f"the operator {domain}{node.op_type} ({node.name or next(iter(node.output), '')!r})"
+
+
+def has_function(node: onnx.NodeProto) -> bool:
+    """Whether ONNX defines the operator by others."""
+    if node.domain not in ONNX or not onnx.defs.has(node.op_type):
+        return False
+    schema = onnx.defs.get_schema(node.op_type)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Every node has a name, that of its first output where its author gave it none."""
+    if all(node.name for node in model.graph.node):
+        return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    versions = {opset.domain: opset.version for opset in model.opset_import}
     for node in result.graph.node:
-        if node.op_type not in names or not onnx.defs.has(node.op_type, versions.get("", 1), ""):
-            continue
-        given = {attribute.name for attribute in node.attribute}
-        schema = onnx.defs.get_schema(node.op_type, versions.get("", 1), "")
-        for name, attribute in schema.attributes.items():
-            if name not in given and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
-                node.attribute.append(attribute.default_value)
+        node.name = node.name or next((name for name in node.output if name), "")
     return result
 
 
-def _has_optional_outputs(node: onnx.NodeProto) -> bool:
-    """Of a norm: mean and deviation, for which TVM gives zeros."""
-    return node.op_type == "LayerNormalization" and sum(bool(name) for name in node.output) > 1
-
-
-def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Computes what does not depend on the inputs, until nothing more is known."""
-    while True:
+def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str) -> tuple[onnx.ModelProto, bool]:
+    """``model`` with other operators for those of ``rewrites``, and whether there were any. One that must know what is
+    not known yet stays."""
+    if not any(node.op_type in rewrites for node in model.graph.node):
+        return model, False
+    graph, changed = known(model), False
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+    for proto in model.graph.node:
+        rewrite = rewrites.get(proto.op_type) if proto.domain in ONNX and proto.doc_string != FINAL else None
+        write = Writer(next(name for name in proto.output if name), graph.opset)
         try:
-            model = shape_inference.infer_shapes(model, data_prop=True)
-        except Exception:
-            return model  # of an operator outside of ONNX, say
-        constants = _constants(model)
-        shapes = dict(_fixed_shapes(model))
-        stay: list[onnx.NodeProto] = []
-        computed: dict[str, Any] = {}
-        for node in model.graph.node:
-            values = _value(node, {**constants, **computed}, shapes, model.opset_import)
-            if values is None:
-                stay.append(node)
-            else:
-                computed.update(zip(node.output, values, strict=True))
-        if not computed:
-            return model
-        outputs = {value.name for value in model.graph.output}
-        read = outputs | {name for node in stay for name in _reads(node)}
-        weights = model.graph.initializer
-        for at in reversed(range(len(weights))):
-            if weights[at].name not in read:  # TVM reads them all, and not every type
-                del weights[at]
-        del model.graph.node[:]
-        model.graph.node.extend(stay)
-        model.graph.initializer.extend(
-            numpy_helper.from_array(array, name) for name, array in computed.items() if name in read
+            outputs = rewrite(Node(proto, graph), write) if rewrite else None
+        except NotKnownError:
+            outputs = None
+        except Exception as error:
+            raise unsupported(error, where, node=said(proto)) from error
+        if outputs is None or len(outputs) < sum(bool(name) for name in proto.output):
+            nodes.append(proto)
+            continue
+        changed = True
+        nodes += write.nodes
+        constants += write.constants
+        for result, name in zip(outputs, proto.output, strict=False):
+            if name:
+                nodes.append(onnx.helper.make_node("Identity", [result], [name], name=f"{name}/is"))
+    if changed:
+        result_model = onnx.ModelProto()
+        result_model.CopyFrom(model)
+        del result_model.graph.node[:]
+        result_model.graph.node.extend(nodes)
+        result_model.graph.initializer.extend(constants)
+        return result_model, True
+    return model, False
+
+
+def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onnx.ModelProto, bool]:
+    """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does; whether there are any."""
+    from devices.networks.onnx_converters import is_readable
+
+    graph = known(model)
+    functions = {
+        at: function
+        for at, node in enumerate(model.graph.node)
+        if node.domain not in ONNX
+        or node.op_type in expanded
+        or not (is_readable(node.op_type) or node.op_type in REWRITES)
+        or _is_misread(node)
+        for function in [_function_of(node, model, graph)]
+        if function is not None
+    }
+    if not functions:
+        return model, False
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for at, (function, attributes) in functions.items():
+        node = result.graph.node[at]
+        node.domain = function.domain = _FUNCTIONS
+        node.op_type = function.name = f"{function.name}.{at}"
+        node.attribute.extend(attributes)
+        result.functions.append(function)
+    result.opset_import.append(onnx.helper.make_opsetid(_FUNCTIONS, 1))
+    inlined = onnx.inliner.inline_local_functions(result)
+    left = [opset for opset in inlined.opset_import if opset.domain != _FUNCTIONS]
+    del inlined.opset_import[:]
+    inlined.opset_import.extend(left)
+    return _named(inlined), True
+
+
+def _function_of(
+    node: onnx.NodeProto, model: onnx.ModelProto, graph: Graph
+) -> tuple[onnx.FunctionProto, list[onnx.AttributeProto]] | None:
+    """The function by which ONNX defines ``node``, written for ``model``'s version of the operators, and the attributes
+    that the node leaves out. None where it has none."""
+    version = next((opset.version for opset in model.opset_import if opset.domain == node.domain), graph.opset)
+    if not onnx.defs.has(node.op_type, version, node.domain):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    given = {attribute.name for attribute in node.attribute}
+    defaults = [
+        attribute.default_value
+        for name, attribute in schema.attributes.items()
+        if name not in given and attribute.default_value.type != onnx.AttributeProto.UNDEFINED
+    ]
+    whole = onnx.NodeProto()
+    whole.CopyFrom(node)
+    whole.attribute.extend(defaults)
+    serialized = [
+        onnx.helper.make_tensor_type_proto(graph.types[name], graph.shapes.get(name)).SerializeToString()
+        if name in graph.types
+        else b""
+        for name in node.input
+    ]
+    text = b""
+    if schema.has_function:
+        versions = [v for v in schema.all_function_opset_versions if v <= version]
+        text = schema.get_function_with_opset_version(max(versions)) if versions else b""
+    elif schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+        if versions and all(serialized[at] or not name for at, name in enumerate(node.input)):
+            text = schema.get_context_dependent_function_with_opset_version(
+                max(versions), whole.SerializeToString(), serialized
+            )
+    if not text:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    for opset in function.opset_import:
+        opset.version = graph.opset if opset.domain in ONNX else opset.version
+    return function, defaults
+
+
+def _is_misread(node: onnx.NodeProto) -> bool:
+    """Of norms: mean and deviation as outputs, for which TVM gives zeros, and a scale of several dimensions."""
+    if node.op_type == "LayerNormalization":
+        return sum(bool(name) for name in node.output) > 1
+    axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
+    return node.op_type in _MISREAD or (node.op_type == "RMSNormalization" and axes not in ([], [-1]))
+
+
+def _refused(node: Node, readable: bool) -> tuple[str, str]:
+    """Why ``node`` cannot be imported, and what to do about it. Empty where it can. ``readable``: whether TVM reads
+    operators of its type, though what it reads may compute something else."""
+    kind, attributes = node.proto.op_type, node.attributes
+    if node.proto.domain not in (*ONNX, "com.microsoft"):
+        return f"is of the domain {node.proto.domain}", OTHER_OPERATORS
+    if kind in CONTROL_FLOW:
+        return "takes a course that depends on data", "export the network with a fixed number of turns, or without it"
+    if kind in _DATA_DEPENDENT:
+        return "has an output whose shape depends on data", "leave it to what runs before or after the network"
+    if kind in RANDOM:
+        return "gives random results", "make them inputs of the network"
+    if kind == "Dropout" or (kind == "BatchNormalization" and attributes.get("training_mode")):
+        return "runs as in training", "export the network for inference: call eval() before"
+    if kind == "TopK" and node.graph.types.get(node.input(0)) == TensorProto.UINT64:
+        return "sorts numbers of the type UINT64", "cast them to another type"
+    if kind == "Resize":
+        return _refused_resize(node)
+    if kind == "RoiAlign" and attributes.get("mode") == "max":
+        return "takes the maximum of samples", OTHER_OPERATORS
+    if not readable and kind in REWRITES:
+        return "has a form that is not written out, or needs what is not known before the network runs", (
+            "give shapes and settings as constants, or " + OTHER_OPERATORS
         )
+    if not readable:
+        return "is unknown to TVM and to us", OTHER_OPERATORS
+    return "", ""
 
 
-def _value(
-    node: onnx.NodeProto, constants: dict[str, Any], shapes: dict[str, tuple[int, ...]], opsets: Any
-) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """The outputs of ``node``, read as in ``opsets``, where they are known now."""
-    from onnx.reference import ReferenceEvaluator
-
-    if node.domain not in ("", "ai.onnx") or node.op_type in _NOT_REPEATABLE | _CONTROL_FLOW or not all(node.output):
-        return None
-    if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
-        shape = np.asarray(shapes[node.input[0]], np.int64)
-        if node.op_type == "Size":
-            return (np.asarray(shape.prod(), np.int64),)
-        bounds = {attribute.name: attribute.i for attribute in node.attribute}
-        return (shape[bounds.get("start", 0) : bounds.get("end", len(shape))],)
-    if node.op_type == "Constant" and any(attribute.name == "value" for attribute in node.attribute):
-        return None  # is one
-    if any(name and name not in constants for name in node.input):
-        return None
-    if node.op_type in ("DequantizeLinear", "QuantizeLinear") and not _in_blocks(node, constants):
-        return None  # of weights: they stay small
-    try:
-        feeds = {name: _array(constants[name]) for name in node.input if name}
-        known, results = (map(onnx.helper.make_empty_tensor_value_info, names) for names in (feeds, node.output))
-        graph = onnx.helper.make_graph([node], node.op_type, list(known), list(results))
-        alone = onnx.helper.make_model_gen_version(graph, opset_imports=opsets)
-        values = ReferenceEvaluator(alone).run(None, feeds)
-    except Exception:
-        return None
-    if not all(isinstance(value, np.ndarray | np.generic) for value in values):
-        return None
-    arrays = tuple(np.asarray(value) for value in values)
-    small = sum(array.size for array in arrays) <= _LARGEST_CONSTANT
-    return arrays if small or node.op_type == "DequantizeLinear" else None
-
-
-def _in_blocks(node: onnx.NodeProto, constants: dict[str, Any]) -> bool:
-    """Whether quantised numbers are of fewer bits than kernels have, or have a scale for each block of them."""
-    blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
-    return blocks or getattr(constants[node.input[0]], "data_type", TensorProto.INT8) not in _COMPUTED
-
-
-def _constants(model: onnx.ModelProto) -> dict[str, Any]:
-    """What is known by name: tensors, and arrays."""
-    known: dict[str, Any] = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            known.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return known
-
-
-def _array(constant: Any) -> np.ndarray[Any, Any]:
-    if isinstance(constant, np.ndarray):
-        return constant
-    array: np.ndarray[Any, Any] = numpy_helper.to_array(constant)
-    return array
-
-
-def _fixed_shapes(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(extent.HasField("dim_value") for extent in tensor.shape.dim):
-            yield value.name, tuple(int(extent.dim_value) for extent in tensor.shape.dim)
-    for weight in model.graph.initializer:
-        yield weight.name, tuple(weight.dims)
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that ``node`` reads, its branches included."""
-    yield from node.input
-    for attribute in node.attribute:
-        for inner in attribute.g.node if attribute.HasField("g") else ():
-            yield from _reads(inner)
-        yield from (value.name for value in attribute.g.output)
-
-
-def _types(model: onnx.ModelProto) -> Iterator[tuple[str, int]]:
-    """Element types by name of all tensors that the graph computes with."""
-    used = {name for node in model.graph.node for name in (*node.input, *node.output)}
-    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
-        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
-            yield value.name, value.type.tensor_type.elem_type
-    yield from ((weight.name, weight.data_type) for weight in model.graph.initializer if weight.name in used)
-
-
-def _refused(node: onnx.NodeProto, constants: dict[str, Any], types: dict[str, int]) -> str:
-    """Why ``node`` cannot be imported although TVM would: it would compute something else. Empty where it can."""
-    not_integers = any(types.get(name) in _FLOATS for name in node.input)
-    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type in _CONTROL_FLOW:
-        return "whose course depends on data"
-    if node.op_type == "IsInf" and not (attributes.get("detect_positive", 1) and attributes.get("detect_negative", 1)):
-        return "for one sign"
-    if node.op_type == "Mod" and not attributes.get("fmod", 0) and not_integers:
-        return "of floating-point numbers with fmod=0"
-    if node.op_type == "BitShift" and node.input[1] not in constants:
-        return "by numbers that depend on data"
-    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
-        training = constants.get(node.input[2])
-        if training is None or bool(_array(training)):
-            return "as in training"
-    if node.op_type == "BatchNormalization" and attributes.get("training_mode", 0):
-        return "as in training"
-    if node.op_type == "SpaceToDepth" and attributes.get("mode", b"DCR") != b"DCR":
-        return "with the channels first"
-    if node.op_type == "ConvTranspose" and "output_shape" in attributes:
-        return "with output_shape"
-    return ""
+def _refused_resize(node: Node) -> tuple[str, str]:
+    """TVM takes the factors from the extents, and smooths nothing before it shrinks."""
+    if node.attributes.get("antialias"):
+        return "smooths before it shrinks (antialias)", "leave antialias out, or resize before the network"
+    if node.attributes.get("mode") == "nearest" or not node.has(2):
+        return "", ""
+    if node.input(2) in node.graph.constants and node.input(0) in node.graph.shapes:
+        extents = [extent * float(scale) for extent, scale in zip(node.shape(0), node.constant(2), strict=False)]
+        if any(abs(extent - round(extent)) > 1e-3 for extent in extents):
+            return "has factors that give no whole number of elements", "give sizes instead of factors"
+    return "", ""

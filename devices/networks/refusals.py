@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,13 +25,21 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def unsupported(error: Exception, where: str, unknown: Sequence[str] = ()) -> UnsupportedNetworkError:
-    """The frontend's exception in the user's words: which operators it stumbled over."""
+OTHER_OPERATORS = (
+    "write it with other operators (docs/operators.md lists those of ONNX), or export it for another opset"
+)
+
+
+def unsupported(error: Exception, where: str, unknown: Sequence[str] = (), node: str = "") -> UnsupportedNetworkError:
+    """The frontend's exception in the user's words: which operators it stumbled over. ``node``: ONNX's at fault."""
     next_step = "replace it in the network by operators that TVM's frontend knows"
-    listed = re.search(r"not supported for frontend ONNX: (.*)", str(error))
-    names = sorted(name.strip() for name in listed.group(1).split(",")) if listed else list(unknown)
-    if names:
-        return UnsupportedNetworkError(f"{where} uses operators that cannot be imported: {', '.join(names)}", next_step)
+    if unknown:
+        names = ", ".join(unknown)
+        return UnsupportedNetworkError(f"{where} uses operators that cannot be imported: {names}", next_step)
+    if node:
+        return UnsupportedNetworkError(
+            f"{where}: {node} is used in a way that cannot be imported: {brief(error)}", OTHER_OPERATORS
+        )
     operator = _operator_in(error)
     if operator:
         return UnsupportedNetworkError(
@@ -46,14 +53,22 @@ def _operator_in(error: BaseException) -> str:
     operator = ""
     trace = error.__traceback__
     while trace is not None:
-        values = trace.tb_frame.f_locals
-        if isinstance(values.get("op_name"), str):
-            operator = values["op_name"]
-        node: Any = values.get("node")
+        node: Any = trace.tb_frame.f_locals.get("node")
         if hasattr(node, "target") and hasattr(node, "op"):
             operator = str(node.target)
         trace = trace.tb_next
     return operator
+
+
+def onnx_node_in(error: BaseException) -> Any:
+    """The onnx.NodeProto that TVM's frontend was converting when it raised; None where it was at none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        node = trace.tb_frame.f_locals.get("node")
+        if trace.tb_frame.f_code.co_name == "_construct_nodes" and hasattr(node, "op_type"):
+            found = node
+        trace = trace.tb_next
+    return found
 
 
 def brief(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """ONNX's own tests of single operators, run through our import: which are right, which refused, which at fault.
 
-``python -m tests.zoo.onnx_nodes [--every N] [--json FILE]`` runs them, with TVM's default lowering and no tuning, in a
-child process that may die, and prints a table. The exit code is 1 where a case ended in a traceback, or computed
+``python -m tests.zoo.onnx_nodes [--every N] [--json FILE] [--write DOCUMENT]`` runs them, with TVM's default lowering
+and no tuning, in a child process that may die, prints what is at fault, and writes docs/operators.md (see
+operators_document.py). The exit code is 1 where a case ended in a traceback, or computed
 something wrong that the check against the framework did not refuse.
 """
 
@@ -10,43 +11,32 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
 import io
 import json
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.zoo.operators_document import DISAGREES, FAULTS, KINDS, REFUSED, RIGHT, TRACEBACK, WRONG, Outcome, document
+
 CASE_SECS = 60
 """A case that takes longer counts as a traceback: the largest takes two seconds."""
-
-RIGHT, REFUSED, DISAGREES, WRONG, TRACEBACK = "right", "refused", "disagrees", "wrong", "traceback"
-KINDS = (RIGHT, REFUSED, DISAGREES, WRONG, TRACEBACK)
-FAULTS = (WRONG, TRACEBACK)
-
 
 _ROUNDING = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Error relative to an output's largest value that rounding leaves beyond ONNX's tolerances, which are for float32."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one case: ``kind`` is one of ``KINDS``. ``disagrees`` is what a run refuses because the imported
-    network computes something else than ONNX Runtime; ``wrong`` is what such a run would not have noticed."""
-
-    name: str
-    operator: str
-    kind: str
-    line: str
-
-
+@functools.cache
 def cases() -> list[Any]:
     """All node tests of the installed onnx, in its order."""
     from onnx.backend.test.loader import load_model_tests
@@ -57,13 +47,57 @@ def cases() -> list[Any]:
 
 
 def outcome_of(case: Any) -> Outcome:
-    """Imports, compiles and runs ``case`` on this machine, in this process."""
+    """Imports, compiles and runs ``case`` on this machine, in this process.
+
+    The tests feed everything as inputs of the network, axes, shapes and factors too. A network of a user has those as
+    constants: where a case is refused as it is, it is tried with them fixed.
+    """
+    outcome = _outcome(case)
+    if outcome.kind == REFUSED:
+        names, fixed = _with_parameters_fixed(case)
+        if names:
+            again = _outcome(fixed)
+            return replace(again, fixed=names)
+    return outcome
+
+
+def _with_parameters_fixed(case: Any) -> tuple[tuple[str, ...], Any]:
+    """``case`` with its inputs of one dimension or none as constants, the first apart: that is the data.
+
+    The shapes of the others are those of the arrays, as a user fixes them."""
+    import numpy as np
+    import onnx
+    from onnx import numpy_helper
+
+    (inputs, expected), *_ = case.data_sets
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    arrays = [numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value for value in inputs]
+    if not all(isinstance(array, np.ndarray | np.generic) for array in arrays):
+        return (), case
+    del model.graph.input[:]
+    names, left = [], []
+    for at, (value, array) in enumerate(zip(case.model.graph.input, arrays, strict=True)):
+        if at and np.ndim(array) <= 1:
+            names.append(value.name)
+            tensor = inputs[at] if isinstance(inputs[at], onnx.TensorProto) else numpy_helper.from_array(array)
+            weight = model.graph.initializer.add()
+            weight.CopyFrom(tensor)
+            weight.name = value.name
+        else:
+            left.append(inputs[at])
+            model.graph.input.append(value)
+    return tuple(names), replace(case, model=model, data_sets=[(left, expected)])
+
+
+def _outcome(case: Any) -> Outcome:
     from fleet_tune.errors import NetworkError
 
-    operator = ", ".join(sorted({node.op_type for node in case.model.graph.node}))
+    next_step = ""
     try:
         kind, line = _tried(case)
     except NetworkError as error:
+        next_step = error.next_step
         several_lines = "\n" in str(error)
         kind = TRACEBACK if several_lines else DISAGREES if "disagrees" in error.problem else REFUSED
         line = error.problem
@@ -73,7 +107,21 @@ def outcome_of(case: Any) -> Outcome:
             TRACEBACK,
             f"{type(error).__name__}: {str(error)[:300]} ({Path(place.filename).name}:{place.lineno})",
         )
-    return Outcome(case.name, operator, kind, " ".join(line.split()))
+    return Outcome(case.name, operator_of(case), kind, " ".join(line.split()), next_step)
+
+
+def operator_of(case: Any) -> str:
+    """The operator that a case tests. One that is written out as a function has the name of the case that is not."""
+    operators = {node.op_type for node in case.model.graph.node}
+    whole = _whole_cases().get(re.sub(r"_expanded.*", "", case.name)) if len(operators) > 1 else None
+    return whole or (operators.pop() if len(operators) == 1 else case.model.graph.node[-1].op_type)
+
+
+@functools.cache
+def _whole_cases() -> dict[str, str]:
+    """The operator of each case of one operator, by the case's name."""
+    kinds = ((case.name, {node.op_type for node in case.model.graph.node}) for case in cases())
+    return {name: operators.pop() for name, operators in kinds if len(operators) == 1}
 
 
 def _tried(case: Any) -> tuple[str, str]:
@@ -163,7 +211,7 @@ def outcomes(names: Sequence[str] | None = None, every: int = 1) -> Iterator[Out
 
 
 def _lost(case: Any, line: str) -> Outcome:
-    return Outcome(case.name, ", ".join(sorted({node.op_type for node in case.model.graph.node})), TRACEBACK, line)
+    return Outcome(case.name, operator_of(case), TRACEBACK, line)
 
 
 def _ended(child: Any, pipe: Connection) -> None:
@@ -187,10 +235,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="take every N-th case only")
     parser.add_argument("--match", default="", help="take cases whose name contains this only")
     parser.add_argument("--json", type=Path, help="write all outcomes to this file")
+    parser.add_argument("--write", type=Path, help="write what passes and what is refused to this Markdown document")
+    parser.add_argument("--read", type=Path, help="take the outcomes from a file that --json wrote: run nothing")
     options = parser.parse_args(arguments)
-    names = [case.name for case in cases() if options.match in case.name]
+    if options.read:
+        source = iter(
+            Outcome(**{**entry, "fixed": tuple(entry["fixed"])}) for entry in json.loads(options.read.read_text())
+        )
+    else:
+        source = outcomes([case.name for case in cases() if options.match in case.name], options.every)
     results = []
-    for outcome in outcomes(names, options.every):
+    for outcome in source:
         results.append(outcome)
         if outcome.kind in (*FAULTS, DISAGREES):
             print(f"{outcome.kind:9}  {outcome.name}: {outcome.line}", flush=True)
@@ -198,6 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("  ".join(f"{kind}: {counts[kind]}" for kind in KINDS))
     if options.json:
         options.json.write_text(json.dumps([asdict(outcome) for outcome in results], indent=1) + "\n")
+    if options.write:
+        import onnx
+
+        options.write.write_text(document(results, onnx.__version__))
     return 1 if any(counts[kind] for kind in FAULTS) else 0
 
 

@@ -1,0 +1,158 @@
+"""ONNX's If, Loop and Scan without branches and loops, where their course is known before the network runs.
+
+- Of an If whose condition is constant, the branch that is taken stays. Otherwise both are computed, and the result is
+  chosen: branches have no side effects.
+- A Loop of a known number of turns, and a Scan, whose turns follow from a shape, are written turn by turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from devices.networks.onnx_nodes import Array, Node, NotKnownError, Writer, as_array
+
+MOST_TURNS = 2048
+_MOST_NODES = 50_000
+"""Of all turns together: more would be a network of too many operators."""
+
+
+def chosen_branch(node: Node, write: Writer) -> list[str]:
+    """The outputs of an If."""
+    branches = node.attributes["then_branch"], node.attributes["else_branch"]
+    condition = node.graph.constants.get(node.input(0))
+    if condition is not None:
+        return _inlined(branches[0 if bool(as_array(condition).reshape(())) else 1], [], write)
+    if not all(name in node.graph.shapes for name in node.proto.output):
+        raise NotKnownError  # the branches' results differ in shape
+    one, other = (_inlined(branch, [], write) for branch in branches)
+    return [write("Where", node.input(0), *pair) for pair in zip(one, other, strict=True)]
+
+
+def unrolled_loop(node: Node, write: Writer) -> list[str]:
+    """The outputs of a Loop."""
+    body: onnx.GraphProto = node.attributes["body"]
+    turns = int(node.constant(0).reshape(())) if node.has(0) else MOST_TURNS + 1
+    going = bool(node.constant(1).reshape(())) if node.has(1) else True
+    carried = [node.input(at) for at in range(2, len(node.proto.input))]
+    collected: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
+    turn = 0
+    while going and turn < turns:
+        if turn >= MOST_TURNS or len(write.nodes) > _MOST_NODES:
+            raise NotKnownError
+        number, truth = np.asarray(turn, np.int64), np.asarray(True)
+        going = _condition(body, node, number)
+        results = _inlined(body, [write.constant(number), write.constant(truth), *carried], write)[1:]
+        carried, scanned = results[: len(carried)], results[len(carried) :]
+        for values, value in zip(collected, scanned, strict=True):
+            values.append(write.unsqueeze(value, 0))
+        turn += 1
+    if collected and not turn:
+        raise NotKnownError
+    return [*carried, *(write("Concat", *values, axis=0) for values in collected)]
+
+
+def unrolled_scan(node: Node, write: Writer) -> list[str]:
+    """The outputs of a Scan."""
+    body: onnx.GraphProto = node.attributes["body"]
+    scanned = int(node.attributes["num_scan_inputs"])
+    if node.graph.opset < 9:
+        raise NotKnownError  # the operator had a batch dimension then
+    states = [node.input(at) for at in range(len(node.proto.input) - scanned)]
+    positions = range(len(states), len(node.proto.input))
+    results_of = len(body.output) - len(states)
+
+    def setting(name: str, count: int) -> list[int]:
+        return list(node.attributes.get(name) or [0] * count)
+
+    axes = [axis % len(node.shape(at)) for axis, at in zip(setting("scan_input_axes", scanned), positions, strict=True)]
+    turns = node.shape(positions[0])[axes[0]]
+    if not 0 < turns <= MOST_TURNS or turns * len(body.node) > _MOST_NODES:
+        raise NotKnownError
+    backwards = setting("scan_input_directions", scanned)
+    collected: list[list[str]] = [[] for _ in range(results_of)]
+    out_axes = setting("scan_output_axes", results_of)
+    for turn in range(turns):
+        parts = []
+        for at, axis, back in zip(positions, axes, backwards, strict=True):
+            place = turns - 1 - turn if back else turn
+            shape = [extent for dimension, extent in enumerate(node.shape(at)) if dimension != axis]
+            parts.append(write.reshape(write.take(node.input(at), place, place + 1, axis), shape))
+        results = _inlined(body, [*states, *parts], write)
+        states = results[: len(states)]
+        for values, value, axis in zip(collected, results[len(states) :], out_axes, strict=True):
+            values.append(write.unsqueeze(value, axis))
+    for values, back in zip(collected, setting("scan_output_directions", results_of), strict=True):
+        if back:
+            values.reverse()
+    return [*states, *(write("Concat", *v, axis=axis) for v, axis in zip(collected, out_axes, strict=True))]
+
+
+def _inlined(body: onnx.GraphProto, arguments: Sequence[str], write: Writer) -> list[str]:
+    """Writes the nodes of ``body`` with its inputs as ``arguments``; what it defines gets names of its own."""
+    names = dict(zip((value.name for value in body.input), arguments, strict=True))
+    prefix = write.fresh_prefix()
+    for tensor in body.initializer:
+        copy = onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        copy.name = names[tensor.name] = f"{prefix}/{tensor.name}"
+        write.constants.append(copy)
+    for node in body.node:
+        names.update((name, f"{prefix}/{name}") for name in node.output if name)
+    for node in body.node:
+        write.nodes.append(_renamed(node, names))
+        if write.nodes[-1].name:
+            write.nodes[-1].name = f"{prefix}/{node.name}"
+    return [names.get(value.name, value.name) for value in body.output]
+
+
+def _renamed(node: onnx.NodeProto, names: dict[str, str]) -> onnx.NodeProto:
+    """``node`` with its inputs and outputs named by ``names``, inside its own graphs too."""
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    for field in (result.input, result.output):
+        for at, name in enumerate(field):
+            field[at] = names.get(name, name)
+    for attribute in result.attribute:
+        for graph in [attribute.g] if attribute.HasField("g") else list(attribute.graphs):
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            own.update(name for inner in graph.node for name in inner.output)
+            outer = {name: new for name, new in names.items() if name not in own}
+            renamed = [_renamed(inner, outer) for inner in graph.node]
+            del graph.node[:]
+            graph.node.extend(renamed)
+            for value in graph.output:
+                value.name = outer.get(value.name, value.name)
+    return result
+
+
+def _condition(body: onnx.GraphProto, node: Node, turn: Array) -> bool:
+    """Whether ``body`` asks for another turn after ``turn``. Raises where that depends on data."""
+    from onnx.reference import ReferenceEvaluator
+
+    wanted = {body.output[0].name}
+    nodes: list[onnx.NodeProto] = []
+    for inner in reversed(body.node):
+        if wanted & set(inner.output):
+            if any(attribute.HasField("g") for attribute in inner.attribute):
+                raise NotKnownError
+            nodes.insert(0, inner)
+            wanted.update(name for name in inner.input if name)
+    made = {name for inner in nodes for name in inner.output}
+    known: dict[str, Any] = {name: as_array(value) for name, value in node.graph.constants.items() if name in wanted}
+    known.update((tensor.name, as_array(tensor)) for tensor in body.initializer if tensor.name in wanted)
+    known.update({body.input[0].name: turn, body.input[1].name: np.asarray(True)})
+    feeds = {name: known[name] for name in wanted - made if name in known}
+    if wanted - made - set(feeds):
+        raise NotKnownError
+    if not nodes:
+        return bool(feeds[body.output[0].name].reshape(()))
+    graph = helper.make_graph(
+        nodes, "condition", list(map(helper.make_empty_tensor_value_info, feeds)), [body.output[0]]
+    )
+    alone = helper.make_model_gen_version(graph, opset_imports=[helper.make_opsetid("", node.graph.opset)])
+    return bool(np.asarray(ReferenceEvaluator(alone).run(None, feeds)[0]).reshape(()))

@@ -1,0 +1,72 @@
+"""TVM's reader of ONNX graphs with converters of our own, for operators that cannot be written with others of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+from tvm import relax, te, tirx, topi
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, get_constant
+
+Converter = Callable[[Any, Any, dict[str, Any], Any], Any]
+
+
+def to_relax(model: onnx.ModelProto, types: dict[str, str], opset: int) -> Any:
+    """The IRModule of ``model``; ``types`` are its inputs', by name. Raises whatever TVM raises."""
+    return _Importer(None, types).from_onnx(model.graph, opset)
+
+
+def is_readable(operator: str) -> bool:
+    return operator in CONVERTERS or operator in _get_convert_map()
+
+
+class _Importer(ONNXGraphImporter):  # type: ignore[misc] # TVM has no types
+    def _check_for_unsupported_ops(self, graph: Any) -> None:
+        """What TVM does not know was refused before, by name and place."""
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        ours = CONVERTERS.get(op_name)
+        if ours is None:
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        return self.bb.normalize(ours(self.bb, inputs, attrs, [self._nodes, self._params]))
+
+
+def _bit_cast(builder: Any, inputs: Any, attributes: dict[str, Any], _: Any) -> Any:
+    """The same bits as a number of another type of as many."""
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(attributes["to"])).name
+    if "bool" in (dtype, str(inputs[0].ty.dtype)):
+        return relax.op.astype(inputs[0], dtype)  # a byte of 0 or 1, which LLVM computes with as a bit
+
+    def same_bits(data: Any) -> Any:
+        return te.compute(
+            data.shape, lambda *at: tirx.reinterpret(dtype, data(*at)), name="bit_cast", tag=topi.tag.ELEMWISE
+        )
+
+    return builder.emit_te(same_bits, inputs[0])
+
+
+def _cumulative_product(builder: Any, inputs: Any, attributes: dict[str, Any], known: Any) -> Any:
+    axis = int(get_constant(inputs[1], known).value.numpy().reshape(()))
+    data, backwards = inputs[0], attributes.get("reverse", 0)
+    if backwards:
+        data = builder.emit(relax.op.flip(data, axis))
+    product = builder.emit(relax.op.cumprod(data, axis, exclusive=bool(attributes.get("exclusive", 0))))
+    return relax.op.flip(product, axis) if backwards else product
+
+
+def _sequence_insert(builder: Any, inputs: Any, attributes: dict[str, Any], known: Any) -> Any:  # noqa: ARG001
+    """A negative place counts from the last element on: TVM takes it for one further."""
+    elements = list(inputs[0])
+    given = len(inputs) > 2 and inputs[2] is not None
+    place = int(get_constant(inputs[2], known).value.numpy().reshape(())) if given else len(elements)
+    return relax.Tuple([*elements[:place], inputs[1], *elements[place:]])
+
+
+CONVERTERS: dict[str, Converter] = {
+    "BitCast": _bit_cast,
+    "CumProd": _cumulative_product,
+    "SequenceInsert": _sequence_insert,
+}

@@ -1,0 +1,234 @@
+"""Operators of ONNX that TVM lacks, or reads in some of their forms only, written with others.
+
+A rewrite takes a node and a writer and returns the names of the node's outputs, or None where the node stays as it is.
+It raises :class:`NotKnownError` where it needs to know what is not known before the network runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from devices.networks.onnx_control_flow import chosen_branch, unrolled_loop, unrolled_scan
+from devices.networks.onnx_fourier import fourier, short_time_fourier
+from devices.networks.onnx_images import (
+    convolution_at_offsets,
+    folded_blocks,
+    pooled,
+    pooled_with_places,
+    resized_axes,
+    to_depth,
+    transposed_to_shape,
+)
+from devices.networks.onnx_nodes import Array, Node, Writer
+from devices.networks.onnx_recurrent import recurrent
+
+Rewrite = Callable[[Node, Writer], Sequence[str] | None]
+
+_SORTED = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64})
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+
+
+def _bit_shift(node: Node, write: Writer) -> Sequence[str] | None:
+    """By less than none, or by all bits and more, what stays is the sign of a number that is shifted to the right."""
+    dtype = node.dtype(0)
+    bits = np.asarray(dtype.itemsize * 8, dtype)
+    zero = np.zeros((), dtype)
+    if node.input(1) in node.graph.constants and bool(((node.constant(1) >= 0) & (node.constant(1) < bits)).all()):
+        return None
+    inside = write("Less", node.input(1), bits)
+    if dtype.kind == "i":
+        inside = write("And", inside, write("Not", write("Less", node.input(1), zero)))
+    kept = write("Where", inside, node.input(1), zero)
+    shifted = write.final("BitShift", node.input(0), kept, direction=node.attributes["direction"])
+    outside: str | Array = zero
+    if dtype.kind == "i" and node.attributes["direction"] == "RIGHT":
+        outside = write("Where", write("Less", node.input(0), zero), np.full((), -1, dtype), zero)
+    return [write("Where", inside, shifted, outside)]
+
+
+def _cast_like(node: Node, write: Writer) -> Sequence[str] | None:
+    return [write.cast(node.input(0), node.type(1))]
+
+
+def _dropout(node: Node, write: Writer) -> Sequence[str] | None:
+    """Outside of training, and of nothing, it is the identity; its mask is all true."""
+    training = bool(node.constant_or(2, False))
+    ratio = float(node.constant_or(1, 0.5))
+    if (training and ratio) or (node.wants(1) and node.graph.opset < 12):
+        return None
+    outputs = [write("Identity", node.input(0))]
+    if node.wants(1):
+        outputs.append(write.constant(np.ones(node.shape(0), bool)))
+    return outputs
+
+
+def _expand(node: Node, write: Writer) -> Sequence[str] | None:
+    """The shape may have ones, or fewer dimensions, where the value has more: they stay."""
+    wanted = tuple(int(extent) for extent in node.constant(1))
+    shape = np.broadcast_shapes(node.shape(0), wanted)
+    return None if shape == wanted else [write("Expand", node.input(0), np.asarray(shape, np.int64))]
+
+
+def _eye_like(node: Node, write: Writer) -> Sequence[str] | None:
+    rows, columns = node.shape(0)
+    element_type = node.attributes.get("dtype") or node.type(0)
+    eye = write.constant(np.eye(rows, columns, k=node.attributes["k"], dtype=np.float32))
+    return [write.cast(eye, element_type)]
+
+
+def _is_inf(node: Node, write: Writer) -> Sequence[str] | None:
+    signs = [sign for sign, name in ((1, "positive"), (-1, "negative")) if node.attributes[f"detect_{name}"]]
+    if len(signs) == 2:
+        return None
+    if not signs:
+        return [write.constant(np.zeros(node.shape(0), bool))]
+    return [write("Equal", node.input(0), np.asarray(signs[0] * np.inf, node.dtype(0)))]
+
+
+def _lp_normalization(node: Node, write: Writer) -> Sequence[str] | None:
+    norm = write.reduce(f"ReduceL{node.attributes['p']}", node.input(0), node.attributes["axis"])
+    zero = np.zeros((), node.dtype(0))
+    share = write("Div", node.input(0), norm)
+    return [write("Where", write("Equal", norm, zero), zero, share)]
+
+
+def _mod(node: Node, write: Writer) -> Sequence[str] | None:
+    """Of floating-point numbers: the remainder has the divisor's sign."""
+    if node.attributes["fmod"] or node.type(0) not in _FLOATS:
+        return None
+    zero = np.zeros((), node.dtype(0))
+    rest = write("Mod", node.input(0), node.input(1), fmod=1)
+    signs = write("Xor", write("Less", rest, zero), write("Less", node.input(1), zero))
+    moved = write("And", signs, write("Not", write("Equal", rest, zero)))
+    return [write("Where", moved, write("Add", rest, node.input(1)), rest)]
+
+
+def _one_hot(node: Node, write: Writer) -> Sequence[str] | None:
+    depth = int(node.constant(1).reshape(()))
+    rank = len(node.shape(0))
+    axis = node.attributes["axis"] % (rank + 1)
+    places = write.unsqueeze(write.cast(node.input(0), TensorProto.INT64), axis)
+    wrapped = write("Add", places, np.asarray(depth, np.int64))
+    places = write("Where", write("Less", places, np.zeros((), np.int64)), wrapped, places)
+    counted = np.arange(depth).reshape([-1 if at == axis else 1 for at in range(rank + 1)])
+    off, on = (write.reshape(write.take(node.input(2), at, at + 1, 0), []) for at in range(2))
+    return [write("Where", write("Equal", places, counted), on, off)]
+
+
+def _pow(node: Node, write: Writer) -> Sequence[str] | None:
+    base, exponent = node.type(0), node.type(1)
+    if base not in _FLOATS and exponent not in _FLOATS:  # TVM has powers of floating-point numbers alone
+        power = write("Pow", *(write.cast(node.input(at), TensorProto.DOUBLE) for at in range(2)))
+        return [write.cast(power, base)]
+    if base == exponent:
+        return None
+    if base in _FLOATS or exponent not in _FLOATS:
+        return [write("Pow", node.input(0), write.cast(node.input(1), base))]
+    power = write("Pow", write.cast(node.input(0), exponent), node.input(1))
+    return [write.cast(power, base)]
+
+
+def _reduce_max(node: Node, write: Writer) -> Sequence[str] | None:
+    """The maximum of values that are all minus infinity, as of a row that a mask excludes, is that: TVM begins at the
+    lowest finite number. Lower ones count only where the graph makes them."""
+    if node.type(0) == TensorProto.BOOL:
+        return _extreme_of_booleans(node, write)
+    if node.type(0) not in _FLOATS or not node.graph.infinite:
+        return None
+    data, *axes = (name for name in node.proto.input if name)
+    infinity, zero = np.asarray(-np.inf, node.dtype(0)), np.zeros((), node.dtype(0))
+    any_finite = write.cast(write("Greater", data, infinity), node.type(0))
+    largest, finite = (write.final("ReduceMax", x, *axes, **node.attributes) for x in (data, any_finite))
+    return [write("Where", write("Equal", finite, zero), infinity, largest)]
+
+
+def _extreme_of_booleans(node: Node, write: Writer) -> Sequence[str] | None:
+    if node.type(0) != TensorProto.BOOL:
+        return None
+    data, *axes = (name for name in node.proto.input if name)
+    numbers = write.cast(data, TensorProto.UINT8)
+    return [write.cast(write(node.proto.op_type, numbers, *axes, **node.attributes), TensorProto.BOOL)]
+
+
+def _reverse_sequence(node: Node, write: Writer) -> Sequence[str] | None:
+    """Every sequence backwards, up to its own length: a gather."""
+    shape = node.shape(0)
+    time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
+    order = [time, batch, *range(2, len(shape))]
+    steps, count = shape[time], shape[batch]
+    lengths = write.reshape(write.cast(node.input(1), TensorProto.INT64), [1, count])
+    here = np.arange(steps, dtype=np.int64).reshape(-1, 1)
+    back = write("Sub", write("Sub", lengths, np.ones((), np.int64)), here)
+    source = write("Where", write("Less", here, lengths), back, here)
+    flat = write("Add", write("Mul", source, np.asarray(count, np.int64)), np.arange(count, dtype=np.int64))
+    rows = write.reshape(write("Transpose", node.input(0), perm=order), [steps * count, -1])
+    taken = write("Gather", rows, write.reshape(flat, [-1]), axis=0)
+    return [write("Transpose", write.reshape(taken, [shape[at] for at in order]), perm=np.argsort(order).tolist())]
+
+
+def _tensor_scatter(node: Node, write: Writer) -> Sequence[str] | None:
+    """New rows of a cache of keys or values, from a place of its own in every sequence on."""
+    shape, new = node.shape(0), node.shape(1)
+    axis = node.attributes["axis"] % len(shape)
+    extent, rows = shape[axis], new[axis]
+    column = [-1 if at == axis else 1 for at in range(len(shape))]
+    first = np.zeros(1, np.int64)
+    begin = node.input(2) if node.has(2) else write.constant(np.zeros(shape[0], np.int64))
+    begin = write.reshape(write.cast(begin, TensorProto.INT64), [shape[0]] + [1] * (len(shape) - 1))
+    distance = write("Sub", np.arange(extent).reshape(column), begin)
+    if node.attributes["mode"] == "circular":
+        around = write("Add", distance, np.asarray(extent, np.int64))
+        distance = write("Where", write("Less", distance, first), around, distance)
+    inside = write(
+        "And", write("Not", write("Less", distance, first)), write("Less", distance, np.asarray(rows, np.int64))
+    )
+    source = write("Where", inside, distance, first)
+    gathered = write("GatherElements", node.input(1), write("Expand", source, np.asarray(shape, np.int64)), axis=axis)
+    return [write("Where", inside, gathered, node.input(0))]
+
+
+def _top_k(node: Node, write: Writer) -> Sequence[str] | None:
+    """Of the types that TVM sorts: others become one that holds all of their numbers."""
+    if node.type(0) in _SORTED or node.type(0) == TensorProto.UINT64:
+        return None
+    wide = TensorProto.FLOAT if node.type(0) in _FLOATS else TensorProto.INT64
+    values, places = write.several(2, "TopK", write.cast(node.input(0), wide), node.input(1), **node.attributes)
+    return [write.cast(values, node.type(0)), places]
+
+
+REWRITES: dict[str, Rewrite] = {
+    "AveragePool": pooled,
+    "BitShift": _bit_shift,
+    "CastLike": _cast_like,
+    "Col2Im": folded_blocks,
+    "ConvTranspose": transposed_to_shape,
+    "DFT": fourier,
+    "DeformConv": convolution_at_offsets,
+    "Dropout": _dropout,
+    "Expand": _expand,
+    "EyeLike": _eye_like,
+    "GRU": recurrent,
+    "If": chosen_branch,
+    "IsInf": _is_inf,
+    "LSTM": recurrent,
+    "Loop": unrolled_loop,
+    "LpPool": pooled,
+    "LpNormalization": _lp_normalization,
+    "MaxPool": pooled_with_places,
+    "Mod": _mod,
+    "OneHot": _one_hot,
+    "Pow": _pow,
+    "RNN": recurrent,
+    "ReduceMax": _reduce_max,
+    "ReduceMin": _extreme_of_booleans,
+    "Resize": resized_axes,
+    "ReverseSequence": _reverse_sequence,
+    "STFT": short_time_fourier,
+    "Scan": unrolled_scan,
+    "SpaceToDepth": to_depth,
+    "TensorScatter": _tensor_scatter,
+    "TopK": _top_k,
+}
