@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 
 from devices.builds.executables import Array
-from devices.networks.torch_arrays import array_of, tensor_of
+from devices.networks.torch.arrays import array_of, tensor_of
 
 # What TVM's kernels are compiled for.
 _ALIGNMENT_BYTES = 64

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from devices.networks.given_inputs import read_inputs
 from devices.networks.network import Network
-from devices.networks.onnx_frontend import from_onnx_file
-from devices.networks.torch_frontend import from_pt2, from_torch
+from devices.networks.onnx.frontend import from_onnx_file
+from devices.networks.torch.frontend import from_pt2, from_torch
 from devices.networks.user_file import call_function, checked_example, locate
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from devices.builds.executables import compile_host
 from devices.networks.compiled import scheduled_module
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
-from devices.networks.torch_frontend import array_of
+from devices.networks.torch.frontend import array_of
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import NetworkError

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network
-from devices.networks.onnx_graph import prepared
+from devices.networks.onnx.graph import prepared
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import UnsupportedNetworkError

@@ -20,9 +20,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from torch import nn
 
 from devices.builds.executables import compile_host
-from devices.networks import torch_quantization
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import check_network, import_network
+from devices.networks.torch import quantization
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import UnsupportedNetworkError
@@ -135,7 +135,7 @@ class Quantised(nn.Module):
     ids=["static", "dynamic", "narrow"],
 )
 def test_what_pt2e_quantises(options: dict[str, Any], tmp_path: Path) -> None:
-    assert torch_quantization.decompositions()
+    assert quantization.decompositions()
     inputs = (torch.randn(4, 32, generator=torch.Generator().manual_seed(1)),)
     agrees(through_pt2(Quantised(**options), inputs, tmp_path), 0.05)
 

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from devices.networks.tensor_file import contents, digest, file_digest, read
-from devices.networks.torch_arrays import array_of, tensor_of
+from devices.networks.torch.arrays import array_of, tensor_of
 
 TYPES = [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float64", "bool"]
 ARRAYS = {

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from devices.networks.onnx_control_flow import chosen_branch, unrolled_loop, unrolled_scan
-from devices.networks.onnx_fourier import fourier, short_time_fourier
-from devices.networks.onnx_images import (
+from devices.networks.onnx.control_flow import chosen_branch, unrolled_loop, unrolled_scan
+from devices.networks.onnx.fourier import fourier, short_time_fourier
+from devices.networks.onnx.images import (
     convolution_at_offsets,
     folded_blocks,
     pooled,
@@ -22,8 +22,8 @@ from devices.networks.onnx_images import (
     to_depth,
     transposed_to_shape,
 )
-from devices.networks.onnx_nodes import Array, Node, Writer
-from devices.networks.onnx_recurrent import recurrent
+from devices.networks.onnx.nodes import Array, Node, Writer
+from devices.networks.onnx.recurrent import recurrent
 
 Rewrite = Callable[[Node, Writer], Sequence[str] | None]
 

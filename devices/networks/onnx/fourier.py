@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from devices.networks.onnx_nodes import Array, Node, NotKnownError, Writer
+from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer
 
 _LONGEST = 4096
 """Points of one transform: its two matrices have that many rows and columns."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table, get_decompositions
 
-from devices.networks import torch_quantization
+from devices.networks.torch import quantization
 
 # Core ATen wraps every matrix product in reshapes and broadcasts, which then stand between the product and what
 # should be fused with it. Everything else is decomposed: TVM misreads some whole operators (the momentum of
@@ -33,7 +33,7 @@ def decomposed(program: torch.export.ExportedProgram, whole: Sequence[str]) -> t
     for norm, decomposition in get_decompositions([getattr(_ATEN, name) for name in _NORMS]).items():
         table[norm] = _where_tvm_cannot(decomposition)
     table.update(_OURS)
-    table.update(torch_quantization.decompositions())
+    table.update(quantization.decompositions())
     for resize, decomposition in get_decompositions([getattr(_ATEN, name).vec for name in _RESIZES]).items():
         table[resize] = _where_scales_differ(decomposition)
     attention = _ATEN.scaled_dot_product_attention.default

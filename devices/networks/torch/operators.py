@@ -19,8 +19,8 @@ import torch
 from torch import fx
 from tvm import relax
 
-from devices.networks import torch_quantization
-from devices.networks.torch_translations import Convert, Translations
+from devices.networks.torch import quantization
+from devices.networks.torch.translations import Convert, Translations
 
 _HALF = (torch.float16, torch.bfloat16)
 _DIVISIONS = ("div.Tensor", "div.Scalar")
@@ -60,7 +60,7 @@ class Importer(Translations):
         }
         for names, wrap in replaced.values():
             table.update({name: wrap(table[name]) for name in names if name in table})
-        table.update(torch_quantization.translations(self))
+        table.update(quantization.translations(self))
         return {name: self._checked(convert) for name, convert in table.items()}
 
     # --- what torch says of a node ---

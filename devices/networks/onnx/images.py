@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from devices.networks.onnx_nodes import Array, Node, NotKnownError, Writer
+from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer
 
 
 def to_depth(node: Node, write: Writer) -> Sequence[str] | None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper, shape_inference
 
-from devices.networks.onnx_nodes import Graph, as_array
+from devices.networks.onnx.nodes import Graph, as_array
 
 ONNX = ("", "ai.onnx")
 """The names of the domain of ONNX's own operators."""

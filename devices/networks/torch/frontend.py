@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from devices.networks.network import Array, Network, example_array, network_of
 from devices.networks.refusals import brief, quiet, unsupported
-from devices.networks.torch_arrays import array_of, tensor_of
+from devices.networks.torch.arrays import array_of, tensor_of
 from devices.networks.user_file import FORMS
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
@@ -81,7 +81,7 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
 def from_pt2(file: Path) -> Network:
     import torch
 
-    from devices.networks import torch_quantization  # noqa: F401 - registers the operators that the file may have
+    from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
 
     with quiet():
         try:
@@ -124,8 +124,8 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
 
 
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
-    from devices.networks.torch_decompositions import WHOLE_OPERATORS, decomposed, decomposed_further
-    from devices.networks.torch_operators import only_tensors, translated, unknown_operators
+    from devices.networks.torch.decompositions import WHOLE_OPERATORS, decomposed, decomposed_further
+    from devices.networks.torch.operators import only_tensors, translated, unknown_operators
 
     _refuse_dynamic_program(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")

@@ -62,7 +62,7 @@ class _OnnxFramework:
 def from_onnx_file(file: Path) -> Network:
     from onnx import helper
 
-    from devices.networks import onnx_file
+    from devices.networks.onnx import file as onnx_file
 
     try:
         model = onnx_file.read(file)
@@ -108,9 +108,9 @@ def from_onnx_file(file: Path) -> Network:
 def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tuple[Any, onnx.ModelProto]:
     """The Relax module of ``proto``, and the model that it was read from. Operators whose translation TVM fails at
     become the functions by which ONNX defines them, where it does."""
-    from devices.networks.onnx_converters import to_relax
-    from devices.networks.onnx_folding import opset_of
-    from devices.networks.onnx_graph import has_function, prepared, said
+    from devices.networks.onnx.converters import to_relax
+    from devices.networks.onnx.folding import opset_of
+    from devices.networks.onnx.graph import has_function, prepared, said
 
     expanded: frozenset[str] = frozenset()
     while True:

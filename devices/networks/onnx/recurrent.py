@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from devices.networks.onnx_nodes import Array, Node, NotKnownError, Writer
+from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer
 
 MOST_STEPS = 2048
 """Steps times directions: more would be a network of too many operators."""

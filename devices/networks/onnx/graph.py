@@ -14,11 +14,11 @@ import onnx.inliner
 import onnx.version_converter
 from onnx import TensorProto
 
-from devices.networks import onnx_quantization
-from devices.networks.onnx_folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
-from devices.networks.onnx_images import upsampled
-from devices.networks.onnx_nodes import FINAL, Graph, Node, NotKnownError, Writer
-from devices.networks.onnx_operators import REWRITES, Rewrite
+from devices.networks.onnx import quantization
+from devices.networks.onnx.folding import COMPUTED, CONTROL_FLOW, ONNX, RANDOM, folded, known, opset_of
+from devices.networks.onnx.images import upsampled
+from devices.networks.onnx.nodes import FINAL, Graph, Node, NotKnownError, Writer
+from devices.networks.onnx.operators import REWRITES, Rewrite
 from devices.networks.refusals import OTHER_OPERATORS, unsupported
 from fleet_tune.errors import UnsupportedNetworkError
 
@@ -45,7 +45,7 @@ def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = froz
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, about infinities in constants
-        result = onnx_quantization.in_floats(model)
+        result = quantization.in_floats(model)
         result = onnx.inliner.inline_local_functions(result) if result.functions else result
         result = _named(_of_today(result, where))
         for _ in range(_ROUNDS):
@@ -58,7 +58,7 @@ def prepared(model: onnx.ModelProto, where: str, expanded: frozenset[str] = froz
 
 
 def _refuse_unreadable(model: onnx.ModelProto, where: str) -> None:
-    from devices.networks.onnx_converters import is_readable
+    from devices.networks.onnx.converters import is_readable
 
     graph = known(model)
     for proto in model.graph.node:
@@ -151,7 +151,7 @@ def _rewritten(model: onnx.ModelProto, rewrites: dict[str, Rewrite], where: str)
 
 def _in_functions(model: onnx.ModelProto, expanded: frozenset[str]) -> tuple[onnx.ModelProto, bool]:
     """Nodes that TVM cannot read as the functions by which ONNX defines them, where it does; whether there are any."""
-    from devices.networks.onnx_converters import is_readable
+    from devices.networks.onnx.converters import is_readable
 
     graph = known(model)
     functions = {

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from devices.networks.onnx_nodes import Array, Node, NotKnownError, Writer, as_array
+from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer, as_array
 
 MOST_TURNS = 2048
 _MOST_NODES = 50_000

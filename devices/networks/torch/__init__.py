@@ -1,0 +1,1 @@
+"""Torch modules and exported programs as Relax modules."""
