@@ -19,6 +19,7 @@ SHELL := /bin/bash
 BUDGET ?= 5m
 OUT ?= demo-out
 PYTEST_ARGS ?=
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 FUZZ_EXAMPLES ?= 1000
 PYTHON ?=
 
@@ -40,10 +41,11 @@ $(STAMP): requirements.lock pyproject.toml .ci/setup.sh
 demo: setup
 	$(BIN)/fleet-tune tune examples/networks.py:resnet18 --time-budget $(BUDGET) --out $(OUT)
 
-# Files beside each other: many tests wait for processes. More than four would share too few cores of a large machine.
+# Files beside each other, one more than there are cores: many tests wait for processes to start and to end. Not more than
+# four: they measure kernels with as many threads as there are cores.
 # In the order of tests/conftest.py, the longest first: xdist's own puts those of the fewest tests last.
 test: setup
-	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # hypothesis marks its tests itself. A property takes as long as it takes: no limit on a test.
 fuzz: setup

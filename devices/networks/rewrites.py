@@ -302,9 +302,12 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
 
     @staticmethod
     def _places(call: Call, indices: Any, extent: int) -> Array:
-        """Known indices, from the front; in TVM's default mode they may count from the end."""
+        """Known indices, from the front; in TVM's default mode they may count from the end, in another they wrap."""
         places: Array = indices.value.numpy().astype(np.int64)
-        return np.where(places < 0, places + extent, places) if str(call.attrs.mode) == "fast" else places
+        mode = str(call.attrs.mode)
+        if mode == "wrap":
+            return places % extent
+        return np.where(places < 0, places + extent, places) if mode == "fast" else places
 
     def visit_tuple_getitem_(self, item: Any) -> Any:
         """A part of a split is a slice: every reader then takes its own along, where a split writes all parts down."""

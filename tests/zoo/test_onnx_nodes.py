@@ -18,7 +18,7 @@ from tests.zoo.operators_document import DISAGREES, FAULTS, RIGHT, WRONG, Outcom
 
 @pytest.mark.timeout(600)
 def test_a_sample_is_right_or_refused() -> None:
-    results = list(outcomes(every=31))
+    results = list(outcomes(every=61))
     assert [outcome for outcome in results if outcome.kind in (*FAULTS, DISAGREES)] == []
     assert sum(outcome.kind == RIGHT for outcome in results) >= len(results) // 2
     assert all(outcome.line for outcome in results if outcome.kind != RIGHT)

@@ -166,11 +166,8 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     np.testing.assert_allclose(compiled(*(x.numpy() for x in inputs)), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(compiled(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
 
-    # The same command again: nothing is left to do. More trials: none is a repetition.
+    # The same command again: nothing is left to do.
     assert run_here(out, "--trials", "24", "--json").json()["new_trials"] == 0
-    assert run_here(out, "--trials", "32", "--json").json()["new_trials"] == 8
-    with RecordReader(out / "records.db") as reader:
-        assert max(Counter(record.candidate.id for record in reader if record.revision == 0).values()) == 1
 
     # Compiled again without tuning, into another folder.
     other = tmp_path / "other"
