@@ -20,6 +20,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of, tensor_of
+from devices.builds.vector_math import use_vector_math
 from devices.cuda.compiler import compiling_for, with_pass_options
 from devices.protocol import TensorSpec
 from devices.sketches.defaults import default_schedules
@@ -73,6 +74,7 @@ def has_fixed_shape(kind: Any) -> bool:
 def build(module: Any, target_text: str) -> Executable:
     """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule stay as they are
     on a CPU, and get TVM's default one on a GPU, where they could not run without."""
+    use_vector_math()
     module, constants = _constants_to_parameters(module)
     module = relax.transform.LiftTransformParams()(_split_layout_rewrites(module))
     parameters = _transformed(_reachable(module, _TRANSFORM), constants)
