@@ -18,6 +18,7 @@ from devices.describing.kept import Described, DescriptionCache
 from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
 from devices.host.file_cache import user_folder
+from devices.host.memory import over_memory
 from devices.protocol import encode_task
 from fleet_tune.domain import Task
 from fleet_tune.errors import FleetTuneError
@@ -66,7 +67,8 @@ def describe_tasks(
                     at = waiting.get_nowait()
                     described, complete = worker.describe(tasks[at])
                     found[at] = described
-                    if complete:
+                    # What was refused for want of memory may be there on another machine, or tomorrow.
+                    if complete and not any(over_memory(reason) for _, reason in described.left_out):
                         kept.store(tasks[at], described)
         except queue.Empty:
             pass

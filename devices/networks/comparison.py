@@ -18,7 +18,8 @@ _MOST = {"float64": 1e-6, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.15}
 
 def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float, float]:
     """Largest absolute error over all outputs, and the largest relative one: the absolute one divided by the largest
-    absolute value of the same output.
+    absolute value of the same output. Of integers and booleans the relative error is the share of the values that
+    differ (floats decide some: the largest of two that are equal but for rounding), of 8 bits by more than one step.
 
     NaN and infinities are equal where both have the same in the same place, and count for nothing else. Both errors
     are infinite where only one has them, or where shapes or types differ.
@@ -29,6 +30,12 @@ def compare(outputs: tuple[Any, ...], expected: tuple[Any, ...]) -> tuple[float,
     for ours, theirs in zip(outputs, expected, strict=True):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return math.inf, math.inf
+        if ours.size and ours.dtype.kind in "iub":
+            steps = np.abs(ours.astype(np.int64) - theirs.astype(np.int64))  # of 64 bits modulo 2^64: 0 where equal
+            allowed = 1 if ours.dtype in (np.int8, np.uint8) else 0
+            absolute = max(absolute, float(steps.max()))
+            relative = max(relative, float((steps > allowed).mean() + (steps < 0).mean()))
+            continue
         wide, right = ours.astype(np.float64), theirs.astype(np.float64)
         finite = np.isfinite(right)
         same = (wide == right) | (np.isnan(wide) & np.isnan(right))

@@ -7,6 +7,7 @@ compiler where the device has no ``ld``.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tarfile
@@ -18,6 +19,8 @@ from pathlib import Path
 LINK_OPTIONS = ("-shared", "-z", "noexecstack", "-z", "now")
 LINK_TIMEOUT_SECS = 60.0
 # What link_archive says where nothing can link.
+# What this process has loaded, by its path: device, inode and time of change of the file.
+_LOADED: dict[Path, tuple[int, int, int]] = {}
 NO_LINKER = "no linker on the device"
 _MAX_OBJECTS = 64
 
@@ -53,13 +56,18 @@ def link_archive(archive: Path, output: Path) -> str:
 
 @contextlib.contextmanager
 def linked(library: Path) -> Iterator[Path]:
-    """``library``, or what it is linked to if it is an archive of objects, under a path that is there within the block.
+    """``library``, or what it is linked to if it is an archive of objects: a file that is there within the block.
 
-    The path is another one each time: what was loaded from a path is what the system's loader gives out for that path
-    again, although another library lies there by now. Raises RuntimeError where it cannot be linked.
+    A library that lies where this process has loaded another one is copied: the system's loader gives out again what it
+    has loaded from the same path. Raises RuntimeError where it cannot be linked.
     """
     with library.open("rb") as file:
         head = file.read(512)
+        status = os.fstat(file.fileno())
+    identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
+    if not is_archive(head) and _LOADED.setdefault(library.resolve(), identity) == identity:
+        yield library
+        return
     with tempfile.TemporaryDirectory(prefix="fleet-tune-link-") as folder:
         output = Path(folder) / "linked.so"
         if is_archive(head):

@@ -79,8 +79,12 @@ def test_a_library_is_linked_where_it_is_loaded(monkeypatch: pytest.MonkeyPatch,
     np.testing.assert_array_equal(b.numpy(), np.full(64, 3.0))
     (tmp_path / "shared.so").write_bytes(b"\x7fELF and so on")
     with linked(tmp_path / "shared.so") as path:
-        assert path != tmp_path / "shared.so"  # which the loader may know already, with another content
-        assert path.read_bytes() == b"\x7fELF and so on"
+        assert path == tmp_path / "shared.so"
+    (tmp_path / "other.so").write_bytes(b"\x7fELF and another")
+    (tmp_path / "other.so").replace(tmp_path / "shared.so")
+    with linked(tmp_path / "shared.so") as path:
+        assert path != tmp_path / "shared.so"  # which the loader knows, with another content
+        assert path.read_bytes() == b"\x7fELF and another"
     monkeypatch.setattr(linking_there.shutil, "which", lambda _name: None)
     with pytest.raises(RuntimeError, match="install binutils"), linked(tmp_path / "network.so"):
         pass

@@ -311,6 +311,10 @@ def test_errors_are_relative_to_the_largest_value() -> None:
     assert compare((np.zeros(2),), (np.zeros(3),))[0] == float("inf")
     assert compare((np.array([np.nan]),), (np.array([1.0]),))[1] == float("inf")
     assert compare((np.zeros(2),), ())[0] == float("inf")
+    tokens = np.array([30_000, 7, 8, 9])
+    assert compare((tokens - [1, 0, 0, 0],), (tokens,)) == (1.0, 0.25)  # near is not enough for an index
+    assert compare((tokens.astype(np.int8) - np.int8(1),), (tokens.astype(np.int8),)) == (1.0, 0.0)  # one step
+    assert compare((np.array([True, False]),), (np.array([True, True]),)) == (1.0, 0.5)
 
 
 def test_special_values_are_equal_in_the_same_places_only() -> None:
