@@ -24,9 +24,9 @@ from fleet_tune.errors import (
     DiskFullError,
     FleetFileError,
     NetworkRunError,
-    OutputFolderError,
     RecordStoreError,
     UncheckedError,
+    UserError,
 )
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Fallback, NetworkResult, TaskProgress, Used
@@ -186,9 +186,11 @@ class _ClassBuild:
         """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
         try:
             compiled.compile_network(self.lowered, traces(records), self.stage)
-        except (DiskFullError, OutputFolderError):
+        except DiskFullError:
             raise
         except Exception as error:  # whatever TVM raises, or a trace that does not fit
+            if isinstance(error, UserError) and not isinstance(error, RecordStoreError):
+                raise  # no linker, no CUDA compiler: a matter of this machine, not of a record
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
         fault = self._fault_of(self.stage)
         if fault is not None and records and not self.is_wrong:

@@ -11,7 +11,9 @@ import pytest
 from tvm.s_tir import Schedule
 
 import fleet_tune
+from devices.builds.linking import LinkerError
 from devices.client.session import SessionLostError
+from devices.networks import compiled
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.network import Array
@@ -21,7 +23,7 @@ from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Outcome, Task
-from fleet_tune.errors import RecordStoreError
+from fleet_tune.errors import RecordStoreError, UserError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Used
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records
@@ -203,6 +205,33 @@ def test_a_network_that_is_wrong_without_schedules_is_not_published_and_no_kerne
     assert "without any schedule: relative error" in result.problem
     assert not (tmp_path / "manifest.json").exists()
     assert not (tmp_path / "network.so").exists()
+    with RecordReader(records) as reader:
+        assert all(record.revision == 0 for record in reader)
+
+
+def failing_where(monkeypatch: pytest.MonkeyPatch, error: Exception, at_fault: Callable[[Path, Any], bool]) -> None:
+    """Compiling fails where ``at_fault`` says so of the folder and the traces."""
+    compile_network = compiled.compile_network
+
+    def fail(lowered: LoweredNetwork, best: Any, out: Path, *others: Any) -> Path:
+        if at_fault(out, best):
+            raise error
+        return compile_network(lowered, best, out, *others)
+
+    monkeypatch.setattr(compiled, "compile_network", fail)
+
+
+def test_what_the_user_can_mend_is_blamed_on_no_record(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing_where(monkeypatch, LinkerError("no linker found", "install binutils"), lambda *_: True)
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    with pytest.raises(UserError, match="install binutils"):
+        built(network, lowered, entries, records, Faked(network))
     with RecordReader(records) as reader:
         assert all(record.revision == 0 for record in reader)
 
