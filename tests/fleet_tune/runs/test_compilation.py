@@ -23,7 +23,7 @@ from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Outcome, Task
-from fleet_tune.errors import RecordStoreError, UserError
+from fleet_tune.errors import DiskFullError, NetworkRunError, RecordStoreError, UserError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Used
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records
@@ -234,6 +234,61 @@ def test_what_the_user_can_mend_is_blamed_on_no_record(
         built(network, lowered, entries, records, Faked(network))
     with RecordReader(records) as reader:
         assert all(record.revision == 0 for record in reader)
+
+
+class Crashing(Faked):
+    """Networks in the folders ``crashing`` (``network``, the tuned one, and ``untuned``) are right, and crash when
+    they are timed."""
+
+    def __init__(self, network: Network, *crashing: str) -> None:
+        super().__init__(network)
+        self._crashing = crashing
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        return self.measure_secs(first), self.measure_secs(second)
+
+    def measure_secs(self, folder: Path) -> float:
+        if folder.name in self._crashing:
+            raise NetworkRunError("killed by SIGSEGV")
+        return 3.0
+
+
+def test_a_tuned_network_that_crashes_when_it_is_timed_is_not_published(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Crashing(network, "network"))
+    assert (result.published, result.secs) == ("untuned", 3.0)
+    assert result.problem == "the tuned network fails when it is timed: killed by SIGSEGV"
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    assert manifest["problem"] == result.problem
+    assert [entry["trace"] for entry in manifest["tasks"]] == [None] * 3
+
+
+def test_an_untuned_network_that_crashes_takes_nothing_from_the_tuned_one(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Crashing(network, "untuned"))
+    assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
+    assert published(network, tmp_path)[0] < 1e-5
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no space left", "free some"), RuntimeError("LLVM ERROR")])
+def test_nor_does_one_that_cannot_be_compiled(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    failing_where(monkeypatch, error, lambda out, _: out.name == "untuned")
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Crashing(network))
+    assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
+    assert published(network, tmp_path)[0] < 1e-5
 
 
 def test_what_could_not_be_checked_is_published_and_told(
