@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from devices.networks import compiled
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.network import Array
+from devices.protocol import BuildFailure, BuildRequest
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.traces import full_text
 from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import DeviceClass, Outcome, Task
+from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
 from fleet_tune.errors import DiskFullError, NetworkRunError, RecordStoreError, UserError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Used
@@ -289,6 +291,46 @@ def test_nor_does_one_that_cannot_be_compiled(
     result = built(network, lowered, entries, records, Crashing(network))
     assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
     assert published(network, tmp_path)[0] < 1e-5
+
+
+def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    records = store(tmp_path / "records.db", lowered, [], [], [])
+    by_id = {entry.task.id: entry for entry in entries}
+    device = DeviceConfig(name="local", threads=2)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
+    monkeypatch.setattr("fleet_tune.runs.first_choices.opened_device", refuse)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0)(list(by_id))
+    with RecordReader(records) as reader:
+        assert not list(reader)
+
+
+def test_first_choices_end_with_their_time(
+    lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that the end of the time cuts short is no record, and none is begun after it."""
+    asked: list[float] = []
+
+    def build(_: Any, request: BuildRequest) -> BuildFailure:
+        asked.append(request.timeout_secs)
+        time.sleep(request.timeout_secs)
+        return BuildFailure(request.task.id, request.candidate, "", Measurement(Outcome.BUILD_TIMEOUT))
+
+    monkeypatch.setattr("devices.builds.builder.BuildWorker.build", build)
+    records = store(tmp_path / "records.db", lowered, [], [], [])
+    by_id = {entry.task.id: entry for entry in entries}
+    device = DeviceConfig(name="local", threads=2)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=2.0)(list(by_id))
+    assert all(secs <= 2.0 for secs in asked)
+    with RecordReader(records) as reader:
+        assert not list(reader)
 
 
 def test_what_could_not_be_checked_is_published_and_told(
