@@ -101,17 +101,28 @@ def build_networks(what: ToBuild, out: Path) -> tuple[NetworkResult, ...]:
     untuned one, and publish it in ``out`` if it is right; each class by itself.
 
     A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
-    published."""
+    published. What goes wrong with one class is told in its result and takes nothing from the others, except for
+    what the user can mend; where no class got a network, the first error is raised."""
     expected = what.network.framework_outputs()
     results = []
+    errors: list[Exception] = []
     for name, lowered in what.lowered.items():
         folder = folder_of(out, name, len(what.lowered))
         place = what.places.get(name)
         try:
             results.append(_ClassBuild(what, lowered, folder, expected, place).built())
+        except UserError:
+            raise
+        except Exception as error:
+            _LOG.warning("the network of %s is not published", name, exc_info=error)
+            errors.append(error)
+            nothing = NetworkResult(name, folder, None, None, None, None, None)
+            results.append(dataclasses.replace(nothing, published="nothing", problem=brief(error)))
         finally:
             if place is not None:
                 place.close()
+    if errors and all(each.published == "nothing" for each in results):
+        raise errors[0]
     return tuple(results)
 
 

@@ -293,6 +293,31 @@ def test_nor_does_one_that_cannot_be_compiled(
     assert published(network, tmp_path)[0] < 1e-5
 
 
+class Broken(Faked):
+    """A machine on which something unexpected happens."""
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        raise ValueError(f"nobody expected this of {folder}")
+
+
+def test_what_goes_wrong_with_one_class_takes_nothing_from_the_others(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    both = {"broken": lowered, "cpu": lowered}
+    prints = dict.fromkeys(both, make_fingerprint(CLASS))
+    places = {"broken": Broken(network), "cpu": Faked(network)}
+    what = ToBuild(network, both, prints, entries, places, records)
+    broken, right = build_networks(what, tmp_path)
+    assert (broken.device_class, broken.published) == ("broken", "nothing")
+    assert "nobody expected this" in broken.problem
+    assert right.published == "tuned"
+    assert published(network, tmp_path / "cpu")[0] < 1e-5
+
+    with pytest.raises(ValueError, match="nobody expected this"):
+        built(network, lowered, entries, records, Broken(network))
+
+
 def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
     lowered: LoweredNetwork,
     entries: tuple[SearchTask, ...],
