@@ -124,9 +124,11 @@ class FirstChoices:
         self, results: Sequence[BuildResult], revisions: Mapping[Candidate, int], device: Device, deadline: float
     ) -> Iterator[Record]:
         """The records of one task's candidates; none where its oracle does not build, for nothing could be checked."""
-        if not results or isinstance(results[0], BuildFailure):
-            return
+        if not results:
+            return  # its time ended
         oracle, *others = results
+        if isinstance(oracle, BuildFailure):
+            return
         device.add_oracle(oracle)
         rule = self.measuring.applied_to(StopRule())
         run_id, best_secs = uuid.uuid4().hex[:12], math.inf
