@@ -3,47 +3,56 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import tvm
 from tvm import relax
 
 from devices.builds.executables import flatten
-from devices.client.session import SessionLostError
+from devices.client.blame import DAMAGE
+from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.timing.arguments import Array
-from fleet_tune.errors import NetworkRunError
+from fleet_tune.errors import NetworkRunError, UncheckedError
 
 # Hundreds of megabytes over a slow link; and an unscheduled network on a small board.
 _LOAD_SECS = 600.0
 _RUN_SECS = 600.0
 _REPEATS = 50
+# How the process on the device ends by the network's fault. SIGKILL is mostly a device that is short of memory.
+_CRASHES = (*DAMAGE, "SIGFPE")
 
 
 class LoadedNetwork:
     """The library of a network, and its inputs and parameters as tensors there, in the order of its arguments.
+    ``last_exit``: asks the server how a session ended that was lost (None: it cannot tell); may raise SessionLostError.
 
     Loading raises SessionLostError where the session ends meanwhile, and what TVM raises where the device cannot load
     the library, has no memory for it, or refuses it.
     """
 
-    def __init__(self, bench: Workbench, library: bytes, arguments: Sequence[Array]) -> None:
+    def __init__(
+        self, bench: Workbench, library: bytes, arguments: Sequence[Array], last_exit: Callable[[], str | None]
+    ) -> None:
         self._bench = bench
+        self._last_exit = last_exit
         with bench.session.deadline(_LOAD_SECS):
             # TVM's virtual machine runs there; of the results only tensors come back.
             self._machine = relax.VirtualMachine(bench.load(library), bench.device)
             self._machine.set_input("main", *(tvm.runtime.tensor(array, bench.device) for array in arguments))
 
     def outputs(self) -> tuple[Array, ...]:
-        """The outputs of a run. Raises NetworkRunError, also where the device's process crashes."""
+        """The outputs of a run. Raises NetworkRunError where the network fails or the device's process crashes,
+        UncheckedError where the session is lost by anything else: its time, its memory, the way to the device."""
         with self._running():
             self._machine.invoke_stateful("main")
             return flatten(self._machine.get_outputs("main"))
 
     def measure_within(self, budget_secs: float) -> float:
-        """Median seconds per run, of runs that take about ``budget_secs``, of one at least. Raises NetworkRunError."""
+        """Median seconds per run, of runs that take about ``budget_secs``, of one at least. Raises as
+        :meth:`outputs`."""
         with self._running():
             (first_secs,) = self._timed(1)
             repeats = min(_REPEATS, int(budget_secs / first_secs))
@@ -59,6 +68,16 @@ class LoadedNetwork:
             with self._bench.session.deadline(_RUN_SECS):
                 yield
         except SessionLostError as error:
-            raise NetworkRunError(f"its process on the device ended: {error}") from error
+            raise self._ended(error) from error
         except Exception as error:
             raise NetworkRunError(f"it fails on the device: {last_line(error)}") from error
+
+    def _ended(self, error: SessionLostError) -> NetworkRunError | UncheckedError:
+        """What a session that was lost while the network ran says of it."""
+        try:
+            end = self._last_exit() or ""
+        except Exception as lost:  # the device is gone altogether
+            return UncheckedError(f"the session ended: {error}; then {last_line(lost)}")
+        if not isinstance(error, SessionTimeoutError) and any(name in end for name in _CRASHES):
+            return NetworkRunError(f"its process on the device ended: {end}")
+        return UncheckedError(f"the session ended: {error}{'; ' + end if end else ''}")

@@ -127,7 +127,9 @@ class RpcDevice:
         Raises UncheckedError where the device cannot be reached or cannot load it.
         """
         try:
-            return self._connection.once_more_on_loss(lambda bench: LoadedNetwork(bench, library, arguments))
+            return self._connection.once_more_on_loss(
+                lambda bench: LoadedNetwork(bench, library, arguments, self._lost_exit)
+            )
         except SessionLostError as error:
             self._connection.close()
             raise UncheckedError(f"device {self.device_id} did not answer: {error}") from error
@@ -178,6 +180,11 @@ class RpcDevice:
         except SessionLostError as lost:
             return self._failed(SessionLostError(f"{error}; then {lost}"))
         return verdict(error, end, rule)
+
+    def _lost_exit(self) -> str | None:
+        """How the session ended that was just lost, as its server tells. Raises SessionLostError."""
+        self._connection.close()
+        return self._connection.last_exit()
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from devices.host.child import describe_exit, without_torch
+from devices.failures import last_line
+from devices.host.child import describe_exit, die_with_parent, without_torch
+from devices.host.memory import over_memory
 from devices.networks.network import Array
 from devices.networks.tensor_file import contents, read
-from fleet_tune.errors import NetworkRunError
+from fleet_tune.errors import NetworkRunError, UncheckedError
 from fleet_tune.records.atomic_file import write_atomically
 
 _TIMEOUT_SECS = 600.0
@@ -30,29 +34,30 @@ _CLEAR = 1.25
 _ROUNDS = 3
 _INPUTS, _OUTPUTS = "inputs.safetensors", "outputs.safetensors"
 _ROOT = Path(__file__).resolve().parents[2]
+# How native code dies by its own fault. SIGKILL is somebody else's doing, of a machine that is short of memory mostly.
+_CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS))
+# Exit code of a process in which the network itself raised an error when it ran.
+_FAILED = 70
 
 
 def outputs_of(folder: Path, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """The outputs of the network in ``folder`` on ``inputs``. Raises :class:`NetworkRunError`."""
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-network-") as temporary:
-        work = Path(temporary)
-        _write(work / _INPUTS, inputs)
+    """The outputs of the network in ``folder`` on ``inputs``. Raises :class:`NetworkRunError` where it crashes
+    or fails, :class:`UncheckedError` where this machine cannot run it."""
+    with _work_folder(inputs) as work:
         _run(folder, work, 0.0)
         return tuple(read(work / _OUTPUTS).values())
 
 
 def measure(folder: Path, inputs: Sequence[Array], budget_secs: float) -> float:
     """Median seconds per run of the network in ``folder``, of runs that take about ``budget_secs``, of one at least.
-    Raises :class:`NetworkRunError`."""
-    with tempfile.TemporaryDirectory(prefix="fleet-tune-network-") as temporary:
-        work = Path(temporary)
-        _write(work / _INPUTS, inputs)
+    Raises as :func:`outputs_of`."""
+    with _work_folder(inputs) as work:
         return _run(folder, work, budget_secs)
 
 
 def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_secs: float) -> tuple[float, float]:
     """Seconds per run of two networks, each in processes of its own, in turn where they are near each other: what slows
-    the machine down hits both. ``budget_secs``: of the first round, for each. Raises :class:`NetworkRunError`."""
+    the machine down hits both. ``budget_secs``: of the first round, for each. Raises as :func:`outputs_of`."""
     times: tuple[list[float], list[float]] = ([], [])
     folders = (first, second)
     for number in range(_ROUNDS):
@@ -64,8 +69,22 @@ def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_s
     return statistics.median(times[0]), statistics.median(times[1])
 
 
+@contextmanager
+def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
+    """A temporary folder with the inputs. What the system refuses in it (space, a process) says nothing of the
+    network."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="fleet-tune-network-") as temporary:
+            work = Path(temporary)
+            _write(work / _INPUTS, inputs)
+            yield work
+    except OSError as error:
+        raise UncheckedError(f"it could not be run on this machine: {error}") from error
+
+
 def _run(folder: Path, work: Path, budget_secs: float) -> float:
-    command = [sys.executable, "-m", "devices.networks.fresh_process", str(folder), str(work), str(budget_secs)]
+    arguments = [str(folder), str(work), str(budget_secs), str(os.getpid())]
+    command = [sys.executable, "-m", "devices.networks.fresh_process", *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
     path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
     try:
@@ -80,12 +99,13 @@ def _run(folder: Path, work: Path, budget_secs: float) -> float:
             env={**environment, "PYTHONPATH": path},
         )
     except subprocess.TimeoutExpired as error:
-        raise NetworkRunError(f"it did not end within {_TIMEOUT_SECS:g} s") from error
+        raise UncheckedError(f"it did not end within {_TIMEOUT_SECS:g} s") from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         # After a crash the last line is one of native code's stack.
         told = lines[-1] if lines and done.returncode > 0 else describe_exit(done.returncode)
-        raise NetworkRunError(f"its process failed: {told}")
+        at_fault = done.returncode == _FAILED or done.returncode in _CRASHES
+        raise (NetworkRunError if at_fault else UncheckedError)(f"its process failed: {told}")
     return float(json.loads(done.stdout.splitlines()[-1])["secs"])
 
 
@@ -95,17 +115,22 @@ def _write(path: Path, arrays: Sequence[Array]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``FOLDER WORK BUDGET_SECS``: run the network on the inputs in ``WORK``, write its outputs there and print
-    ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone."""
+    """``FOLDER WORK BUDGET_SECS PARENT_PID``: run the network on the inputs in ``WORK``, write its outputs there and
+    print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone."""
+    die_with_parent(int(arguments[3]))
     without_torch()
     from devices.networks.compiled import load
 
     folder, work, budget_secs = Path(arguments[0]), Path(arguments[1]), float(arguments[2])
     network, inputs = load(folder), list(read(work / _INPUTS).values())
-    if budget_secs > 0:
-        print(json.dumps({"secs": network.measure_within(inputs, budget_secs)}))
-        return
-    outputs = network(*inputs)
+    try:
+        if budget_secs > 0:
+            print(json.dumps({"secs": network.measure_within(inputs, budget_secs)}))
+            return
+        outputs = network(*inputs)
+    except Exception as error:
+        print(last_line(error), file=sys.stderr)
+        sys.exit(1 if isinstance(error, MemoryError) or over_memory(str(error)) else _FAILED)
     _write(work / _OUTPUTS, outputs if isinstance(outputs, tuple) else (outputs,))
     print(json.dumps({"secs": 0.0}))
 

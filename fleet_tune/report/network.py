@@ -24,7 +24,9 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         groups.setdefault((each.reason, each.used), []).append(each)
     for (reason, used), members in groups.items():
         yield "fallback", f"{named([each.task for each in members])}: {reason}: {_USED[used]}", "yellow"
-    if network.published == "untuned":
+    if network.published == "untuned" and network.problem:
+        yield "published", f"the untuned network: {network.problem}", "yellow"
+    elif network.published == "untuned":
         times = f"{format_secs(network.untuned_secs)}, the tuned one {format_secs(network.tuned_secs)}"
         yield "published", f"the untuned network, which is faster here: {times}", "yellow"
     if network.max_abs_error is None:

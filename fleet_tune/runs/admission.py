@@ -50,7 +50,8 @@ class Admitted:
 
 def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> Admitted:
     """The records that a network of these tasks is made of: each task's best, where the network is wrong with it the
-    next best, and none after ``ATTEMPTS`` of them.
+    next best, and none after ``ATTEMPTS`` of them. A fault that does not come again is nobody's: a machine that was
+    short of memory for a moment says nothing of a kernel.
 
     Raises :class:`UnscheduledWrongError` where the network is wrong without any, and what ``judge`` raises."""
     admitted = Admitted()
@@ -66,7 +67,7 @@ def admit(task_ids: Iterable[str], candidates: Candidates, judge: Judge) -> Admi
         chosen = {each: record for each, record in found.items() if record is not None}
         if not chosen:
             break
-        fault = judge({**admitted.records, **chosen})
+        fault = _lasting(judge, {**admitted.records, **chosen})
         if fault is None:
             admitted.records.update(chosen)
             break
@@ -90,7 +91,8 @@ def bisect(
     """Divides the ``doubtful`` records in those with which the network is still right, together with ``right`` and with
     each other, and those at fault, with what is wrong with each. ``fault``: what is wrong with all of them together.
 
-    With k at fault of n it takes about ``2 k log2(n / k)`` judgements.
+    With k at fault of n it takes about ``2 k log2(n / k)`` judgements. Each of those at fault is judged by itself
+    right before it is blamed.
     """
     good = dict(right)
     admitted: list[str] = []
@@ -99,6 +101,8 @@ def bisect(
     def divide(part: list[str], known: Measurement | None) -> None:
         together = {**good, **{each: doubtful[each] for each in part}}
         wrong = judge(together) if known is None else known
+        if wrong is not None and len(part) == 1:
+            wrong = judge(together)  # what is known may be of others, or have happened once
         if wrong is None:
             good.update(together)
             admitted.extend(part)
@@ -114,7 +118,12 @@ def bisect(
     return admitted, faults
 
 
+def _lasting(judge: Judge, records: Mapping[str, Record]) -> Measurement | None:
+    """What is wrong with the network of these records, if it is so twice."""
+    return None if judge(records) is None else judge(records)
+
+
 def _check_unscheduled(judge: Judge) -> None:
-    fault = judge({})
+    fault = _lasting(judge, {})
     if fault is not None:
         raise UnscheduledWrongError(fault.detail)

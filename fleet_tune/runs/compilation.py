@@ -23,10 +23,11 @@ from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, Task
 from fleet_tune.errors import (
     DiskFullError,
     FleetFileError,
+    FleetTuneError,
     NetworkRunError,
-    OutputFolderError,
     RecordStoreError,
     UncheckedError,
+    UserError,
 )
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Fallback, NetworkResult, TaskProgress, Used
@@ -100,17 +101,28 @@ def build_networks(what: ToBuild, out: Path) -> tuple[NetworkResult, ...]:
     untuned one, and publish it in ``out`` if it is right; each class by itself.
 
     A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
-    published."""
+    published. What goes wrong with one class is told in its result and takes nothing from the others, except for
+    what the user can mend; where no class got a network, the first error is raised."""
     expected = what.network.framework_outputs()
     results = []
+    errors: list[Exception] = []
     for name, lowered in what.lowered.items():
         folder = folder_of(out, name, len(what.lowered))
         place = what.places.get(name)
         try:
             results.append(_ClassBuild(what, lowered, folder, expected, place).built())
+        except UserError:
+            raise
+        except Exception as error:
+            _LOG.warning("the network of %s is not published", name, exc_info=error)
+            errors.append(error)
+            nothing = NetworkResult(name, folder, None, None, None, None, None)
+            results.append(dataclasses.replace(nothing, published="nothing", problem=brief(error)))
         finally:
             if place is not None:
                 place.close()
+    if errors and all(each.published == "nothing" for each in results):
+        raise errors[0]
     return tuple(results)
 
 
@@ -186,9 +198,11 @@ class _ClassBuild:
         """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
         try:
             compiled.compile_network(self.lowered, traces(records), self.stage)
-        except (DiskFullError, OutputFolderError):
+        except DiskFullError:
             raise
         except Exception as error:  # whatever TVM raises, or a trace that does not fit
+            if isinstance(error, UserError) and not isinstance(error, RecordStoreError):
+                raise  # no linker, no CUDA compiler: a matter of this machine, not of a record
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
         fault = self._fault_of(self.stage)
         if fault is not None and records and not self.is_wrong:
@@ -223,37 +237,107 @@ class _ClassBuild:
         """The result with the times, and what is to be published by them."""
         if self.place is None:
             return result
-        untuned = self.stage.with_name("untuned")
-        torch_secs: float | None = None
+        untuned = self._untuned(admitted)
         try:
-            if admitted.records:
-                extra = {**self._extra(admitted), "tasks": {}}
-                compiled.compile_network(self.lowered, {}, untuned, extra)
-                tuned_secs, untuned_secs = self.place.measure_in_turn(self.stage, untuned)
-            else:
-                tuned_secs = untuned_secs = self.place.measure_secs(self.stage)
-            if self.place.name == THIS_MACHINE:
-                torch_secs = self.what.network.measure_framework_secs(
-                    self.what.prints[self.name].threads, _FRAMEWORK_REPEATS
-                )
-        except (NetworkRunError, UncheckedError) as error:  # it took too long without schedules, say
-            _LOG.warning("the network of %s is not compared with the untuned one: %s", self.name, error)
-            with contextlib.suppress(NetworkRunError, UncheckedError):
-                return dataclasses.replace(result, tuned_secs=self.place.measure_secs(self.stage))
+            result = self._timed(result, admitted, untuned)
+        except NetworkRunError as error:  # twice: beside the untuned one, and alone
+            return self._instead_of(result, untuned, str(error))
+        except UncheckedError as error:  # it takes too long, say
+            _LOG.warning("the network of %s is not timed: %s", self.name, error)
             return result
-        result = dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, torch_secs=torch_secs)
-        errors = self.errors
-        if tuned_secs > _SAME * untuned_secs and self._fault_of(untuned) is None and self.errors is not None:
-            self.stage = untuned
-            absolute, relative = self.errors
-            return dataclasses.replace(result, published="untuned", max_abs_error=absolute, max_rel_error=relative)
-        self.errors = errors
+        if result.tuned_secs is None or result.untuned_secs is None or untuned is None:
+            return result
+        if result.tuned_secs > _SAME * result.untuned_secs:
+            errors = self._errors_of(untuned)
+            if errors is not None:
+                self.stage = untuned
+                return dataclasses.replace(
+                    result, published="untuned", max_abs_error=errors[0], max_rel_error=errors[1]
+                )
         return result
 
+    def _untuned(self, admitted: Admitted) -> Path | None:
+        """The folder of the untuned network; None where the network has no schedule, or it cannot be compiled."""
+        if not admitted.records:
+            return None
+        folder = self.stage.with_name("untuned")
+        try:
+            return compiled.compile_network(self.lowered, {}, folder, {**self._extra(admitted), "tasks": {}})
+        except Exception as error:  # whatever TVM raises, or no space: what is to be published is not touched by it
+            self._not_compared(error)
+            return None
+
+    def _timed(self, result: NetworkResult, admitted: Admitted, untuned: Path | None) -> NetworkResult:
+        """The result with what can be timed. Raises NetworkRunError, UncheckedError of the network alone."""
+        assert self.place is not None
+        untuned_secs: float | None = None
+        try:
+            if untuned is None:
+                tuned_secs = self.place.measure_secs(self.stage)
+                untuned_secs = None if admitted.records else tuned_secs
+            else:
+                tuned_secs, untuned_secs = self.place.measure_in_turn(self.stage, untuned)
+        except Exception as error:  # of either: the untuned one took too long, say
+            self._not_compared(error)
+            return dataclasses.replace(result, tuned_secs=self.place.measure_secs(self.stage))
+        torch_secs: float | None = None
+        if self.place.name == THIS_MACHINE and untuned_secs is not None:
+            threads = self.what.prints[self.name].threads
+            try:
+                torch_secs = self.what.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
+            except Exception as error:
+                _LOG.warning("the network of %s is not compared with its framework's time: %s", self.name, error)
+        return dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, torch_secs=torch_secs)
+
+    def _instead_of(self, result: NetworkResult, untuned: Path | None, why: str) -> NetworkResult:
+        """The result where the tuned network, which was right, crashes when it is timed: the untuned one if that is
+        right."""
+        assert self.place is not None
+        problem = f"the tuned network fails when it is timed: {why}"
+        _LOG.warning("the network of %s: %s", self.name, problem)
+        errors = self._errors_of(untuned) if untuned is not None else None
+        if untuned is None or errors is None:
+            return dataclasses.replace(
+                result, published="nothing", problem=problem, max_abs_error=None, max_rel_error=None
+            )
+        self.stage = untuned
+        untuned_secs: float | None = None
+        with contextlib.suppress(FleetTuneError):
+            untuned_secs = self.place.measure_secs(untuned)
+        absolute, relative = errors
+        return dataclasses.replace(
+            result,
+            published="untuned",
+            problem=problem,
+            untuned_secs=untuned_secs,
+            max_abs_error=absolute,
+            max_rel_error=relative,
+        )
+
+    def _errors_of(self, untuned: Path) -> tuple[float, float] | None:
+        """Absolute and relative, of the untuned network where it is right; else None, and it is not published."""
+        assert self.place is not None
+        try:
+            absolute, relative = compare(self.place.outputs(untuned), self.expected)
+        except Exception as error:
+            _LOG.warning("the untuned network of %s is not published: %s", self.name, error)
+            return None
+        if not relative <= tolerance(self.lowered):
+            _LOG.warning("the untuned network of %s is not published: relative error %.2g", self.name, relative)
+            return None
+        return absolute, relative
+
+    def _not_compared(self, error: Exception) -> None:
+        why = brief(error)
+        _LOG.warning("the network of %s is not compared with the untuned one: %s", self.name, why)
+
     def _published(self, result: NetworkResult) -> NetworkResult:
-        """Complete the manifest, and move the network to where users load it."""
+        """Complete the manifest, and move the network to where users load it, unless nothing is to be published."""
+        if result.published == "nothing":
+            return result
         known: dict[str, Any] = {
             "published": result.published,
+            "problem": result.problem or None,
             "checked_on": result.checked_on or None,
             "unchecked": result.unchecked or None,
             "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],

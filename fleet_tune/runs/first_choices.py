@@ -23,11 +23,11 @@ import numpy as np
 from actors.recorder import make_record
 from actors.searcher import group_observations, pools_of
 from devices.builds.builder import BuildWorker
+from devices.failures import last_line
 from devices.opening import opened_device
 from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
 from fleet_tune.domain import Candidate, Outcome, Record, StopRule, Task
-from fleet_tune.errors import FleetTuneError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.search_task import SearchTask
 from policies.measuring.stopping import following
@@ -49,7 +49,7 @@ class FirstChoices:
     fleet file has it.
 
     An instance is an :data:`~fleet_tune.runs.incumbents.Supply`: the tasks of the largest share of the work come first,
-    and none is begun after ``budget_secs``.
+    and no candidate is begun after ``budget_secs``. What fails here is logged: the tasks stay as they are.
     """
 
     entries: Mapping[str, SearchTask]
@@ -68,11 +68,11 @@ class FirstChoices:
             return
         try:
             opened = opened_device(self.device, self.measuring.realtime)
-            with opened as device, closing(_Builders(self.artifacts)) as builders:
+            with opened as device, closing(_Builders(self.artifacts, deadline)) as builders:
                 for count in _CHOICES:
                     entries = self._round(entries, count, deadline, device, builders)
-        except FleetTuneError as error:  # the device is gone, say: the tasks stay as they are
-            _LOG.warning("no first choices for %d tasks: %s", len(entries), error)
+        except Exception as error:  # the device is gone, say, or the disk full: a network can do without this
+            _LOG.warning("no first choices for %d tasks: %s", len(entries), last_line(error))
 
     def _round(
         self, entries: Sequence[SearchTask], count: int, deadline: float, device: Device, builders: _Builders
@@ -88,7 +88,7 @@ class FirstChoices:
             records = [
                 record
                 for (_, revisions), results in zip(batch, built, strict=True)
-                for record in self._measured(results, revisions, device)
+                for record in self._measured(results, revisions, device, deadline)
             ]
             with RecordStore(self.records) as store:
                 store.append(records)
@@ -121,9 +121,11 @@ class FirstChoices:
         return {Candidate(task.id, each.sketch, entry.sketches[each.sketch].id, each.decisions): 0 for each in proposed}
 
     def _measured(
-        self, results: Sequence[BuildResult], revisions: Mapping[Candidate, int], device: Device
+        self, results: Sequence[BuildResult], revisions: Mapping[Candidate, int], device: Device, deadline: float
     ) -> Iterator[Record]:
         """The records of one task's candidates; none where its oracle does not build, for nothing could be checked."""
+        if not results:
+            return  # its time ended
         oracle, *others = results
         if isinstance(oracle, BuildFailure):
             return
@@ -132,6 +134,8 @@ class FirstChoices:
         run_id, best_secs = uuid.uuid4().hex[:12], math.inf
         for each in others:
             assert each.candidate is not None
+            if time.monotonic() >= deadline:
+                return
             if isinstance(each, BuildFailure):
                 measured = each.measurement
             else:
@@ -145,18 +149,20 @@ class FirstChoices:
 
 
 class _Builders:
-    """As many warm build processes as this machine has cores, up to four."""
+    """As many warm build processes as this machine has cores, up to four, which build until ``deadline``."""
 
-    def __init__(self, artifacts: Path) -> None:
+    def __init__(self, artifacts: Path, deadline: float) -> None:
         count = max(1, min(4, os.cpu_count() or 1))
-        self._workers = [BuildWorker(artifacts, count) for _ in range(count)]
+        start_secs = max(1.0, deadline - time.monotonic())
+        self._workers = [BuildWorker(artifacts, count, start_timeout_secs=start_secs) for _ in range(count)]
+        self._deadline = deadline
 
     def __len__(self) -> int:
         return len(self._workers)
 
     def build(self, batch: Sequence[tuple[Task, Sequence[Candidate]]]) -> list[list[BuildResult]]:
-        """The oracle and the candidates of each task, at most as many tasks as there are builders. Raises what a
-        builder raises."""
+        """The oracle and the candidates of each task, as far as there is time, at most as many tasks as there are
+        builders. Raises what a builder raises."""
         built: list[list[BuildResult]] = [[] for _ in batch]
         errors: list[Exception] = []
 
@@ -164,7 +170,13 @@ class _Builders:
             task, candidates = batch[at]
             try:
                 for each in (None, *candidates):
-                    built[at].append(self._workers[at].build(BuildRequest(task, each, _BUILD_SECS)))
+                    left = self._deadline - time.monotonic()
+                    if left <= 0:
+                        return
+                    result = self._workers[at].build(BuildRequest(task, each, min(_BUILD_SECS, left)))
+                    if left < _BUILD_SECS and _timed_out(result):
+                        return  # the time of all ended: that is no record of this one
+                    built[at].append(result)
             except Exception as error:
                 errors.append(error)
 
@@ -181,3 +193,7 @@ class _Builders:
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
+
+
+def _timed_out(result: BuildResult) -> bool:
+    return isinstance(result, BuildFailure) and result.measurement.outcome is Outcome.BUILD_TIMEOUT

@@ -76,7 +76,7 @@ def test_a_network_that_is_right_is_judged_once() -> None:
 def test_one_kernel_at_fault_is_found_by_halving_and_replaced_by_the_next_best() -> None:
     wrong = world([3] * 64, {41: {0}})
     assert chosen(wrong) == [0] * 41 + [1] + [0] * 22
-    assert wrong.judged <= 1 + 1 + 2 * 6 + 1, "all, unscheduled, halves, and all with the next best"
+    assert wrong.judged <= 2 + 1 + 2 * 6 + 1 + 1, "all, unscheduled, halves, the one, and all with the next best"
     assert len(wrong.records[make_task("t41").id]) == 2
     assert all(len(wrong.records[make_task(f"t{at}").id]) == 3 for at in range(64) if at != 41)
 
@@ -121,3 +121,26 @@ def test_records_that_are_wrong_only_together_are_told_apart() -> None:
     assert len(faults) == 1
     assert faults.keys() <= both.keys()
     assert judge({each: best[each] for each in right}) is None
+
+
+@pytest.mark.parametrize("once", range(1, 18))
+@pytest.mark.parametrize("at_fault", [(), (0,), (7,), (3, 4)])
+def test_a_fault_that_happens_once_is_blamed_on_no_kernel(once: int, at_fault: tuple[int, ...]) -> None:
+    """A machine without memory for a moment, at any of the judgements."""
+    of = world([2] * 8, {at: {0} for at in at_fault})
+    calls = 0
+
+    def judge(records: Mapping[str, Record]) -> Measurement | None:
+        nonlocal calls
+        calls += 1
+        return of.judge(records) or (WRONG if calls == once else None)
+
+    admitted = admit(of.records, of, judge)
+    got = {each: record.candidate.decisions[0] for each, record in admitted.records.items()}
+    assert got == {each: int(at in at_fault) for at, each in enumerate(of.records)}
+
+
+def test_the_last_of_many_is_judged_by_itself_before_it_is_blamed() -> None:
+    of = world([1] * 8, {})
+    right, faults = bisect({}, {each: records[0] for each, records in of.records.items()}, WRONG, of.judge)
+    assert (right, faults) == (list(of.records), {})

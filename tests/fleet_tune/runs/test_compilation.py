@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,20 @@ import pytest
 from tvm.s_tir import Schedule
 
 import fleet_tune
+from devices.builds.linking import LinkerError
 from devices.client.session import SessionLostError
+from devices.networks import compiled
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.networks.network import Array
+from devices.protocol import BuildFailure, BuildRequest
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.traces import full_text
 from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import DeviceClass, Outcome, Task
-from fleet_tune.errors import RecordStoreError
+from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
+from fleet_tune.errors import DiskFullError, NetworkRunError, RecordStoreError, UserError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Used
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records
@@ -205,6 +209,153 @@ def test_a_network_that_is_wrong_without_schedules_is_not_published_and_no_kerne
     assert not (tmp_path / "network.so").exists()
     with RecordReader(records) as reader:
         assert all(record.revision == 0 for record in reader)
+
+
+def failing_where(monkeypatch: pytest.MonkeyPatch, error: Exception, at_fault: Callable[[Path, Any], bool]) -> None:
+    """Compiling fails where ``at_fault`` says so of the folder and the traces."""
+    compile_network = compiled.compile_network
+
+    def fail(lowered: LoweredNetwork, best: Any, out: Path, *others: Any) -> Path:
+        if at_fault(out, best):
+            raise error
+        return compile_network(lowered, best, out, *others)
+
+    monkeypatch.setattr(compiled, "compile_network", fail)
+
+
+def test_what_the_user_can_mend_is_blamed_on_no_record(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing_where(monkeypatch, LinkerError("no linker found", "install binutils"), lambda *_: True)
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    with pytest.raises(UserError, match="install binutils"):
+        built(network, lowered, entries, records, Faked(network))
+    with RecordReader(records) as reader:
+        assert all(record.revision == 0 for record in reader)
+
+
+class Crashing(Faked):
+    """Networks in the folders ``crashing`` (``network``, the tuned one, and ``untuned``) are right, and crash when
+    they are timed."""
+
+    def __init__(self, network: Network, *crashing: str) -> None:
+        super().__init__(network)
+        self._crashing = crashing
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        return self.measure_secs(first), self.measure_secs(second)
+
+    def measure_secs(self, folder: Path) -> float:
+        if folder.name in self._crashing:
+            raise NetworkRunError("killed by SIGSEGV")
+        return 3.0
+
+
+def test_a_tuned_network_that_crashes_when_it_is_timed_is_not_published(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Crashing(network, "network"))
+    assert (result.published, result.secs) == ("untuned", 3.0)
+    assert result.problem == "the tuned network fails when it is timed: killed by SIGSEGV"
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    assert manifest["problem"] == result.problem
+    assert [entry["trace"] for entry in manifest["tasks"]] == [None] * 3
+
+
+def test_an_untuned_network_that_crashes_takes_nothing_from_the_tuned_one(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Crashing(network, "untuned"))
+    assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
+    assert published(network, tmp_path)[0] < 1e-5
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no space left", "free some"), RuntimeError("LLVM ERROR")])
+def test_nor_does_one_that_cannot_be_compiled(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    failing_where(monkeypatch, error, lambda out, _: out.name == "untuned")
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    result = built(network, lowered, entries, records, Crashing(network))
+    assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
+    assert published(network, tmp_path)[0] < 1e-5
+
+
+class Broken(Faked):
+    """A machine on which something unexpected happens."""
+
+    def outputs(self, folder: Path) -> tuple[Array, ...]:
+        raise ValueError(f"nobody expected this of {folder}")
+
+
+def test_what_goes_wrong_with_one_class_takes_nothing_from_the_others(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    both = {"broken": lowered, "cpu": lowered}
+    prints = dict.fromkeys(both, make_fingerprint(CLASS))
+    places = {"broken": Broken(network), "cpu": Faked(network)}
+    what = ToBuild(network, both, prints, entries, places, records)
+    broken, right = build_networks(what, tmp_path)
+    assert (broken.device_class, broken.published) == ("broken", "nothing")
+    assert "nobody expected this" in broken.problem
+    assert right.published == "tuned"
+    assert published(network, tmp_path / "cpu")[0] < 1e-5
+
+    with pytest.raises(ValueError, match="nobody expected this"):
+        built(network, lowered, entries, records, Broken(network))
+
+
+def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    records = store(tmp_path / "records.db", lowered, [], [], [])
+    by_id = {entry.task.id: entry for entry in entries}
+    device = DeviceConfig(name="local", threads=2)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
+    monkeypatch.setattr("fleet_tune.runs.first_choices.opened_device", refuse)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0)(list(by_id))
+    with RecordReader(records) as reader:
+        assert not list(reader)
+
+
+def test_first_choices_end_with_their_time(
+    lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that the end of the time cuts short is no record, and none is begun after it."""
+    asked: list[float] = []
+
+    def build(_: Any, request: BuildRequest) -> BuildFailure:
+        asked.append(request.timeout_secs)
+        time.sleep(request.timeout_secs)
+        return BuildFailure(request.task.id, request.candidate, "", Measurement(Outcome.BUILD_TIMEOUT))
+
+    monkeypatch.setattr("devices.builds.builder.BuildWorker.build", build)
+    records = store(tmp_path / "records.db", lowered, [], [], [])
+    by_id = {entry.task.id: entry for entry in entries}
+    device = DeviceConfig(name="local", threads=2)
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=2.0)(list(by_id))
+    assert all(secs <= 2.0 for secs in asked)
+    with RecordReader(records) as reader:
+        assert not list(reader)
 
 
 def test_what_could_not_be_checked_is_published_and_told(
