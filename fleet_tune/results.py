@@ -144,8 +144,8 @@ class NetworkResult:
 
     ``checked_on``: where the outputs were compared before the network was published: ``this machine`` or a device;
     empty where they were not, and ``unchecked`` says why. ``published``: ``untuned`` where that is faster than the
-    ``tuned`` one, and ``nothing`` where ``problem`` says why. ``fallbacks``: the tasks that got something else than
-    their best.
+    ``tuned`` one, or where ``problem`` says what is wrong with that, and ``nothing`` where ``problem`` says why.
+    ``fallbacks``: the tasks that got something else than their best.
     """
 
     device_class: str
