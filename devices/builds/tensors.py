@@ -17,12 +17,18 @@ _NOT_SHARED = (BufferError, RuntimeError, TypeError, ValueError)
 """How DLPack says that memory cannot be shared: types and read-only arrays that it does not know, alignment."""
 
 
+def shared(value: Any) -> Any | None:
+    """``value``, an array or a torch tensor, as a tensor in the same memory; None where it cannot be shared."""
+    try:
+        return tvm_ffi.from_dlpack(value, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
+    except _NOT_SHARED:
+        return None
+
+
 def tensor_of(array: Array) -> Any:
     """An array as a tensor, in the same memory where that is possible."""
-    try:
-        return tvm_ffi.from_dlpack(array, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
-    except _NOT_SHARED:
-        return tvm.runtime.tensor(np.asarray(array, order="C"))
+    tensor = shared(array)
+    return tvm.runtime.tensor(np.asarray(array, order="C")) if tensor is None else tensor
 
 
 def array_of(tensor: Any) -> Array:
@@ -32,3 +38,13 @@ def array_of(tensor: Any) -> Array:
     except _NOT_SHARED:
         array: Array = tensor.numpy()
         return array
+
+
+def torch_tensor_of(tensor: Any) -> Any:
+    """A tensor as one of torch, in the same memory where that is possible; None where torch cannot read it."""
+    from torch.utils.dlpack import from_dlpack
+
+    try:
+        return from_dlpack(tensor).cpu()
+    except _NOT_SHARED:
+        return None

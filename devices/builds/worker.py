@@ -7,10 +7,8 @@ request names a task by its id; the task itself comes with the first request for
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import queue
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -19,8 +17,9 @@ from typing import Any
 
 from devices.cuda import compiler as cuda_compiler
 from devices.failures import last_line
-from devices.host.child import Channel, parent_channel, read_in_background, without_torch
-from devices.host.memory import limit_memory, resident_bytes
+from devices.host import warm_child
+from devices.host.child import Channel
+from devices.host.memory import resident_bytes
 from devices.protocol import decode_task
 from fleet_tune.domain import Candidate, Task
 from fleet_tune.errors import UserError
@@ -32,13 +31,7 @@ _PASS_OPTIONS = {"tirx.disable_assert": True}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
-    limit_memory(parser.parse_args().memory_limit)
-    channel = parent_channel()
-    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    read_in_background(channel, requests.put)
-    without_torch()
+    channel, requests = warm_child.opened()
     serve(channel, requests.get, Compiler())
 
 

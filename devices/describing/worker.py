@@ -7,14 +7,13 @@ with ``left_out``, then ``described`` for each sketch from that one on, in order
 
 from __future__ import annotations
 
-import argparse
-import queue
 import time
 from dataclasses import replace
 from typing import Any
 
-from devices.host.child import Channel, parent_channel, read_in_background, without_torch
-from devices.host.memory import limit_memory, resident_bytes
+from devices.host import warm_child
+from devices.host.child import Channel
+from devices.host.memory import resident_bytes
 from devices.protocol import decode_task
 from fleet_tune.records.dataset_codec import encode_sketches
 
@@ -23,13 +22,7 @@ TASK_SECS = 30.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
-    limit_memory(parser.parse_args().memory_limit)
-    channel = parent_channel()
-    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    read_in_background(channel, requests.put)
-    without_torch()
+    channel, requests = warm_child.opened()
     import devices.sketches.spaces  # noqa: F401 - slow to import: this process is ready when it has done so
 
     channel.send({"ready": True})

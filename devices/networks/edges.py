@@ -11,15 +11,9 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 
-from devices.builds.executables import Array
-from devices.networks.torch.arrays import array_of, tensor_of
-
-# What TVM's kernels are compiled for.
-_ALIGNMENT_BYTES = 64
-# How dlpack says that memory cannot be shared: types and read-only arrays that it does not know, alignment.
-_NOT_SHARED = (BufferError, RuntimeError, TypeError, ValueError)
+from devices.builds.tensors import array_of, shared, torch_tensor_of
+from devices.networks.torch import arrays as torch_arrays
 
 
 def is_torch(value: Any) -> bool:
@@ -29,30 +23,20 @@ def is_torch(value: Any) -> bool:
 def taken_in(value: Any, device: Any) -> Any:
     """``value``, an array or a torch tensor, as a TVM tensor on ``device``: its own memory where that is on a CPU,
     contiguous and aligned, else a copy. The network only reads it."""
-    try:
-        plain = value.detach() if is_torch(value) else value
-        shared = tvm_ffi.from_dlpack(plain, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
-        if shared.device == device == tvm.cpu():
-            return shared
-    except _NOT_SHARED:
-        pass
-    array = array_of(value) if is_torch(value) else value
+    plain = value.detach() if is_torch(value) else value
+    tensor = shared(plain)
+    if tensor is not None and tensor.device == device == tvm.cpu():
+        return tensor
+    array = torch_arrays.array_of(plain) if is_torch(plain) else plain
     return tvm.runtime.tensor(np.asarray(array, order="C"), device)
 
 
 def handed_out(tensor: Any, as_torch: bool, copied: bool) -> Any:
     """A TVM tensor as an array, or as a torch tensor: the same memory where it is on a CPU, unless ``copied``."""
-    if not copied:
-        try:
-            if as_torch:
-                from torch.utils.dlpack import from_dlpack
-
-                return from_dlpack(tensor).cpu()
-            shared: Array = np.from_dlpack(tensor)
-            return shared
-        except _NOT_SHARED:
-            pass
-    return tensor_of(tensor.numpy()) if as_torch else tensor.numpy()
+    if not as_torch:
+        return tensor.numpy() if copied else array_of(tensor)
+    result = None if copied else torch_tensor_of(tensor)
+    return torch_arrays.tensor_of(tensor.numpy()) if result is None else result
 
 
 def flat(result: Any) -> list[Any]:

@@ -163,7 +163,7 @@ class _ClassBuild:
     unchecked: str = "none of its devices can run it"
     stage: Path = Path()
     errors: tuple[float, float] | None = None  # absolute and relative, of the last network that was right
-    is_wrong: bool = False  # one was
+    suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
 
     @property
     def name(self) -> str:
@@ -205,10 +205,12 @@ class _ClassBuild:
                 raise  # no linker, no CUDA compiler: a matter of this machine, not of a record
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
         fault = self._fault_of(self.stage)
-        if fault is not None and records and not self.is_wrong:
+        if fault is None and records == self.suspects:
+            self.suspects = None  # it was wrong once, of another cause
+        elif fault is not None and self.suspects is None:
+            self.suspects = dict(records)
             why = f"{fault.outcome.value.replace('_', ' ')}: {fault.detail}"
-            _LOG.warning("the network of %s is not right (%s): looking for the kernels at fault", self.name, why)
-        self.is_wrong = self.is_wrong or fault is not None
+            _LOG.warning("the network of %s is not right (%s): judging it again", self.name, why)
         return fault
 
     def _fault_of(self, folder: Path) -> Measurement | None:
@@ -219,7 +221,7 @@ class _ClassBuild:
         except NetworkRunError as error:
             return Measurement(Outcome.RUN_ERROR, detail=str(error))
         except UncheckedError as error:
-            if self.is_wrong:
+            if self.suspects is not None:
                 raise _LostMeanwhileError(str(error)) from error
             self._cannot_check(error)
             return None

@@ -1,0 +1,25 @@
+"""How a child process begins that answers one request after another and stays warm: the builder's, the describer's."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+from typing import Any
+
+from devices.host.child import Channel, parent_channel, read_in_background, without_torch
+from devices.host.memory import limit_memory
+
+Requests = queue.SimpleQueue[dict[str, Any]]
+
+
+def opened() -> tuple[Channel, Requests]:
+    """The way to the parent, and its requests as they come; before TVM is imported. The command line says how much
+    memory this process may have; it ends with its parent."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
+    limit_memory(parser.parse_args().memory_limit)
+    channel = parent_channel()
+    requests: Requests = queue.SimpleQueue()
+    read_in_background(channel, requests.put)
+    without_torch()
+    return channel, requests
