@@ -15,9 +15,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.executables import Array, has_fixed_shape, run_on_host, tensor_specs
-
-MAX_BYTES = 64 << 20
-"""A constant larger than this is not made of smaller ones: reading it could take longer than computing it."""
+from devices.networks.numpy_operators import MAX_BYTES
 
 # Neither reads nor writes anything but its operands, and gives the same each time.
 _KERNEL = "relax.call_tir"

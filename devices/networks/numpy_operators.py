@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from tvm import relax
 from tvm.ir import Call
 
 Array = npt.NDArray[Any]
+
+MAX_BYTES = 64 << 20
+"""A constant larger than this is not made of smaller ones: reading it could take longer than computing it."""
 
 
 def ints(values: Any) -> tuple[int, ...]:
@@ -123,9 +127,12 @@ _RESHAPES = frozenset({"relax.reshape", "relax.expand_dims", "relax.squeeze", "r
 
 
 def evaluate(call: Call, operands: list[Array]) -> Array | None:
-    """Value of ``call`` on constant operands, None where it is not one that we evaluate."""
+    """Value of ``call`` on constant operands, None where it is not one that we evaluate, or too large."""
     shape, name = shape_of(call), call.op.name
     if shape is None:
+        return None
+    size = math.prod(shape) * int(tvm.DataType(str(call.ty.dtype)).itemsize)
+    if size > max([MAX_BYTES, *(operand.nbytes for operand in operands)]):
         return None
     try:
         if name in _RESHAPES:

@@ -12,7 +12,7 @@ from torch import nn
 from tvm import relax
 
 from devices.builds.executables import calls, run_on_host
-from devices.networks import constants
+from devices.networks import constants, numpy_operators
 from devices.networks.constants import fold_constants
 from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network
@@ -158,3 +158,13 @@ def test_a_batch_norm_goes_into_what_is_linear(linear: nn.Module, norm: nn.Modul
     torch.nn.init.uniform_(norm.running_var, 0.5, 2.0)
     tasks = tasks_of(nn.Sequential(linear, norm, nn.ReLU()), torch.randn(*shape))
     assert not {"multiply", "divide", "subtract"} & {part for name in tasks for part in name.split("_")}
+
+
+def test_what_grows_too_large_is_not_computed_at_import() -> None:
+    one = constant(np.ones(1, np.float32))
+    builder = relax.BlockBuilder()
+    small, large = (builder.normalize(relax.op.broadcast_to(one, (n,))) for n in (1 << 10, 1 << 28))
+    result = numpy_operators.evaluate(small, [np.ones(1, np.float32)])
+    assert result is not None
+    assert result.shape == (1 << 10,)
+    assert numpy_operators.evaluate(large, [np.ones(1, np.float32)]) is None
