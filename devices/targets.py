@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 from tvm.target import Target, codegen
 
+from devices.instruction_sets import native_cpu
 from fleet_tune.errors import UserError
 
 NATIVE = "native"
@@ -34,7 +35,7 @@ def resolve_target(spec: str | Mapping[str, object], threads: int | None = None)
     if spec == NATIVE:
         config = {
             "kind": "llvm",
-            "mcpu": codegen.llvm_get_system_cpu(),
+            "mcpu": native_cpu(),
             "mtriple": codegen.llvm_get_system_triple(),
             "num-cores": threads or usable_cpus(),
             # LLVM's level 3 takes a fifth longer; on some 30 tuned kernels it was not faster beyond the noise.

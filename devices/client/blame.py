@@ -8,7 +8,10 @@ from fleet_tune.domain import Measurement, Outcome, StopRule
 KILLED = "SIGKILL"
 """In the detail of a session that ended not by the kernel it ran: by somebody, or because memory was short."""
 
-DAMAGE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT")
+ILLEGAL = "SIGILL"
+"""In the detail of a session whose code has an instruction that its processor lacks, or was overwritten."""
+
+DAMAGE = ("SIGSEGV", "SIGBUS", ILLEGAL, "SIGABRT")
 """Of crashes that damage done to the session's process earlier can cause."""
 
 # How a session's process ends by the fault of the kernel it ran.

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from devices.client import fingerprint as fingerprints
-from devices.client.blame import DAMAGE, KILLED, verdict
+from devices.client.blame import DAMAGE, ILLEGAL, KILLED, verdict
 from devices.client.checking import Oracle
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
-from devices.client.session import SessionLostError
+from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.protocol import Artifact, MeasureRequest
-from devices.targets import default_device_class_name
+from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
 from fleet_tune.config.fleet_file import DeviceConfig
@@ -60,14 +60,27 @@ class RpcDevice:
     def fingerprint(self) -> Fingerprint:
         """Probe the device: run the probes, read its properties.
 
-        Raises DeviceUnreachableError, TargetError if the device's own CPU was asked for and its server cannot tell.
+        Raises DeviceUnreachableError, TargetError if the device's own CPU was asked for and its server cannot tell, or
+        if it cannot run code for its target.
         """
         with self._reached():
             bench = self._connection.workbench()
             target = self._connection.target
             device_class = DeviceClass(self._config.device_class or default_device_class_name(target), target)
-            with bench.session.deadline(fingerprints.TIMEOUT_SECS):
-                return fingerprints.probe(bench, device_class, self._config.threads)
+            try:
+                with bench.session.deadline(fingerprints.TIMEOUT_SECS):
+                    return fingerprints.probe(bench, device_class, self._config.threads)
+            except SessionTimeoutError:
+                raise
+            except SessionLostError as error:
+                end = self._lost_exit()
+                if end is not None and ILLEGAL in end:
+                    cpu = json.loads(target).get("mcpu") or device_class.name
+                    raise TargetError(
+                        f"the processor lacks instructions of {cpu} (the process that ran the probe: {end})",
+                        'name an older CPU as its target\'s mcpu, or "native" on its own machine',
+                    ) from error
+                raise SessionLostError(f"{error}{'; ' + end if end else ''}") from error
 
     def ping(self) -> float:
         with self._reached():

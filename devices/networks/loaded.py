@@ -19,6 +19,7 @@ from tvm import relax
 
 from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
+from devices.instruction_sets import missing_here
 from devices.networks.edges import flat, handed_out, is_torch, shares_memory, taken_in
 from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
@@ -72,6 +73,12 @@ class CompiledNetwork:
             raise OutputFolderError(
                 f"{folder} was compiled for another kind of processor ({manifest['device_class']})",
                 "load it on a device of that class",
+            )
+        if missing := missing_here(target):
+            raise OutputFolderError(
+                f"{folder} was compiled for {manifest['device_class']}, with instructions that this processor lacks: "
+                + ", ".join(missing),
+                "load it on a device of that class, or tune it for this one",
             )
         library, parameters = (_read_checked(folder, name, manifest) for name in ("network.so", "params.safetensors"))
         try:

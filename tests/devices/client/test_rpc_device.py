@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from devices.client.rpc_device import RpcDevice
 from devices.client.workbench import Workbench
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
+from devices.targets import TargetError
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
@@ -35,6 +37,16 @@ def device(server: DeviceServer, native_target: str, make_artifact: MakeArtifact
     device = RpcDevice(DeviceConfig(name="test", target=native_target, threads=2), "127.0.0.1", server.port)
     device.add_oracle(make_artifact("ok", oracle=True))
     yield device
+    device.close()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the CPU of this test is an x86")
+def test_a_target_whose_code_the_processor_cannot_run_is_named(server: DeviceServer) -> None:
+    # The only CPU to fuse multiplications and additions by FMA4, which none has had since.
+    target = {"kind": "llvm", "mcpu": "bdver1"}
+    device = RpcDevice(DeviceConfig(name="test", target=target, threads=2), "127.0.0.1", server.port)
+    with pytest.raises(TargetError, match=r"lacks instructions of bdver1.*SIGILL"):
+        device.fingerprint()
     device.close()
 
 

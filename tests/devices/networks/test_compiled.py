@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -406,6 +407,14 @@ def test_a_network_for_another_processor_is_refused(folder: Path, tmp_path: Path
     copied = copy(folder, tmp_path)
     update_manifest(copied, {"target": {"kind": "llvm", "mtriple": "riscv64-linux-gnu", "num-cores": 2}})
     with pytest.raises(OutputFolderError, match="another kind of processor"):
+        load(copied)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the CPU of this test is an x86")
+def test_a_network_whose_code_this_processor_cannot_run_is_refused(folder: Path, tmp_path: Path) -> None:
+    copied = copy(folder, tmp_path)
+    update_manifest(copied, {"target": {"kind": "llvm", "mcpu": "bdver4", "num-cores": 2}})
+    with pytest.raises(OutputFolderError, match="this processor lacks: fma4, tbm, xop"):
         load(copied)
 
 
