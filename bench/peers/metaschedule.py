@@ -21,11 +21,11 @@ import tvm
 from tvm import te, topi
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
-from tvm.target.codegen import llvm_get_system_cpu
 
 from bench.machine import cores
 from bench.processes import die_with_parent
 from bench.result import BenchError
+from devices.instruction_sets import native_cpu
 
 # MetaSchedule reports a failed run as this many seconds.
 _FAILED_SECS = 1e9
@@ -87,7 +87,7 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
 
     Returns the valid trials a minute up to the end of the last batch, and each batch's figures.
     """
-    cpu = {"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": cores(), "opt-level": 2}
+    cpu = {"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores(), "opt-level": 2}
     target = tvm.target.Target(json.loads(gpu), host=cpu) if gpu else tvm.target.Target(cpu)
     default_callbacks = ms.measure_callback.MeasureCallback.create("default")
     start = time.perf_counter()

@@ -23,12 +23,12 @@ from tvm import relax
 from tvm.relax import transform
 from tvm.relax.frontend.torch import from_exported_program
 from tvm.s_tir import meta_schedule as ms
-from tvm.target.codegen import llvm_get_system_cpu
 
 from bench.machine import cores
 from bench.peers.frameworks import load_example
 from bench.peers.metaschedule import Timeline
 from bench.processes import die_with_parent
+from devices.instruction_sets import native_cpu
 
 _LIBRARY, _PARAMETERS = "network.so", "parameters.npz"
 # More trials than the time is enough for.
@@ -42,7 +42,7 @@ def tune(model: str, out: Path, budget_secs: float) -> dict[str, Any]:
     network = from_exported_program(program, keep_params_as_input=True, unwrap_unit_return_tuple=True)
     network, parameters = relax.frontend.detach_params(network)
     # All of its kernels are scheduled by the tuner: at TVM's own optimization level, 3.
-    target = tvm.target.Target({"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": cores()})
+    target = tvm.target.Target({"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores()})
     start = time.perf_counter()
     with target, tempfile.TemporaryDirectory(prefix="metaschedule-", ignore_cleanup_errors=True) as folder:
         prepare = [
