@@ -24,6 +24,7 @@ from bench.networks.network_latency import PEERS, measure_sides
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult
 from bench.tables import markdown
+from fleet_tune.records.atomic_file import write_atomically
 
 MODULES = Path(__file__).with_name("operator_modules.py")
 TUNERS = ("ours", "metaschedule")
@@ -39,17 +40,38 @@ def operators() -> tuple[str, ...]:
     return tuple(re.findall(r"^def (\w+)\(\) -> Example:", MODULES.read_text(), re.MULTILINE))
 
 
-def run(names: Sequence[str], budget_secs: float, rounds: int, block_secs: float, seed: int) -> BenchResult:
+def run(
+    names: Sequence[str], budget_secs: float, rounds: int, block_secs: float, seed: int, parts: Path | None = None
+) -> BenchResult:
     """Each operator of ``names`` (all where there is none), tuned for ``budget_secs`` by each tuner.
+
+    The whole takes hours: with a folder ``parts`` each operator's figures are kept in a file there, and what is there
+    is not measured again. Each operator is compared within minutes of its own, so that parts of several times count
+    as well. Raises :class:`BenchError` where a part was measured with other settings.
 
     ``ours`` and ``peer`` (MetaSchedule) are geometric means of median milliseconds over the operators that both do.
     """
-    figures = {}
+    settings = {"budget_secs": budget_secs, "rounds": rounds, "block_secs": block_secs, "seed": seed}
+    figures: dict[str, Any] = {}
     for name in names or operators():
+        part = parts / f"{name}.json" if parts else None
+        if part and part.exists():
+            figures[name] = _read_part(part, settings)
+            continue
         figures[name] = _operator(name, budget_secs, rounds, block_secs, seed)
-        # The whole takes hours: what is there is told as it comes.
+        if part:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(part, json.dumps({"settings": settings, "figures": figures[name]}, indent=1).encode())
         click.echo(json.dumps({name: {key: figures[name][key] for key in ("median_ms", "failures")}}), err=True)
     return operators_result(figures, budget_secs)
+
+
+def _read_part(part: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads(part.read_text())
+    if kept["settings"] != settings:
+        raise BenchError(f"{part} was measured with {kept['settings']}: remove it, or name another folder as --parts")
+    figures: dict[str, Any] = kept["figures"]
+    return figures
 
 
 def operators_result(figures: Mapping[str, Mapping[str, Any]], budget_secs: float) -> BenchResult:
@@ -154,6 +176,11 @@ BENCHMARK = Benchmark(
         options.count("--rounds", 9, "Blocks of runs of each side."),
         options.seconds("--block-secs", "block_secs", 0.3, "Length of a block."),
         click.Option(["--seed"], type=int, default=0, show_default=True),
+        click.Option(
+            ["--parts"],
+            type=click.Path(path_type=Path),
+            help="Folder where each operator's figures are kept: the same command goes on where it was interrupted.",
+        ),
     ),
     short=("--operator", "conv2d_transposed", "--operator", "softmax", "--operator", "gather", "--budget", "60"),
     run=run,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bench.networks import operator_modules
-from bench.networks.operators import BENCHMARK, operators, operators_result, ratios
+from bench.networks.operators import BENCHMARK, operators, operators_result, ratios, run
+from bench.result import BenchError
 
 
 def test_every_function_that_gives_an_example_is_an_operator() -> None:
@@ -48,6 +51,33 @@ def test_the_capsules_are_matrices_that_are_multiplied() -> None:
 
 def figures(**median_ms: float) -> dict[str, dict[str, float]]:
     return {"median_ms": median_ms, "ratios": ratios(median_ms)}
+
+
+def test_an_operator_that_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure(name: str, *_settings: object) -> dict[str, Any]:
+        measured.append(name)
+        if len(measured) == 2:
+            raise BenchError("interrupted")
+        return {**figures(ours=1.0, metaschedule=2.0), "failures": {}}
+
+    monkeypatch.setattr("bench.networks.operators._operator", measure)
+    settings: dict[str, Any] = {
+        "budget_secs": 2.0,
+        "rounds": 3,
+        "block_secs": 0.1,
+        "seed": 0,
+        "parts": tmp_path / "new",
+    }
+    with pytest.raises(BenchError, match="interrupted"):
+        run(["softmax", "gather"], **settings)
+    result = run(["softmax", "gather"], **settings)
+    assert measured == ["softmax", "gather", "gather"]
+    assert list(result.details["operators"]) == ["softmax", "gather"]
+    assert result.ratio == 2.0
+    with pytest.raises(BenchError, match=r"softmax\.json.*--parts"):
+        run(["softmax"], **{**settings, "seed": 1})
 
 
 def test_who_is_behind_whom() -> None:
