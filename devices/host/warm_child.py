@@ -1,4 +1,5 @@
-"""How a child process begins that answers one request after another and stays warm: the builder's, the describer's."""
+"""How a child process begins that answers one request after another and stays warm: the builder's, the describer's, the
+one that lowers networks."""
 
 from __future__ import annotations
 

@@ -18,15 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from devices.failures import last_line
 from devices.host.child import describe_exit, die_with_parent, without_torch
 from devices.host.memory import over_memory
 from devices.networks.network import Array
-from devices.networks.tensor_file import contents, read
+from devices.networks.tensor_file import read, write
 from fleet_tune.errors import NetworkRunError, UncheckedError
-from fleet_tune.records.atomic_file import write_atomically
 
 _TIMEOUT_SECS = 600.0
 # Two networks whose times differ by less are timed again.
@@ -76,7 +73,7 @@ def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
     try:
         with tempfile.TemporaryDirectory(prefix="fleet-tune-network-") as temporary:
             work = Path(temporary)
-            _write(work / _INPUTS, inputs)
+            write(work / _INPUTS, inputs)
             yield work
     except OSError as error:
         raise UncheckedError(f"it could not be run on this machine: {error}") from error
@@ -109,11 +106,6 @@ def _run(folder: Path, work: Path, budget_secs: float) -> float:
     return float(json.loads(done.stdout.splitlines()[-1])["secs"])
 
 
-def _write(path: Path, arrays: Sequence[Array]) -> None:
-    named = {str(at): np.asarray(array, order="C") for at, array in enumerate(arrays)}
-    write_atomically(path, contents(named), durable=False)
-
-
 def main(arguments: Sequence[str]) -> None:
     """``FOLDER WORK BUDGET_SECS PARENT_PID``: run the network on the inputs in ``WORK``, write its outputs there and
     print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone."""
@@ -131,7 +123,7 @@ def main(arguments: Sequence[str]) -> None:
     except Exception as error:
         print(last_line(error), file=sys.stderr)
         sys.exit(1 if isinstance(error, MemoryError) or over_memory(str(error)) else _FAILED)
-    _write(work / _OUTPUTS, outputs if isinstance(outputs, tuple) else (outputs,))
+    write(work / _OUTPUTS, outputs if isinstance(outputs, tuple) else (outputs,))
     print(json.dumps({"secs": 0.0}))
 
 

@@ -10,10 +10,9 @@ forms that MetaSchedule's rules are written for; NCHW loses that on images of 7x
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +32,7 @@ from devices.builds.executables import (
 )
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.constants import fold_constants
-from devices.networks.network import Network
+from devices.networks.network import Array, Network
 from devices.networks.quantization import in_floats, quantizes
 from devices.networks.refusals import brief
 from devices.networks.rewrites import rewrite
@@ -58,9 +57,20 @@ _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.sof
 _WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
 _QUANTISED = 5e-2
 
-_log = logging.getLogger(__name__)
-
-__all__ = ["LoweredNetwork", "check_network", "compare", "import_network", "normal_form", "tolerance", "workload_hash"]
+__all__ = [
+    "LoweredNetwork",
+    "StepError",
+    "Steps",
+    "agreement",
+    "check_network",
+    "compare",
+    "import_network",
+    "lowered_network",
+    "normal_form",
+    "tolerance",
+    "untuned_outputs",
+    "workload_hash",
+]
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,8 @@ class LoweredNetwork:
     ``module``: the IRModule of ``main`` and the kernels it calls. ``tasks``: one for each distinct workload that can be
     tuned, in the order of their first call. ``workloads``: for each kernel (by its name in ``module``) the hash of its
     workload; kernels that are not in it stay as they are. ``inputs``: name, shape and dtype of each input.
-    ``left_out``: the optional steps of lowering that failed on this network, which is right, but slower, without them.
+    ``left_out``: the optional steps of lowering that failed on this network, which is right, but slower, without them;
+    each with the reason.
     ``quantized``: whether values are rounded to integers of few bits in it.
     """
 
@@ -82,41 +93,96 @@ class LoweredNetwork:
     workloads: Mapping[str, str] = field(repr=False)
     inputs: tuple[tuple[str, TensorSpec], ...] = field(repr=False)
     outputs: tuple[TensorSpec, ...] = field(repr=False)
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
     quantized: bool = False
 
 
+class StepError(UnsupportedNetworkError):
+    """TVM failed at a step of lowering that nothing can do without."""
+
+
+@dataclass
+class Steps:
+    """The steps of lowering a network, each told before it begins.
+
+    ``without``: optional ones that are left out, each with the reason. ``tell``: takes the name of a step, and whether
+    it is optional. ``left_out``: those that were, whether asked for or because TVM raised an error in them.
+    """
+
+    name: str
+    without: Mapping[str, str] = field(default_factory=dict)
+    tell: Callable[[str, bool], None] = lambda step, optional: None  # noqa: ARG005
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+
+    def needed(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
+        """What ``apply`` makes of a module. Raises :class:`StepError`, or the NetworkError that ``apply`` raises."""
+        self.tell(step, False)
+        try:
+            return apply(before)
+        except NetworkError:
+            raise
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise StepError(f"{self.name} cannot be lowered: {step}: {reason}", "simplify the network") from error
+
+    def optional(self, step: str, apply: Callable[[Any], Any], before: Any) -> Any:
+        """The same; the module as it was where TVM fails."""
+        if step in self.without:
+            self.left_out.append((step, self.without[step]))
+            return before
+        self.tell(step, True)
+        try:
+            return apply(before)
+        except Exception as error:  # whatever TVM raises, std::bad_alloc included: the network is right without it
+            self.left_out.append((step, f"TVM fails at it ({brief(error)})"))
+            return before
+
+
 def import_network(network: Network, device_class: DeviceClass) -> LoweredNetwork:
-    """Lowers ``network`` for ``device_class`` and extracts its tasks.
+    """:func:`lowered_network` of a network."""
+    return lowered_network(
+        network.relax_module, network.fingerprint, network.input_names, device_class, Steps(network.name)
+    )
+
+
+def lowered_network(
+    relax_module: Any, fingerprint: str, input_names: Sequence[str], device_class: DeviceClass, steps: Steps
+) -> LoweredNetwork:
+    """Lowers the network in ``relax_module`` for ``device_class`` and extracts its tasks.
 
     Raises :class:`UnsupportedNetworkError` naming the operators that cannot be lowered, or whose results have shapes
-    that depend on the data."""
-    target = parse_target(device_class.target)
-    module, left_out = _lower(network.relax_module, target, network.name)
-    tasks, workloads = _extract_tasks(module, device_class)
+    that depend on the data; :class:`StepError` where TVM fails."""
+    module = _lower(relax_module, parse_target(device_class.target), steps)
+    tasks, workloads = steps.needed("the extraction of tasks", lambda each: _extract_tasks(each, device_class), module)
     main = module["main"]
     return LoweredNetwork(
-        name=network.name,
-        fingerprint=network.fingerprint,
+        name=steps.name,
+        fingerprint=fingerprint,
         device_class=device_class,
         module=module,
         tasks=tasks,
         workloads=workloads,
-        inputs=tuple(zip(network.input_names, tensor_specs([p.ty for p in main.params]), strict=True)),
+        inputs=tuple(zip(input_names, tensor_specs([p.ty for p in main.params]), strict=True)),
         outputs=tensor_specs([main.ret_ty]),
-        left_out=left_out,
-        quantized=quantizes(network.relax_module),
+        left_out=tuple(steps.left_out),
+        quantized=quantizes(relax_module),
     )
 
 
 def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, float]:
-    """Runs the untuned network on this machine's CPU and compares it with its framework.
+    """Runs the untuned network on this machine's CPU and compares it with its framework; see :func:`agreement`."""
+    return agreement(lowered, untuned_outputs(lowered.module, network.example_inputs), network.framework_outputs())
 
-    Returns the largest absolute and relative error (see :func:`devices.networks.comparison.compare`). Raises
-    :class:`NetworkError` where they disagree.
-    """
-    outputs = compile_host(lowered.module)(*network.example_inputs)
-    absolute, relative = compare(outputs, network.framework_outputs())
+
+def untuned_outputs(module: Any, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """What a lowered network computes on this machine's CPU, without any schedule."""
+    return compile_host(module)(*inputs)
+
+
+def agreement(lowered: LoweredNetwork, outputs: tuple[Array, ...], expected: tuple[Array, ...]) -> tuple[float, float]:
+    """The largest absolute and relative error of the untuned network (see
+    :func:`devices.networks.comparison.compare`). Raises :class:`NetworkError` where it is too large."""
+    absolute, relative = compare(outputs, expected)
     if not relative <= tolerance(lowered):
         raise NetworkError(
             f"the imported network {lowered.name} disagrees with its framework: relative error {relative:.2g}",
@@ -156,56 +222,41 @@ def _register_layouts() -> None:
         tvm.ir.Op.get(name).reset_attr(attribute)
 
 
-def _lower(module: Any, target: tvm.target.Target, name: str) -> tuple[Any, tuple[str, ...]]:
-    """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely; and the optional
-    steps that failed."""
+def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
+    """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely."""
     _register_layouts()
-    transform = relax.transform
-    left_out: list[str] = []
-
-    def optional(step: str, apply: Callable[[Any], Any], before: Any) -> Any:
-        try:
-            return apply(before)
-        except Exception as error:  # whatever TVM raises, std::bad_alloc included: the network is right without it
-            left_out.append(step)
-            _tell_once(f"{name}: {step} is left out, because TVM fails at it on this network ({brief(error)})")
-            return before
-
-    canonical = tvm.transform.Sequential([transform.CanonicalizeBindings(), transform.DeadCodeElimination(["main"])])
+    transform, sequential, name = relax.transform, tvm.transform.Sequential, steps.name
+    canonical = [
+        transform.DecomposeOpsForInference(),
+        transform.CanonicalizeBindings(),
+        transform.DeadCodeElimination(["main"]),
+    ]
     with target:
-        module = canonical(transform.DecomposeOpsForInference()(module))
+        module = steps.needed("the decomposition of operators", sequential(canonical), module)
         _refuse_data_dependent(module["main"], name)
-        module = in_floats(module)
-        module = optional("the rewrites of the graph", rewrite, module)
-        module = optional("the folding of constants", fold_constants, module)
-        module = optional("the form of transposed convolutions", without_transposed, module)
+        module = steps.needed("quantisation as arithmetic", in_floats, module)
+        module = steps.optional("the rewrites of the graph", rewrite, module)
+        module = steps.optional("the folding of constants", fold_constants, module)
+        module = steps.optional("the form of transposed convolutions", without_transposed, module)
         if _uses(module["main"], frozenset(_DESIRED_LAYOUTS)):
-            module = optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)
+            module = steps.optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)
+        module = steps.needed("the normal form", transform.Normalize(), module)
         # Folds the transposed weights, and moves the transposes together that ConvertLayout could not.
-        module = optional("the folding of transposes", rewrite, transform.Normalize()(module))
+        module = steps.optional("the folding of transposes", rewrite, module)
         _refuse_constant(module["main"], name)
-        module = tvm.transform.Sequential(relax.pipeline.library_dispatch_passes(target))(module)
-        try:
-            module = transform.LegalizeOps()(module)
-        except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise UnsupportedNetworkError(f"{name} cannot be lowered: {reason}", "simplify the network") from error
+        libraries = relax.pipeline.library_dispatch_passes(target)
+        module = steps.needed("the choice of libraries", sequential(libraries), module)
+        module = steps.needed("the lowering of operators", transform.LegalizeOps(), module)
         _refuse_unlowered(module["main"], name)
         fusion = [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination(["main"])]
         # A reshape alone is a view at run time: no kernel to tune.
         views = [transform.RewriteDataflowReshape(), transform.DeadCodeElimination(["main"])]
-        module = transform.AnnotateTIROpPattern()(module)
-        module = optional("the folding of lowered constants", transform.FoldConstant(), module)
+        module = steps.needed("the patterns of kernels", transform.AnnotateTIROpPattern(), module)
+        module = steps.optional("the folding of lowered constants", transform.FoldConstant(), module)
         _refuse_constant(module["main"], name)
-        module = optional("fusion", tvm.transform.Sequential(fusion), module)
-        module = optional("reshapes without a copy", tvm.transform.Sequential(views), module)
-        module = optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
-    return module, tuple(left_out)
-
-
-@functools.cache
-def _tell_once(line: str) -> None:
-    _log.warning("%s", line)
+        module = steps.optional("fusion", sequential(fusion), module)
+        module = steps.optional("reshapes without a copy", sequential(views), module)
+        return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
 
 
 def _uses(main: Any, operators: frozenset[str]) -> bool:

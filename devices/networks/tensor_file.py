@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from fleet_tune.records.atomic_file import write_atomically
 
 Array = npt.NDArray[Any]
 
@@ -26,8 +28,14 @@ _TYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
-_ALIGNMENT = 8
+# Of the first array: what kernels want, and what memory shared with TVM must have.
+_ALIGNMENT = 64
 _PIECE = 1 << 24
+
+
+def can_hold(array: Array) -> bool:
+    """Whether ``array`` is of a type that kernels have."""
+    return array.dtype in _NAMES
 
 
 def contents(arrays: Mapping[str, Array]) -> list[bytes | memoryview]:
@@ -38,24 +46,33 @@ def contents(arrays: Mapping[str, Array]) -> list[bytes | memoryview]:
     header: dict[str, Any] = {}
     end = 0
     for key, array in arrays.items():
-        if array.dtype not in _NAMES:
+        if not can_hold(array):
             raise ValueError(f"tensors of the type {array.dtype} cannot be stored")
         begin, end = end, end + array.nbytes
         header[key] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     data = (array.reshape(-1).view(np.uint8).data for array in arrays.values())  # memoryviews know no bfloat16
     return [len(text).to_bytes(8, "little") + text, *data]
 
 
-def read(path: Path) -> dict[str, Array]:
-    """The arrays of a file, read-only, mapped from it. Raises OSError, and ValueError where it is no such file."""
+def write(path: Path, arrays: Sequence[Array]) -> None:
+    """Write arrays under their numbers, for another process to read. Raises OSError."""
+    named = {str(at): np.asarray(array, order="C") for at, array in enumerate(arrays)}
+    write_atomically(path, contents(named), durable=False)
+
+
+def read(path: Path, mode: Literal["r", "r+", "c"] = "r") -> dict[str, Array]:
+    """The arrays of a file, mapped from it as :class:`numpy.memmap` does it: read-only, or where TVM is to share their
+    memory, which it does not when that is read-only, writable or copied when written to.
+
+    Raises OSError, and ValueError where it is no such file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size - 8:
             raise ValueError(f"{path} holds no tensors")
         header = json.loads(file.read(length))
-    stored = np.memmap(path, np.uint8, mode="r")[8 + length :] if header else np.empty(0, np.uint8)
+    stored = np.memmap(path, np.uint8, mode=mode)[8 + length :] if header else np.empty(0, np.uint8)
     arrays = {}
     for key, entry in header.items():
         begin, end = entry["data_offsets"]

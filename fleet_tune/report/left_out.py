@@ -8,13 +8,14 @@ from fleet_tune.report.words import named
 from fleet_tune.results import LeftOut
 
 _LINES = 8
+_ORDER = ("check", "rewrite", "task", "sketch", "description")
 
 
 def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
     """One line for each reason, what concerns the whole network first, then whole tasks; of many lines the first, and
     how many there are more."""
     groups: dict[tuple[str, str, str], list[LeftOut]] = {}
-    for each in sorted(left_out, key=lambda each: ("rewrite", "task", "sketch", "description").index(each.what)):
+    for each in sorted(left_out, key=lambda each: _ORDER.index(each.what)):
         groups.setdefault((each.what, each.rule, each.reason), []).append(each)
     lines = [_line(what, rule, reason, members) for (what, rule, reason), members in groups.items()]
     return (
@@ -25,6 +26,8 @@ def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
 def _line(what: str, rule: str, reason: str, members: Sequence[LeftOut]) -> str:
     names = list(dict.fromkeys(each.task for each in members))
     of = named(names)
+    if what == "check":
+        return f"the untuned network was not compared with its framework: {reason}"
     if what == "rewrite":
         return f"the network may be slower than it could be: {reason}"
     count = len(members)

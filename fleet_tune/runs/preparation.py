@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -22,13 +23,15 @@ from numpy.typing import NDArray
 from devices.describing.describer import describe_tasks
 from devices.describing.kept import Described
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, check_network, import_network
+from devices.networks.lowering import LoweredNetwork, agreement
+from devices.networks.lowering_process import LoweringProcess
 from devices.opening import opened_device, told_with_its_place
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Fingerprint, Task
+from fleet_tune.errors import UncheckedError
 from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.sources import RECORDS_FILE, check_source
@@ -87,7 +90,9 @@ def read_network(spec: Any, inputs: Path | None = None) -> Network:
     return load_network(spec, inputs)
 
 
-def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig) -> Prepared:
+def prepare(
+    network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
+) -> Prepared:
     """Import ``network`` for every device class and make the sketches of every task.
 
     A task without any sketch is none of :attr:`Prepared.tasks`: its kernel stays as it was imported.
@@ -101,15 +106,15 @@ def prepare(network: Network, by_device: Mapping[str, Fingerprint], fleet: Fleet
         if device.name in by_device  # the others join later
         if device.connect == "local" or is_this_machine(by_device[device.name])
     )
-    lowered = {name: import_network(network, fingerprint.device_class) for name, fingerprint in prints.items()}
+    lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
     datasets = [load(path) for path in fleet.datasets]
     of_classes = [(name, task) for name, of_class in lowered.items() for task in of_class.tasks]
     described = describe_tasks([task for _, task in of_classes])
     tasks: list[SearchTask] = []
     left_out = [
-        LeftOut("rewrite", "", name, "", f"without {step}, at which TVM fails")
+        LeftOut("rewrite", "", name, "", f"without {step}: {reason}")
         for name, of_class in lowered.items()
-        for step in of_class.left_out
+        for step, reason in of_class.left_out
     ]
     for (name, task), of_task in zip(of_classes, described, strict=True):
         left_out += missing_of(task, of_task)
@@ -165,10 +170,19 @@ def is_this_machine(fingerprint: Fingerprint) -> bool:
     return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
 
 
-def check(prepared: Prepared) -> None:
-    """Compare the lowered networks with the network's framework. Raises NetworkError where they disagree."""
-    for lowered in prepared.lowered.values():
-        check_network(lowered, prepared.network)
+def check(prepared: Prepared, lowering: LoweringProcess) -> Prepared:
+    """Compare the lowered networks with the network's framework, and end ``lowering``. Where this machine cannot run
+    one, that is left out: the tuned network is compared before it is published. Raises NetworkError where they
+    disagree, or the network crashes."""
+    unchecked: list[LeftOut] = []
+    expected = prepared.network.framework_outputs()
+    for name, lowered in prepared.lowered.items():
+        try:
+            agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
+        except UncheckedError as error:
+            unchecked.append(LeftOut("check", "", name, "", str(error)))
+    lowering.close()
+    return dataclasses.replace(prepared, left_out=(*unchecked, *prepared.left_out))
 
 
 def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
@@ -187,7 +201,8 @@ def plan(request: RunRequest) -> Plan:
     if request.transfer_from is not None:
         check_source(request.transfer_from)
     by_device = probe_fleet(request.fleet)
-    prepared = prepare(read_network(request.network, request.inputs), by_device, request.fleet)
+    with contextlib.closing(LoweringProcess()) as lowering:
+        prepared = prepare(read_network(request.network, request.inputs), by_device, request.fleet, lowering)
     knowledge = what_applies(prepared.tasks, method, request.transfer_from, pretrained=request.pretrained)
     tasks = tuple(
         TaskProgress(
@@ -224,8 +239,8 @@ def compile_from_records(
     prepare_folder(out)
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
-    prepared = prepare(read_network(spec, inputs), probe_fleet(fleet), fleet)
-    check(prepared)
+    with contextlib.closing(LoweringProcess()) as lowering:
+        prepared = check(prepare(read_network(spec, inputs), probe_fleet(fleet), fleet, lowering), lowering)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, prepared.tasks, records)

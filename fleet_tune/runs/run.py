@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from actors.cluster import connected
 from actors.tuning_session import SessionPlan, TuningSession
 from devices.networks.frontend import Network, locate
+from devices.networks.lowering_process import LoweringProcess
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Record, StopRule
 from fleet_tune.errors import FleetTuneError
@@ -89,12 +90,13 @@ class Run:
         self._interruption.listen()  # again: Ray has put handlers of its own in the place of ours
         session = TuningSession(cluster, request.fleet, self.run_id, request.out / "artifacts")
         stack.push_async_callback(session.close)
+        lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         by_device, network = await unless_interrupted(
             asyncio.gather(session.start_hosts(), in_thread(_read_network, request.network, request.inputs))
         )
         from fleet_tune.runs import preparation  # loaded by now
 
-        prepared = await unless_interrupted(in_thread(preparation.prepare, network, by_device, request.fleet))
+        prepared = await unless_interrupted(in_thread(preparation.prepare, network, by_device, request.fleet, lowering))
         if not request.collects:
             prepared = await unless_interrupted(in_thread(preparation.warmed, prepared, request))
         self._prepared = prepared
@@ -109,9 +111,10 @@ class Run:
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
-        await unless_interrupted(
+        self._prepared, _ = await unless_interrupted(
             asyncio.gather(
-                in_thread(preparation.check, prepared), session.start_tuning(plan, request.records, meta, classes)
+                in_thread(preparation.check, prepared, lowering),
+                session.start_tuning(plan, request.records, meta, classes),
             )
         )
         self._start_seq = await session.last_seq()

@@ -229,10 +229,12 @@ def test_what_is_left_out_is_told_before_and_after() -> None:
         LeftOut("sketch", "conv", "zen5", "rfactor", "refused"),
         *(LeftOut("task", f"sort{i}", "zen5", "", "no sketch rule applies to it") for i in range(5)),
         LeftOut("description", "cast", "zen5", "loops", "no block with affine accesses"),
-        LeftOut("rewrite", "", "zen5", "", "without fusion, at which TVM fails"),
+        LeftOut("rewrite", "", "zen5", "", "without fusion: TVM fails at it"),
+        LeftOut("check", "", "zen5", "", "its process ended: killed by SIGKILL"),
     )
     told = [
-        "left out  the network may be slower than it could be: without fusion, at which TVM fails",
+        "left out  the untuned network was not compared with its framework: its process ended: killed by SIGKILL",
+        "left out  the network may be slower than it could be: without fusion: TVM fails at it",
         "left out  5 tasks stay untuned: sort0, sort1, sort2 and 2 more: no sketch rule applies to it",
         "left out  1 sketch (rfactor) of conv: refused",
         "left out  2 sketches (loops) of mask, cast, searched by decisions alone: no block with affine accesses",

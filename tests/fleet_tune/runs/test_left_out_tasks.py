@@ -12,6 +12,7 @@ from devices.describing.describer import describe_tasks
 from devices.describing.kept import Described
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, import_network
+from devices.networks.lowering_process import LoweringProcess
 from devices.sketches.spaces import DesignSpace
 from examples.networks import mlp
 from fleet_tune import api
@@ -42,12 +43,12 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
 
 
 def test_a_rewrite_that_failed_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_fusion(network: Network, device_class: DeviceClass) -> LoweredNetwork:
-        return dataclasses.replace(import_network(network, device_class), left_out=("fusion",))
+    def without_fusion(_: LoweringProcess, network: Network, device_class: DeviceClass) -> LoweredNetwork:
+        return dataclasses.replace(import_network(network, device_class), left_out=(("fusion", "TVM crashes"),))
 
-    monkeypatch.setattr(preparation, "import_network", without_fusion)
+    monkeypatch.setattr(LoweringProcess, "lowered", without_fusion)
     [left_out] = api.plan(mlp()).left_out
-    assert (left_out.what, left_out.reason) == ("rewrite", "without fusion, at which TVM fails")
+    assert (left_out.what, left_out.reason) == ("rewrite", "without fusion: TVM crashes")
 
 
 def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,85 @@
+"""The child process of :mod:`devices.networks.lowering_process`: lowers a network, and runs it untuned.
+
+Run as ``python -m devices.networks.lowering_worker``. Networks, inputs and outputs are in files, which the request
+names (:mod:`devices.networks.module_file`, :mod:`devices.networks.tensor_file`). The answers to a request for lowering:
+``step`` with ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM fails, ``failed``; to one for
+a run ``ran`` or ``failed``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from devices.failures import last_line
+from devices.host import warm_child
+from devices.host.child import Channel
+from devices.protocol import encode_task
+from fleet_tune.domain import DeviceClass
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+
+MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has some"
+
+
+def main() -> None:
+    channel, requests = warm_child.opened()
+    import devices.networks.lowering  # noqa: F401 - slow to import: this process is ready when it has done so
+
+    channel.send({"ready": True})
+    while True:
+        request = requests.get()
+        try:
+            answer = _ran(request) if "inputs" in request else _lowered(request, channel)
+        except Exception as error:
+            answer = {"failed": last_line(error)}
+        channel.send(answer)
+
+
+def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    from devices.networks.lowering import StepError, Steps, lowered_network
+    from devices.networks.module_file import read_module, write_module
+
+    def tell(step: str, optional: bool) -> None:
+        channel.send({"step": step, "optional": optional})
+
+    tell("the reading of the module", False)
+    module = read_module(Path(request["network"]), "r+")
+    device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
+    try:
+        lowered = lowered_network(module, "", names, device_class, Steps(request["name"], request["without"], tell))
+    except StepError:
+        raise
+    except NetworkError as error:
+        supported = not isinstance(error, UnsupportedNetworkError)
+        return {"refused": [error.problem, error.next_step], "supported": supported}
+    tell("the writing of the module", False)
+    try:
+        write_module(lowered.module, Path(request["into"]))
+    except OSError as error:
+        return {"refused": [f"the lowered network cannot be written: {error}", MORE_SPACE], "supported": True}
+    return {
+        "lowered": {
+            "tasks": [encode_task(task) for task in lowered.tasks],
+            "workloads": dict(lowered.workloads),
+            "inputs": [[name, asdict(spec)] for name, spec in lowered.inputs],
+            "outputs": [asdict(spec) for spec in lowered.outputs],
+            "left_out": [list(each) for each in lowered.left_out],
+            "quantized": lowered.quantized,
+        }
+    }
+
+
+def _ran(request: dict[str, Any]) -> dict[str, Any]:
+    from devices.networks.lowering import untuned_outputs
+    from devices.networks.module_file import read_module
+    from devices.networks.tensor_file import read, write
+
+    inputs = list(read(Path(request["inputs"])).values())
+    outputs = untuned_outputs(read_module(Path(request["network"]), "r+"), inputs)
+    write(Path(request["outputs"]), outputs)
+    return {"ran": True}
+
+
+if __name__ == "__main__":
+    main()

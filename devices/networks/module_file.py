@@ -1,0 +1,85 @@
+"""A network's module with its weights in a file, from which another process maps them: they are copied into it once.
+
+The file is one of :mod:`devices.networks.tensor_file`: the weights, and the module as JSON text, in which each weight
+is a parameter of ``main`` behind the inputs. What is small, or of a type that the file does not know, stays in the
+text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from devices.builds.tensors import Array, array_of, tensor_of
+from devices.networks.tensor_file import can_hold, contents, read
+from fleet_tune.records.atomic_file import write_atomically
+
+# Shapes may follow from small constants: without them, types would be lost.
+_LEAST_BYTES = 4096
+_ALIGNMENT = 64
+_MODULE, _USES = "module", "uses"
+
+
+def write_module(module: Any, path: Path) -> None:
+    """Raises OSError."""
+    taker = _Taker(module)
+    main = module["main"]
+    body = taker.visit_expr(main.body)
+    without = tvm.IRModule(dict(module.functions.items()), module.attrs)
+    parameters = [*main.params, *taker.variables]
+    without.update_func(
+        module.get_global_var("main"), relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
+    )
+    text = np.frombuffer(tvm.ir.save_json(without).encode(), np.uint8)
+    arrays = {str(at): array for at, array in enumerate(taker.arrays)}
+    # Those after which the next one is aligned come first: only aligned memory can be shared with TVM.
+    ordered = dict(sorted(arrays.items(), key=lambda item: item[1].nbytes % _ALIGNMENT != 0))
+    uses = np.asarray(taker.uses, np.int64)
+    write_atomically(path, contents({**ordered, _USES: uses, _MODULE: text}), durable=False)
+
+
+def read_module(path: Path, mode: Literal["r+", "c"]) -> Any:
+    """The module in a file, with its weights mapped from it (``mode`` of :func:`devices.networks.tensor_file.read`).
+    Raises OSError."""
+    arrays = read(path, mode)
+    module = tvm.ir.load_json(arrays.pop(_MODULE).tobytes().decode())
+    uses = [str(at) for at in arrays.pop(_USES)]
+    tensors = {key: tensor_of(array) for key, array in arrays.items()}
+    parameters = module["main"].params
+    inputs = len(parameters) - len(uses)
+    bound = {parameter: tensors[key] for parameter, key in zip(parameters[inputs:], uses, strict=True)}
+    return relax.transform.BindParams("main", bound)(module) if bound else module
+
+
+@mutator
+class _Taker(PyExprMutator):  # type: ignore[misc]
+    """Puts a parameter in the place of each weight. ``uses``: for each of them, which of ``arrays`` it is."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        self.variables: list[Any] = []
+        self.arrays: list[Array] = []
+        self.uses: list[int] = []
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def visit_generic_const_(self, constant: GenericConst) -> Any:
+        if not hasattr(constant.value, "numpy"):
+            return constant
+        array = np.asarray(array_of(constant.value), order="C")
+        if array.nbytes < _LEAST_BYTES or not can_hold(array):
+            return constant
+        # Tied weights are one constant each time they are used, in the same memory.
+        key = (array.__array_interface__["data"][0], array.shape, array.dtype.str)
+        if key not in self._known:
+            self._known[key] = len(self.arrays)
+            self.arrays.append(array)
+        variable = relax.Var(f"weight_{len(self.variables)}", constant.ty)
+        self.variables.append(variable)
+        self.uses.append(self._known[key])
+        return variable
