@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.calls import first_line
+from actors.embedded_ray import only_what_is_used
 from fleet_tune.errors import ClusterError
 
 # Ray's own files in an embedded cluster: the path must be short, since it holds Unix sockets.
@@ -55,16 +56,17 @@ def connected(address: str | None) -> Iterator[Cluster]:
     try:
         if address is None:
             folder = Path(tempfile.mkdtemp(prefix=_EMBEDDED_PREFIX, dir="/tmp"))
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=str(folder),
-                _system_config=_SYSTEM_CONFIG,
-                logging_level="error",
-                log_to_driver=False,
-                configure_logging=True,
-            )
+            with only_what_is_used():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    _temp_dir=str(folder),
+                    _system_config=_SYSTEM_CONFIG,
+                    logging_level="error",
+                    log_to_driver=False,
+                    configure_logging=True,
+                )
         else:
             _check_reachable(address)
             ray.init(address=address, logging_level="error", log_to_driver=False)

@@ -25,6 +25,7 @@ from devices.host.quiet import QuietWindow
 from fleet_tune.records.atomic_file import write_atomically
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.registry import load_model
+from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.features.table import SYMBOLIC
 from policies.search.methods import method_named
 from policies.search.trainer import Trainer
@@ -53,6 +54,7 @@ class Learner:
         quiet_window: str | None,
         folder: str | None = None,
     ) -> None:
+        spare_scikit_learn()
         chosen = method_named(method)
         entries = tasks.get()
         priors = loaded_priors(entries)

@@ -18,6 +18,7 @@ from fleet_tune.domain import Candidate, Record
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
+from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
 from policies.space.pools import Pool
@@ -35,6 +36,7 @@ class Searcher:
         learner: Shared[LearnerClient] | None,
         quiet_window: str | None,
     ) -> None:
+        spare_scikit_learn()
         chosen = method_named(method)
         entries = tasks.get()
         priors = loaded_priors(entries)

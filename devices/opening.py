@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 
 from devices.protocol import Device
@@ -36,11 +37,14 @@ def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Devic
         return
     # Here, and not at the top: the driver names this function before it has loaded TVM.
     from devices.client.rpc_device import RpcDevice
+    from devices.targets import NATIVE, resolve_target
 
     with contextlib.ExitStack() as stack:
         if isinstance(connection, LocalConnection):
             server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION, realtime=realtime))
             host, port = server.host, server.port
+            if config.target == NATIVE:  # known here: the server would start a process that loads TVM to find out
+                config = config.model_copy(update={"target": json.loads(resolve_target(NATIVE, config.threads))})
         else:
             host, port = connection.host, connection.port
         key = connection.key if isinstance(connection, TrackerConnection) else None

@@ -31,6 +31,7 @@ from fleet_tune.cli.options import (
 )
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
+from policies.cost_models.xgboost_module import spare_scikit_learn
 
 if TYPE_CHECKING:
     from fleet_tune.results import TuneResult
@@ -66,6 +67,7 @@ def run() -> NoReturn:
     or torch's), which would crash while the interpreter winds down: such a process ends at once. Its actors, server
     and store are closed by then.
     """
+    spare_scikit_learn()
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

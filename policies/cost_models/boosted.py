@@ -25,6 +25,7 @@ from policies.cost_models.lambda_rank import fastest_of_group
 from policies.cost_models.left_out import learn_deviation, resamples, spread
 from policies.cost_models.monotone import MonotoneMap
 from policies.cost_models.protocol import Seen, check_records
+from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, INVARIANT, RELATION, check_version
 
@@ -170,8 +171,7 @@ class GradientBoostedModel:
         return scores if self._map is None else self._map(scores)
 
     def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups) -> None:
-        # XGBoost loads SciPy and scikit-learn, two seconds that only a process that trains or predicts should pay.
-        import xgboost
+        xgboost = load_xgboost()
 
         if not self._origin:
             prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column]
@@ -255,8 +255,7 @@ class GradientBoostedModel:
     @classmethod
     def load(cls, data: bytes) -> Self:
         """The model that ``save`` wrote; ValueError for other bytes."""
-        import xgboost
-
+        xgboost = load_xgboost()
         saved = model_bytes.unpack(data, cls.KIND)
         header, arrays = saved.header, saved.arrays
         check_version(header)

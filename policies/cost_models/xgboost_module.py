@@ -1,0 +1,33 @@
+"""XGBoost, loaded when it is first needed, in a process of ours without scikit-learn.
+
+XGBoost loads scikit-learn wherever it is installed, for classes of its own that we do not use: a second and a half of
+the two that it takes. In a process that belongs to somebody else those classes must work.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_SCIKIT_LEARN = "sklearn"
+_spared = False
+
+
+def spare_scikit_learn() -> None:
+    """From now on XGBoost is loaded without scikit-learn, for which the process must be ours alone. What needs
+    scikit-learn itself can still load it."""
+    global _spared
+    _spared = True
+
+
+def load_xgboost() -> Any:
+    """The module ``xgboost``."""
+    spared = _spared and _SCIKIT_LEARN not in sys.modules and "xgboost" not in sys.modules
+    if spared:
+        sys.modules[_SCIKIT_LEARN] = None  # type: ignore[assignment]
+    try:
+        import xgboost
+    finally:
+        if spared:
+            del sys.modules[_SCIKIT_LEARN]
+    return xgboost
