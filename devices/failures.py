@@ -1,11 +1,30 @@
-"""Words for failures that become part of a measurement."""
+"""What an exception says, in one line: for measurements, reasons and messages."""
 
 from __future__ import annotations
 
 MAX_DETAIL = 500
 
 
+def brief(error: BaseException) -> str:
+    """Type and first line of an exception."""
+    return _told(error, _lines(error)[:1])
+
+
 def last_line(error: BaseException) -> str:
     """Type and last line of an exception: TVM puts stacks and pages of code in front."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:MAX_DETAIL] if lines else 'no message'}"
+    return _told(error, _lines(error)[-1:])
+
+
+def after(error: BaseException, mark: str) -> str:
+    """Type and what comes after the last line's beginning ``mark``; the first line where none begins so."""
+    marked = [line.removeprefix(mark) for line in _lines(error) if line.startswith(mark)]
+    return _told(error, marked[-1:]) if marked else brief(error)
+
+
+def _told(error: BaseException, lines: list[str]) -> str:
+    name = type(error).__name__
+    return f"{name}: {lines[0]}"[:MAX_DETAIL] if lines else name
+
+
+def _lines(error: BaseException) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from devices.failures import brief
 from devices.networks.network import Array, Network
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.errors import NetworkError
@@ -46,8 +47,9 @@ def _read(file: Path, told: str) -> dict[str, Array]:
     except NetworkError:
         raise
     except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise NetworkError(f"{file} cannot be read as arrays: {reason}", f"save {told} with numpy.savez") from error
+        raise NetworkError(
+            f"{file} cannot be read as arrays: {brief(error)}", f"save {told} with numpy.savez"
+        ) from error
 
 
 def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: str) -> Array:

@@ -30,11 +30,11 @@ from devices.builds.executables import (
     kernel_calls,
     tensor_specs,
 )
+from devices.failures import brief
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.constants import fold_constants
 from devices.networks.network import Array, Network
 from devices.networks.quantization import in_floats, quantizes
-from devices.networks.refusals import brief
 from devices.networks.rewrites import rewrite
 from devices.networks.transposed_convolutions import without_transposed
 from devices.protocol import TensorSpec

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from devices.failures import brief
 from fleet_tune.errors import UnsupportedNetworkError
 
 
@@ -69,10 +70,3 @@ def onnx_node_in(error: BaseException) -> Any:
             found = node
         trace = trace.tb_next
     return found
-
-
-def brief(error: BaseException) -> str:
-    """Type and first line of an exception's message."""
-    lines: Sequence[str] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -15,6 +15,7 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - ``take`` of a few ranges is a slice of each; of others it clips its indices: TVM's default reads outside of the table
   and crashes for an index out of range. Negative ones that are known count from the end.
 - Parts of a split are slices. Slices come before transposes. Slices of everything and padding by nothing vanish.
+- Adaptive pooling over windows that all have one size is pooling over those, and over single elements nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from devices.networks.numpy_operators import Array, axes_of, evaluate, ints, sha
 
 _AFFINE = frozenset({"relax.add", "relax.subtract", "relax.multiply", "relax.divide"})
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))
+_ADAPTIVE = {f"relax.nn.adaptive_avg_pool{n}d": getattr(relax.op.nn, f"avg_pool{n}d") for n in (1, 2, 3)}
 
 
 #: Kernels that frontends emit for what are operators of Relax: name, how they are made, the operator.
@@ -88,6 +90,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._take(call)
         if name == "relax.strided_slice":
             return self._slice(call)
+        if name in _ADAPTIVE:
+            return self._windows_of_one_size(call)
         if name == "relax.nn.pad" and not any(ints(call.attrs.pad_width)):
             return call.args[0]
         return call
@@ -266,6 +270,21 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         attrs = call.attrs
         norm = relax.op.nn.layer_norm(*flat, axes=[-1], epsilon=attrs.epsilon, center=attrs.center, scale=attrs.scale)
         return relax.op.reshape(self.builder_.emit(norm), shape)
+
+    @staticmethod
+    def _windows_of_one_size(call: Call) -> Any:
+        """Windows whose sizes differ keep the adaptive operator: TVM can tune nothing of it."""
+        before, after = shape_of(call.args[0]), shape_of(call)
+        if before is None or after is None:
+            return call
+        layout = str(call.attrs.layout)
+        axes = [layout.index(axis) for axis in "DHW" if axis in layout]
+        if before == after:
+            return call.args[0]
+        if any(before[axis] % after[axis] for axis in axes):
+            return call
+        window = [before[axis] // after[axis] for axis in axes]
+        return _ADAPTIVE[call.op.name](call.args[0], window, strides=window, layout=layout)
 
     @staticmethod
     def _squeeze(call: Call) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from devices.networks.refusals import brief
+from devices.failures import brief
 from fleet_tune.errors import NetworkError
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from tvm.s_tir import SBlock, Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from devices.failures import after
 from devices.sketches.description.accesses import DATA_PARALLEL
 
 # What TVM raises where a primitive does not apply (ScheduleError and InternalError are RuntimeErrors).
@@ -66,10 +67,7 @@ def rule_name(trace: Trace) -> str:
 
 def first_line(error: BaseException) -> str:
     """What an error of TVM says, in one line: of a schedule primitive, what comes after the program that it prints."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(_MESSAGE)]
-    text = told[-1].removeprefix(_MESSAGE) if told else lines[0] if lines else ""
-    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+    return after(error, _MESSAGE)
 
 
 def _attempts(

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from tvm.s_tir import Schedule, Trace
 
 from devices.sketches.description.interpreter import SAMPLING, Interpreter
-from devices.sketches.description.loopnest import reason_of
 from devices.sketches.description.places import Combinations
 from devices.sketches.description.statements import Describer, loop_depths
+from devices.sketches.description.undescribed import reason_of
 from devices.sketches.traces import instructions
 from fleet_tune.sketch import Decision, Location, Statement
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devices.failures import brief
 from devices.networks import compiled
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
-from devices.networks.refusals import brief
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, Task
 from fleet_tune.errors import (
     DiskFullError,

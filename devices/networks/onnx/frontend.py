@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from devices.failures import brief
 from devices.networks.network import Array, Network, example_array, network_of
-from devices.networks.refusals import brief, onnx_node_in, quiet, unsupported
+from devices.networks.refusals import onnx_node_in, quiet, unsupported
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from devices.failures import brief
 from devices.networks.network import Array, Network, example_array, network_of
-from devices.networks.refusals import brief, quiet, unsupported
+from devices.networks.refusals import quiet, unsupported
 from devices.networks.torch.arrays import array_of, tensor_of
 from devices.networks.user_file import FORMS
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError

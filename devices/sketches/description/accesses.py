@@ -10,10 +10,11 @@ from typing import Any
 import tvm
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import Add, BufferStore, Div, Max, Min, Mul, PrimFunc, Sub, Var
+from tvm.tirx import Add, BufferStore, Div, IntImm, Max, Min, Mul, PrimFunc, Sub, Var
 from tvm_ffi import structural_map, structural_visit, structural_walk
 
 from devices.sketches.description.digits import Terms, index_rows, terms_of
+from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.sketch import Access, Axis, Scope
 
 # Values of tvm.tirx.IterVar.iter_type.
@@ -72,17 +73,15 @@ def block_facts(
     old_shape: Callable[[Any], tuple[int, ...] | None] = lambda _buffer: None,
     name_of: Callable[[Any], str] = lambda buffer: str(buffer.name),
 ) -> BlockFacts | None:
-    """The facts of the leaf block at the end of ``path``; None where an access is not affine in digits of its axes.
+    """The facts of the leaf block at the end of ``path``; None where an access is not affine in digits of its axes and
+    is no look-up (:func:`_looked_up`).
 
     ``old_shape``: of a buffer whose layout follows from decisions, the shape it had before; each dimension of it is
     one of the spatial axes, in their order. ``name_of``: what to call a buffer.
     """
     block = path[-1]
     iterations = [iteration for each in path[1:] for iteration in each.iter_vars]
-    axes = tuple(
-        Axis(str(iteration.var.name), int(iteration.dom.extent), int(iteration.iter_type) == REDUCTION)
-        for iteration in iterations
-    )
+    axes = tuple(axis_of(iteration) for iteration in iterations)
     iter_vars = [iteration.var for iteration in iterations]
     variables = iter_vars
     if rebinding is not None:
@@ -112,7 +111,7 @@ def block_facts(
     )
     written = [buffer for buffer, _, write in touched if write]
     parsed: list[list[Terms]] = []
-    for buffer, indices, _ in touched:
+    for buffer, indices, write in touched:
         rows: list[Terms | None]
         if old_shape(buffer) is not None:
             spatial = [at for at, axis in enumerate(axes) if not axis.reduction]
@@ -122,6 +121,9 @@ def block_facts(
                 replaced = _replacements(rebinding, iter_vars, variables, any(buffer.same_as(each) for each in written))
                 indices = [_simplified(index, replaced, variables, axes) for index in indices]
             rows = [terms_of(index, variables, axes) for index in indices]
+            if not write:
+                looked_up = [_looked_up(*each, variables, axes) for each in zip(indices, buffer.shape, strict=True)]
+                rows = [row if row is not None else other for row, other in zip(rows, looked_up, strict=True)]
         if any(row is None for row in rows):
             return None
         parsed.append([row for row in rows if row is not None])
@@ -144,6 +146,38 @@ def block_facts(
         if access not in accesses:
             accesses.append(access)
     return BlockFacts(str(block.name_hint), axes, tuple(accesses), operations)
+
+
+def axis_of(iteration: Any) -> Axis:
+    """The axis that an iteration variable is. Raises :class:`UndescribedError`."""
+    name = str(iteration.var.name)
+    return Axis(name, extent_of(iteration.dom, name), int(iteration.iter_type) == REDUCTION)
+
+
+def extent_of(loop: Any, name: str) -> int:
+    """Extent of a loop or range. Raises :class:`UndescribedError` where it is no number: windows differ in size."""
+    if not isinstance(loop.extent, int | IntImm):
+        raise UndescribedError(f"the extent of the loop {name} depends on other loops")
+    return int(loop.extent)
+
+
+def _looked_up(index: Any, size: Any, variables: Sequence[Var], axes: Sequence[Axis]) -> Terms | None:
+    """Terms that stand for an index that is read from a tensor (the rows of an embedding), None where ``index`` is
+    none: another one for each point of the axes that it depends on, spread evenly over the dimension. What is touched
+    then is what is touched if none comes twice, and nothing is taken to lie side by side that may not."""
+    loads: list[TensorLoad] = []
+    used: list[Any] = []
+    structural_walk(index, [(TensorLoad, loads.append), (Var, used.append)])
+    if not loads:
+        return None
+    moving = [at for at, variable in enumerate(variables) if any(variable.same_as(each) for each in used)]
+    terms: Terms = {}
+    step = max(1, int(size) // max(1, prod(axes[at].extent for at in moving)))
+    for at in reversed(moving):
+        if axes[at].extent > 1:
+            terms[(at, 1, axes[at].extent)] = step
+        step *= axes[at].extent
+    return terms
 
 
 def _replacements(rebinding: Rebinding, iter_vars: Sequence[Var], variables: Sequence[Var], partial: bool) -> Values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from devices.sketches.description.loopnest import UndescribedError
+from devices.sketches.description.undescribed import UndescribedError
 
 DESCRIPTION_SECS = 10.0
 """Seconds of this thread's processor time (a machine that is busy with other work leaves no more sketches undescribed)

@@ -20,10 +20,8 @@ from devices.sketches.description.loopnest import (
     Block,
     Factor,
     Nested,
-    UndescribedError,
     axis_factors,
     framed,
-    reason_of,
 )
 from devices.sketches.description.schedules import (
     axes_of,
@@ -36,6 +34,7 @@ from devices.sketches.description.schedules import (
     reduction_variables,
     sampled_loop,
 )
+from devices.sketches.description.undescribed import UndescribedError, reason_of
 from fleet_tune.sketch import INLINE_LOCATION, ROOT_LOCATION, Axis, Choice, Decision, Location, LoopKind, Tile
 
 SAMPLING = ("SamplePerfectTile", "SampleCategorical", "SampleComputeLocation")
@@ -258,7 +257,7 @@ class Interpreter:
         state = self.blocks.get(statement.name_hint)
         if state is not None:
             return state
-        iters = axis_factors([int(iteration.dom.extent) for iteration in statement.iter_vars])
+        iters = axis_factors([axis.extent for axis in axes_of(statement)])
         fresh = Block(statement.name_hint, iters, [Nested((factor,)) for factor in iters])
         self.blocks[fresh.name] = fresh
         for region in (*statement.reads, *statement.writes):

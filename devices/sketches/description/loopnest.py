@@ -12,20 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 from devices.sketches.description.accesses import Rebinding
+from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.sketch import LoopKind
-
-
-class UndescribedError(Exception):
-    """The trace does something that the symbolic sketch cannot express."""
-
-
-def reason_of(error: Exception) -> str:
-    """Why a sketch is left undescribed, in one line. Any error of a description is a reason: what it does not know of a
-    program of others may come as any of TVM's errors or of Python's, and the sketch can be searched without it."""
-    if isinstance(error, UndescribedError):
-        return str(error)
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"[:300]
 
 
 @dataclass(frozen=True)

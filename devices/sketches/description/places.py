@@ -22,11 +22,12 @@ from tvm.s_tir.schedule.instruction import Instruction
 from tvm.tirx import For, SeqStmt
 from tvm_ffi import structural_hash
 
-from devices.sketches.description.accesses import leaf_blocks
+from devices.sketches.description.accesses import extent_of, leaf_blocks
 from devices.sketches.description.interpreter import Interpreter
-from devices.sketches.description.loopnest import Block, UndescribedError, distinct, framed
+from devices.sketches.description.loopnest import Block, distinct, framed
 from devices.sketches.description.schedules import content, named_block, perform
 from devices.sketches.description.statements import Describer, FactsCache, main_block, main_first
+from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.sketch import Statement
 
 MAX_COMBINATIONS = 1 << 16
@@ -310,7 +311,7 @@ def _signature(node: Any, blocks: _Blocks, name_of: Callable[[Any], str]) -> Has
     """What distinguishes a statement of TensorIR from others, but for annotations; ``blocks`` is filled."""
     if isinstance(node, For):
         thread = "" if node.thread_binding is None else str(node.thread_binding.thread_tag)
-        return int(node.extent), int(node.kind), thread, _signature(node.body, blocks, name_of)
+        return extent_of(node, str(node.loop_var.name)), int(node.kind), thread, _signature(node.body, blocks, name_of)
     if isinstance(node, SeqStmt):
         return tuple(_signature(each, blocks, name_of) for each in node.seq)
     if not isinstance(node, SBlockRealize):

@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import prod
 
 from devices.sketches.description.accesses import Rebinding
-from devices.sketches.description.loopnest import Block, Factor, Nested, UndescribedError, distinct
+from devices.sketches.description.loopnest import Block, Factor, Nested, distinct
+from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.sketch import Axis
 
 

@@ -15,7 +15,7 @@ from tvm.s_tir.schedule.instruction import Instruction
 from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
-from devices.sketches.description.accesses import REDUCTION
+from devices.sketches.description.accesses import REDUCTION, axis_of
 from fleet_tune.sketch import Axis
 
 _GET: Callable[..., Any] = inspect.unwrap(Schedule.get)
@@ -92,9 +92,7 @@ def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any],
 
 def axes_of(statement: Any) -> tuple[Axis, ...]:
     """The iteration variables of a block."""
-    return tuple(
-        Axis(str(it.var.name), int(it.dom.extent), int(it.iter_type) == REDUCTION) for it in statement.iter_vars
-    )
+    return tuple(axis_of(iteration) for iteration in statement.iter_vars)
 
 
 def bindings(schedule: Schedule, block: Any) -> list[Any]:

@@ -20,8 +20,9 @@ from tvm_ffi import structural_hash
 from devices.sketches.description.accesses import BlockFacts, block_facts, block_paths
 from devices.sketches.description.digits import digit_extents, fused_axis
 from devices.sketches.description.interpreter import Interpreter
-from devices.sketches.description.loopnest import Block, Factor, Nested, UndescribedError, distinct, framed
+from devices.sketches.description.loopnest import Block, Factor, Nested, distinct, framed
 from devices.sketches.description.schedules import loops_around, named_block
+from devices.sketches.description.undescribed import UndescribedError
 from fleet_tune.sketch import Access, Axis, Loop, LoopKind, Statement
 
 

@@ -196,6 +196,20 @@ def test_pools_padding_and_concatenation() -> None:
     agrees(*imported(Branches(), torch.randn(1, 4, 14, 14)))
 
 
+@pytest.mark.parametrize(
+    ("size", "kernels"),
+    [(8, 0), ((4, 8), 1), ((4, 2), 1), (1, 1), ((4, 3), 1)],
+    ids=["same", "rows", "both", "all", "uneven"],
+)
+def test_adaptive_pools_have_windows_of_one_size_where_they_can(size: int | tuple[int, int], kernels: int) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(size), nn.ReLU())
+    lowered, network = imported(module, torch.randn(1, 3, 8, 8))
+    agrees(lowered, network)
+    pools = [name for name in names(lowered) if "pool" in name or "mean" in name]
+    assert len(pools) == kernels
+    assert any("adaptive" in name for name in pools) == (size == (4, 3))
+
+
 def test_kernels_of_external_code_stay_out_of_the_tasks() -> None:
     class TopK(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

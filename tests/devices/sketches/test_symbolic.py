@@ -19,6 +19,7 @@ from devices.sketches.symbolic import describe
 from devices.targets import resolve_target
 from fleet_tune.domain import Candidate, Task
 from fleet_tune.sketch import Axis, Choice, Location, Sketch, Statement, Tile
+from policies.analysis.quantities import touched_elements
 from tests.helpers.programs import program_task
 from tests.helpers.properties import examples
 
@@ -240,6 +241,27 @@ def test_two_buffers_of_one_name_are_told_apart() -> None:
     assert {name.partition("#")[0] for name in dimensions} >= {"compute"}
     assert len([name for name in dimensions if name.startswith("compute")]) == 2
     assert all(len(found) == 1 for found in dimensions.values())
+
+
+def test_a_look_up_touches_a_row_for_each_index() -> None:
+    table, ids = te.placeholder((1000, 64), name="table"), te.placeholder((2, 10), "int32", name="ids")
+    (sketch,) = DesignSpace(_task(table, ids, topi.take(table, ids, axis=0, mode="clip"))).sketches
+    (main,) = sketch.statements
+    accesses = {access.buffer: access for access in main.accesses}
+    # Twenty rows of a thousand, as far apart as they can be; the ids themselves are read in order.
+    assert accesses["table"].index == ((500, 50, 0), (0, 0, 1))
+    assert accesses["ids"].index == ((1, 0, 0), (0, 1, 0))
+    extents = [np.array([float(axis.extent)]) for axis in main.axes]
+    assert touched_elements(main, accesses["table"], extents) == [20 * 64]
+
+
+def test_windows_of_different_sizes_are_not_described() -> None:
+    data = te.placeholder((1, 8, 7, 7), name="data")
+    sketches = DesignSpace(_task(data, topi.nn.adaptive_pool(data, (3, 3), "avg"))).sketches
+    assert sketches
+    for sketch in sketches:
+        assert not sketch.statements
+        assert "depends on other loops" in sketch.undescribed
 
 
 def test_partial_sums_of_a_reduction() -> None:
