@@ -3,8 +3,8 @@
 ``ray.init`` always starts a dashboard's server, an autoscaler's monitor and a log monitor, seconds of processor time
 and 250 MB that nobody uses where no one asks for a dashboard, and has its agents load what a dashboard needs. And an
 agent whose raylet was killed, as it is when the driver is, goes on for a minute: it tells the cluster's server, which
-is gone too. None of it is a setting of ``ray.init``: where a version of Ray has other names for these parts, it starts as
-it always does.
+is gone too. None of it is a setting of ``ray.init``: where a version of Ray has other names for these parts, it starts
+as it always does.
 """
 
 from __future__ import annotations
