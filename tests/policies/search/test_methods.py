@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from fleet_tune.errors import UserError
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import analyse
 from policies.arrays import Floats
+from policies.cost_models import neural
 from policies.cost_models.architectures import MlpModel
+from policies.cost_models.neural import NeuralSettings
 from policies.cost_models.registry import load_model
 from policies.features.table import FeatureTable
 from policies.search.acquisition import (
@@ -53,6 +56,13 @@ def small(name: str) -> Method:
     elif isinstance(generator, AnnealingGenerator):
         generator = replace(generator, settings=SMALL_ANNEALING)
     return replace(method, generator=generator, batch=16)
+
+
+@pytest.fixture(autouse=True)
+def _networks_train_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that tests are fast: how well they learn is tests/policies/cost_models's subject."""
+    few = partial(NeuralSettings, epochs=4, update_epochs=2, least_steps=20, least_update_steps=10)
+    monkeypatch.setattr(neural, "NeuralSettings", few)
 
 
 @pytest.fixture
