@@ -146,16 +146,16 @@ async def test_a_candidate_that_loses_two_devices_is_blamed(fleet: Callable[...,
 
 
 async def test_the_run_outlives_killed_processes(fleet: Callable[..., Fleet]) -> None:
-    # Two devices, and a space that 600 trials do not exhaust.
+    # Two devices, and a space that 400 trials do not exhaust.
     made = fleet(tasks=(search_task("large", extent=4096),), device_faults=(Faults(), Faults()))
-    scheduler = made.start(trials=600)
+    scheduler = made.start(trials=400)
     running = asyncio.ensure_future(run(scheduler))
     for at, victim in enumerate(("builder-0", "device-0", "searcher")):
-        await until(scheduler, lambda progress, least=10 + 150 * at: progress.trials > least)
+        await until(scheduler, lambda progress, least=10 + 100 * at: progress.trials > least)
         os.kill(await process_of(made.actors[victim]), signal.SIGKILL)
     progress = await running
-    assert progress.trials == 600
-    assert len({record.candidate.id for record in RecordReader(made.store)}) == 600
+    assert progress.trials == 400
+    assert len({record.candidate.id for record in RecordReader(made.store)}) == 400
 
 
 async def test_a_lost_recorder_ends_the_run_with_its_error(fleet: Callable[..., Fleet]) -> None:
