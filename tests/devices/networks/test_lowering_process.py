@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -167,6 +170,26 @@ def test_nothing_is_left_when_it_is_closed(network: Network, opened: Opened) -> 
     assert len(lowered.tasks) > 0
     with pytest.raises(LoweringStartError, match="closed"):
         process.lowered(network, CPU)
+
+
+def test_its_files_go_with_a_parent_that_is_killed() -> None:
+    code = """
+from devices.networks.lowering_process import LoweringProcess
+process = LoweringProcess()
+process._ready_child()
+print(process._folder.name, flush=True)
+input()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout is not None
+        folder = Path(parent.stdout.readline().strip())
+        assert folder.is_dir()
+        parent.kill()
+    deadline = time.monotonic() + 60.0
+    while folder.exists():
+        assert time.monotonic() < deadline, f"{folder} is still there"
+        time.sleep(0.05)
 
 
 def test_large_files_go_where_there_is_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
