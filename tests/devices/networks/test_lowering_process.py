@@ -111,8 +111,8 @@ def test_a_step_that_only_what_is_optional_makes_fail_is_tried_without_that(
     ("how", "reason", "next_step"),
     [
         ("crash", CRASH, "simplify the network, and report it"),
-        ("kill", "killed by SIGKILL", "it needs a machine with more memory"),
-        ("no such rule", "no such rule", "simplify the network, and report it"),
+        ("kill", "its process ended: killed by SIGKILL", "it needs a machine with more memory, or must be smaller"),
+        ("no such rule", "RuntimeError: no such rule", "simplify the network, and report it"),
     ],
 )
 def test_a_step_that_fails_without_anything_optional_ends_in_one_line(
@@ -120,10 +120,8 @@ def test_a_step_that_fails_without_anything_optional_ends_in_one_line(
 ) -> None:
     with pytest.raises(UnsupportedNetworkError) as raised:
         opened(LegalizeOps=how).lowered(network, CPU)
-    assert raised.value.problem.startswith("_SmallCnn cannot be lowered: the lowering of operators")
-    assert reason in raised.value.problem
-    assert raised.value.next_step.startswith(next_step)
-    assert "\n" not in str(raised.value)
+    assert raised.value.problem == f"_SmallCnn cannot be lowered: the lowering of operators fails: {reason}"
+    assert raised.value.next_step == next_step
 
 
 @pytest.mark.parametrize("how", ["crash", "no such function"])
