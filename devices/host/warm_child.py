@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import queue
+import shutil
 from typing import Any
 
 from devices.host.child import Channel, parent_channel, read_in_background, without_torch
@@ -15,12 +16,19 @@ Requests = queue.SimpleQueue[dict[str, Any]]
 
 def opened() -> tuple[Channel, Requests]:
     """The way to the parent, and its requests as they come; before TVM is imported. The command line says how much
-    memory this process may have; it ends with its parent."""
+    memory this process may have, and what it removes when its parent is gone, with which it ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
-    limit_memory(parser.parse_args().memory_limit)
+    parser.add_argument("--files", help="a folder to remove when the parent is gone")
+    options = parser.parse_args()
+    limit_memory(options.memory_limit)
     channel = parent_channel()
     requests: Requests = queue.SimpleQueue()
-    read_in_background(channel, requests.put)
+
+    def clean_up() -> None:
+        if options.files:
+            shutil.rmtree(options.files, ignore_errors=True)
+
+    read_in_background(channel, requests.put, clean_up)
     without_torch()
     return channel, requests

@@ -172,7 +172,7 @@ class LoweringProcess:
 
     def _start(self) -> None:
         # Mapped files do not count: what the weights take on their way is not of this memory.
-        arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}"]
+        arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.name}"]
         self._child = Child(self._module, arguments, {"TVM_BIND_THREADS": "0"})
         self._ready = False
 

@@ -48,8 +48,8 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     device_class, names = DeviceClass(*request["device_class"]), request["input_names"]
     try:
         lowered = lowered_network(module, "", names, device_class, Steps(request["name"], request["without"], tell))
-    except StepError:
-        raise
+    except StepError as error:
+        return {"failed": last_line(error.__cause__ or error)}
     except NetworkError as error:
         supported = not isinstance(error, UnsupportedNetworkError)
         return {"refused": [error.problem, error.next_step], "supported": supported}

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devices.describing.describer import describe_tasks
 from devices.describing.kept import Described
-from devices.networks.frontend import Network
+from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, import_network
 from devices.networks.lowering_process import LoweringProcess
 from devices.sketches.spaces import DesignSpace
-from examples.networks import mlp
+from devices.targets import resolve_target
+from examples.networks import mlp, small_cnn
 from fleet_tune import api
 from fleet_tune.domain import DeviceClass, Task
+from fleet_tune.report.run import to_json
 from fleet_tune.results import LeftOut
 from fleet_tune.runs import preparation
-from fleet_tune.runs.preparation import missing_of
+from fleet_tune.runs.preparation import Prepared, missing_of
+from tests.helpers.lowering_child import write_stand_in
 from tests.helpers.workloads import space, task
 
 
@@ -49,6 +55,29 @@ def test_a_rewrite_that_failed_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(LoweringProcess, "lowered", without_fusion)
     [left_out] = api.plan(mlp()).left_out
     assert (left_out.what, left_out.reason) == ("rewrite", "without fusion: TVM crashes")
+
+
+def test_a_rewrite_that_crashes_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    crashing = partial(LoweringProcess, write_stand_in(tmp_path, {"ConvertLayout": "crash"}))
+    monkeypatch.setattr(preparation, "LoweringProcess", crashing)
+    plan = api.plan(small_cnn())
+    reason = "without the choice of layouts: its process ended: killed by SIGSEGV"
+    assert [(each.what, each.reason) for each in plan.left_out] == [("rewrite", reason)]
+    assert to_json(plan)["left_out"][0]["reason"] == reason
+
+
+def test_an_untuned_network_that_this_machine_cannot_run_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    network = load_network(mlp())
+    device_class = DeviceClass("cpu", resolve_target("native", 2))
+    with contextlib.closing(LoweringProcess(write_stand_in(tmp_path, {"run": "kill"}))) as lowering:
+        lowered = {"cpu": lowering.lowered(network, device_class)}
+        prepared = Prepared(network, {}, lowered, frozenset(), (), {})
+        [left_out] = preparation.check(prepared, lowering).left_out
+    assert left_out == LeftOut("check", "", "cpu", "", "its process ended: killed by SIGKILL")
 
 
 def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
