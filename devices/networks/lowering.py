@@ -82,7 +82,8 @@ class LoweredNetwork:
     workload; kernels that are not in it stay as they are. ``inputs``: name, shape and dtype of each input.
     ``left_out``: the optional steps of lowering that failed on this network, which is right, but slower, without them;
     each with the reason.
-    ``quantized``: whether values are rounded to integers of few bits in it.
+    ``quantized``: whether values are rounded to integers of few bits in it. ``halves``: the half-precision types that
+    values of the network are rounded to, also where no kernel takes or gives them.
     """
 
     name: str
@@ -95,6 +96,7 @@ class LoweredNetwork:
     outputs: tuple[TensorSpec, ...] = field(repr=False)
     left_out: tuple[tuple[str, str], ...] = ()
     quantized: bool = False
+    halves: tuple[str, ...] = ()
 
 
 class StepError(UnsupportedNetworkError):
@@ -166,6 +168,7 @@ def lowered_network(
         outputs=tensor_specs([main.ret_ty]),
         left_out=tuple(steps.left_out),
         quantized=quantizes(relax_module),
+        halves=_halves(relax_module["main"]),
     )
 
 
@@ -199,8 +202,16 @@ def tolerance(lowered: LoweredNetwork) -> float:
     """
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
-    rounding = network_tolerance(held | {spec.dtype for spec in lowered.outputs}, len(kernels))
+    held |= {*lowered.halves, *(spec.dtype for spec in lowered.outputs)}
+    rounding = network_tolerance(held, len(kernels))
     return max(rounding, _QUANTISED) if lowered.quantized else rounding
+
+
+def _halves(main: Any) -> tuple[str, ...]:
+    """Half-precision types among those of the values of ``main``: ``x.to(bfloat16).to(float32)`` becomes part of a
+    kernel on float32, or vanishes."""
+    types = (binding.var.ty for block in main.body.blocks for binding in block.bindings)
+    return tuple(sorted({str(t.dtype) for t in types if isinstance(t, relax.TensorType)} & {"float16", "bfloat16"}))
 
 
 def _buffers(kernel: Any) -> list[Any]:

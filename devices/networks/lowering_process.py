@@ -226,6 +226,7 @@ def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceCl
         outputs=tuple(_spec(spec) for spec in answer["outputs"]),
         left_out=tuple((step, reason) for step, reason in answer["left_out"]),
         quantized=answer["quantized"],
+        halves=tuple(answer["halves"]),
     )
 
 

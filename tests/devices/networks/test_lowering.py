@@ -363,6 +363,22 @@ def test_the_tolerance_follows_type_and_depth() -> None:
     assert tolerance(inside) >= 2.0**-9
 
 
+class RoundedInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).to(torch.bfloat16).to(torch.float32).relu())  # type: ignore[no-any-return]
+
+
+def test_rounding_between_two_kernels_in_float32_is_allowed_for() -> None:
+    torch.manual_seed(0)
+    lowered, network = imported(RoundedInside(), torch.randn(4, 64))
+    assert lowered.halves == ("bfloat16",)
+    assert 2.0**-13 < check_network(lowered, network)[1] < tolerance(lowered)
+
+
 def default_onnx(
     path: Path, nodes: list[onnx.NodeProto], output: onnx.ValueInfoProto, *shapes: tuple[int, ...]
 ) -> Path:
