@@ -60,6 +60,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         super().__init__(module)
         self._module = module
         self._uses = uses
+        self._folded: dict[tuple[Any, ...], Any] = {}
 
     def visit_call_(self, call: Call) -> Any:
         single_use = bool(call.args) and self._used_once(call.args)
@@ -132,9 +133,18 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         return [e for e in expressions if isinstance(e.ty, relax.TensorType)]
 
     def _fold(self, call: Call, operands: list[Any]) -> Any | None:
-        arrays = [array_of(operand.value) for operand in self._tensors(operands)]
-        result = evaluate(call, arrays)
-        return None if result is None else _constant(result)
+        """Equal ones are folded once: an unrolled loop transposes one weight in every step."""
+        key = (call.op.name, tvm_ffi.structural_hash(call.attrs), *map(self._identity, operands))
+        if key not in self._folded:
+            arrays = [array_of(operand.value) for operand in self._tensors(operands)]
+            result = evaluate(call, arrays)
+            self._folded[key] = None if result is None else _constant(result)
+        return self._folded[key]
+
+    @staticmethod
+    def _identity(operand: Any) -> Any:
+        """Of a tensor itself, not its content, which may be large; it is kept, so that no other takes its place."""
+        return operand if isinstance(operand.ty, relax.TensorType) else tvm_ffi.structural_hash(operand)
 
     # --- affine folding ---
 

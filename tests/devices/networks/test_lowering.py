@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ import torch
 import tvm
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
-from tvm import te
+from tvm import relax, te
 
 from devices.builds.executables import tensor_specs
 from devices.networks.frontend import Network, load_network
@@ -208,6 +209,30 @@ def test_adaptive_pools_have_windows_of_one_size_where_they_can(size: int | tupl
     pools = [name for name in names(lowered) if "pool" in name or "mean" in name]
     assert len(pools) == kernels
     assert any("adaptive" in name for name in pools) == (size == (4, 3))
+
+
+def test_an_unrolled_loop_has_its_weights_once() -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.RNNCell(3, 7)
+
+        def forward(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+            for step in x.unbind(1):
+                state = self.cell(step, state)
+            return state
+
+    lowered, network = imported(Steps(), torch.randn(1, 5, 3), torch.randn(1, 7))
+    agrees(lowered, network)
+    found: list[Any] = []
+
+    def note(node: Any) -> None:
+        if isinstance(node, tvm.ir.GenericConst) and tuple(node.value.shape) == (7, 7):
+            found.append(node)
+
+    relax.analysis.post_order_visit(lowered.module["main"].body, note)
+    assert len(found) == 5
+    assert len(set(found)) == 1  # the same object
 
 
 def test_kernels_of_external_code_stay_out_of_the_tasks() -> None:
