@@ -34,6 +34,7 @@ from devices.failures import brief
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.constants import fold_constants
 from devices.networks.network import Array, Network
+from devices.networks.parallel_products import combined_products
 from devices.networks.quantization import in_floats, quantizes
 from devices.networks.rewrites import rewrite
 from devices.networks.transposed_convolutions import without_transposed
@@ -249,6 +250,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         module = steps.optional("the rewrites of the graph", rewrite, module)
         module = steps.optional("the folding of constants", fold_constants, module)
         module = steps.optional("the form of transposed convolutions", without_transposed, module)
+        module = steps.optional("the combination of products of one input", combined_products, module)
         if _uses(module["main"], frozenset(_DESIRED_LAYOUTS)):
             module = steps.optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)
         module = steps.needed("the normal form", transform.Normalize(), module)

@@ -1,0 +1,163 @@
+"""Products of one input with several constant matrices (query, key and value of attention) as one product.
+
+    x @ A + a, x @ B + b    ->    y = x @ [A B] + [a b];    y[..., :n], y[..., n:]
+
+One product of a wide matrix has more to run in parallel than several of narrow ones, and reads its input once. What it
+gives is read through slices, so it is done where slices cost nothing: every reader must be a copy as it is (a transpose
+or a slice, also of a view), into which TVM fuses the slice. An element-wise reader would have been computed in the
+product's own kernel.
+
+TVM's CombineParallelMatmul matches weights that are variables, not constants, and takes all products of an input.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import Call, GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from devices.builds.tensors import array_of
+from devices.networks.numpy_operators import Array, shape_of
+
+_COPIES = ("relax.permute_dims", "relax.strided_slice")
+_Readers = Mapping[Any, list[Any]]
+
+
+@dataclass(frozen=True)
+class _Product:
+    """``astype(source @ weight + bias, dtype)``, bound to ``end``; ``sums``: the type of what ``@`` gives."""
+
+    source: Any
+    weight: Any
+    bias: Any | None
+    sums: str
+    end: Any
+
+    @property
+    def columns(self) -> int:
+        return int(self.weight.ty.shape.values[1])
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for products that can be one."""
+        return self.source, str(self.weight.ty.dtype), self.sums, str(self.end.ty.dtype)
+
+
+def combined_products(module: Any) -> Any:
+    """``module`` with the products of ``main`` that share their input combined, as the docstring above says."""
+    name = module.get_global_var("main")
+    main = module[name]
+    groups = [group for group in _products(main).values() if len(group) > 1]
+    if not groups:
+        return module
+    rewriter = _Rewriter(module, groups)
+    rewriter.builder_.update_func(name, rewriter.visit_expr(main))
+    return relax.transform.DeadCodeElimination(["main"])(rewriter.builder_.get())
+
+
+def _products(main: Any) -> dict[tuple[Any, ...], list[_Product]]:
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    readers: dict[Any, list[Any]] = defaultdict(list)
+    for binding in bindings:
+        for variable in set(relax.analysis.free_vars(binding.value)):
+            readers[variable].append(binding)
+    readers[main.body.body].append(None)
+    found: dict[tuple[Any, ...], list[_Product]] = defaultdict(list)
+    for binding in bindings:
+        product = _product(binding, readers)
+        if product is not None:
+            found[product.key].append(product)
+    return found
+
+
+def _product(binding: Any, readers: _Readers) -> _Product | None:
+    """The product that ``binding`` is the first step of, None where it is none or should stay alone."""
+    call, end, bias = binding.value, binding.var, None
+    if not _is(call, "relax.matmul") or not isinstance(call.args[0], relax.Var):
+        return None
+    weight, shape = call.args[1], shape_of(end)
+    if not isinstance(weight, GenericConst) or shape is None or len(shape_of(weight) or ()) != 2 or len(shape) < 2:
+        return None
+    after = _only_reader(end, readers)
+    if after is not None and _is(after.value, "relax.add") and shape_of(after.var) == shape:
+        others = [argument for argument in after.value.args if argument != end]
+        if len(others) == 1 and isinstance(others[0], GenericConst) and _per_column(others[0], shape[-1]):
+            bias, end = others[0], after.var
+            after = _only_reader(end, readers)
+    if after is not None and _is(after.value, "relax.astype"):
+        end = after.var
+    copied = all(_copies(reader, readers) for reader in readers[end])
+    return _Product(call.args[0], weight, bias, str(call.ty.dtype), end) if copied else None
+
+
+def _only_reader(variable: Any, readers: _Readers) -> Any | None:
+    return readers[variable][0] if len(readers[variable]) == 1 else None
+
+
+def _per_column(constant: Any, columns: int) -> bool:
+    shape = shape_of(constant) or ()
+    return shape[-1:] == (columns,) and all(extent == 1 for extent in shape[:-1])
+
+
+def _copies(reader: Any, readers: _Readers) -> bool:
+    """Whether a reader writes down what it reads in another order, itself or through a view."""
+    if reader is None:  # the result of the network
+        return False
+    if _is(reader.value, "relax.reshape"):
+        return all(each is not None and _is(each.value, *_COPIES) for each in readers[reader.var])
+    return _is(reader.value, *_COPIES)
+
+
+def _is(expression: Any, *names: str) -> bool:
+    return isinstance(expression, Call) and isinstance(expression.op, tvm.ir.Op) and expression.op.name in names
+
+
+@mutator
+class _Rewriter(PyExprMutator):  # type: ignore[misc]
+    """Binds the end of every product to its slice of the combined one, which stands before the first of them."""
+
+    def __init__(self, module: Any, groups: list[list[_Product]]) -> None:
+        super().__init__(module)
+        self._group = {product.end: group for group in groups for product in group}
+        self._combined: dict[Any, Any] = {}
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        group = self._group.get(binding.var)
+        if group is None:
+            super().visit_var_binding_(binding)
+            return
+        first = group[0].end
+        if first not in self._combined:
+            self._combined[first] = self._combine(group)
+        before = [product.end for product in group].index(binding.var)
+        begin = sum(product.columns for product in group[:before])
+        axis = len(shape_of(binding.var) or ()) - 1
+        part = relax.op.strided_slice(self._combined[first], [axis], [begin], [begin + group[before].columns])
+        super().visit_var_binding_(relax.VarBinding(binding.var, self.builder_.normalize(part)))
+
+    def _combine(self, group: list[_Product]) -> Any:
+        product = group[0]
+        weight = np.concatenate([array_of(each.weight.value) for each in group], axis=1)
+        source = self.visit_expr(product.source)
+        result = self.builder_.emit(relax.op.matmul(source, _constant(weight), out_dtype=product.sums))
+        biases = [None if each.bias is None else array_of(each.bias.value).reshape(-1) for each in group]
+        known = [bias for bias in biases if bias is not None]
+        if known:
+            widths = [each.columns for each in group]
+            parts = [
+                np.zeros(n, known[0].dtype) if bias is None else bias for n, bias in zip(widths, biases, strict=True)
+            ]
+            result = self.builder_.emit(relax.op.add(result, _constant(np.concatenate(parts))))
+        dtype = str(product.end.ty.dtype)
+        return result if dtype == product.sums else self.builder_.emit(relax.op.astype(result, dtype))
+
+
+def _constant(array: Array) -> Any:
+    return relax.const(np.asarray(array, order="C"), str(array.dtype))
