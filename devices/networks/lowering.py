@@ -250,7 +250,9 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         module = steps.optional("the rewrites of the graph", rewrite, module)
         module = steps.optional("the folding of constants", fold_constants, module)
         module = steps.optional("the form of transposed convolutions", without_transposed, module)
-        module = steps.optional("the combination of products of one input", combined_products, module)
+        # What one product saves is the waking of other threads.
+        if target.kind.name != "llvm" or int(target.attrs.get("num-cores", 2)) > 1:
+            module = steps.optional("the combination of products of one input", combined_products, module)
         if _uses(module["main"], frozenset(_DESIRED_LAYOUTS)):
             module = steps.optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)
         module = steps.needed("the normal form", transform.Normalize(), module)

@@ -16,11 +16,11 @@ from fleet_tune.domain import DeviceClass
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 
 
-def products(module: nn.Module, *inputs: torch.Tensor) -> Counter[str]:
+def products(module: nn.Module, *inputs: torch.Tensor, device_class: DeviceClass = CPU) -> Counter[str]:
     """How often the network calls each kernel that has a product in it, by the kernel's name and shape."""
     torch.manual_seed(0)
     network = load_network((module.eval(), inputs))
-    lowered = import_network(network, CPU)
+    lowered = import_network(network, device_class)
     check_network(lowered, network)
     assert lowered.left_out == ()
     assert not any(task.workload.name.startswith("strided_slice ") for task in lowered.tasks)  # no copies of their own
@@ -50,6 +50,11 @@ def test_query_key_and_value_are_one_product(shared: int, width: int, dtype: tor
     projections = [name for name in found if name.endswith(f" 6x{width}")]
     assert len(projections) == 1
     assert sum(found.values()) == 3  # beside it: with the keys, with the values
+
+
+def test_one_core_has_no_threads_to_wake() -> None:
+    found = products(Attention(), torch.randn(1, 6, 24), device_class=DeviceClass("one", resolve_target("native", 1)))
+    assert sum(found.values()) == 5
 
 
 class Gated(nn.Module):
