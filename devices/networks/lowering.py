@@ -31,6 +31,7 @@ from devices.builds.executables import (
     tensor_specs,
 )
 from devices.failures import brief
+from devices.networks.block_names import with_stable_names
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.constants import fold_constants
 from devices.networks.network import Array, Network
@@ -328,7 +329,7 @@ def _extract_tasks(module: Any, device_class: DeviceClass) -> tuple[tuple[Task, 
     weights: Counter[str] = Counter()
     workloads: dict[str, str] = {}
     for name, count in calls_of.items():
-        function = normal_form(module[name])
+        function = with_stable_names(normal_form(module[name]))
         if not _can_be_scheduled(function):
             continue
         digest = workload_hash(function)

@@ -1,0 +1,85 @@
+"""Names of a kernel's blocks that depend on the kernel alone.
+
+TVM calls some blocks after the variables of the network that they were made of (``lv63_red``), and numbers equal names
+as it meets them in the network. A workload's hash knows no names, but schedules find blocks by them: a record would
+fit the network that it was made with, and no other that has the same kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx import For, SeqStmt
+
+_ROOT = "root"
+_OF_A_REDUCTION = re.compile(r".*_(red|maximum|minimum|argmax|argmin)")
+_OF_A_VARIABLE = re.compile(r"[lg]v\d*_")
+_NUMBER = re.compile(r"(_\d+)+$")
+
+
+def with_stable_names(function: Any) -> Any:
+    """``function`` with its blocks named by what they do, equal names numbered from the first to the last."""
+    names: Counter[str] = Counter()
+    body = _renamed(function.body, names)
+    return function if body.same_as(function.body) else function.with_body(body)
+
+
+def stable_name(name: str) -> str:
+    """``name`` without what it has of a network: ``lv63_red_1`` is ``red``."""
+    plain = _NUMBER.sub("", name)
+    reduction = _OF_A_REDUCTION.fullmatch(plain)
+    return reduction[1] if reduction else _OF_A_VARIABLE.sub("", plain)
+
+
+def _renamed(statement: Any, names: Counter[str]) -> Any:
+    """The statement itself where nothing in it gets another name."""
+    if isinstance(statement, SBlockRealize):
+        block = _renamed_block(statement.block, names)
+        if not block.same_as(statement.block):
+            return SBlockRealize(list(statement.iter_values), statement.predicate, block, statement.span)
+    elif isinstance(statement, SeqStmt):
+        parts = [_renamed(part, names) for part in statement.seq]
+        if not all(new.same_as(old) for new, old in zip(parts, statement.seq, strict=True)):
+            return SeqStmt(parts, statement.span)
+    elif isinstance(statement, For):
+        body = _renamed(statement.body, names)
+        if not body.same_as(statement.body):
+            loop = statement
+            return For(
+                loop.loop_var,
+                loop.min,
+                loop.extent,
+                loop.kind,
+                body,
+                loop.thread_binding,
+                loop.annotations,
+                loop.step,
+                loop.span,
+            )
+    return statement
+
+
+def _renamed_block(block: Any, names: Counter[str]) -> Any:
+    name = block.name_hint
+    if name != _ROOT:
+        plain = stable_name(name)
+        name = f"{plain}_{names[plain]}" if names[plain] else plain
+        names[plain] += 1
+    body = _renamed(block.body, names)
+    if name == block.name_hint and body.same_as(block.body):
+        return block
+    return SBlock(
+        list(block.iter_vars),
+        list(block.reads),
+        list(block.writes),
+        name,
+        body,
+        block.init,
+        list(block.alloc_buffers),
+        list(block.match_buffers),
+        block.annotations,
+        block.span,
+    )
