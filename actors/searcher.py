@@ -157,8 +157,8 @@ def loaded_priors(entries: Sequence[SearchTask]) -> dict[bytes, CostModel | None
 def group_observations(
     records: Sequence[Record], sketch_index: Mapping[str, Mapping[str, int]]
 ) -> dict[str, list[Observation]]:
-    """Records as observations, by task, their costs divided by what their devices were off by. Left out: other tasks,
-    sketches that no longer exist, and outcomes that say nothing of the candidate."""
+    """Records as observations, by task. Left out: other tasks, sketches that no longer exist, and outcomes that say
+    nothing of the candidate."""
     grouped: dict[str, list[Observation]] = {}
     for record in records:
         index = sketch_index.get(record.task_id, {}).get(record.candidate.sketch_id)
@@ -167,7 +167,9 @@ def group_observations(
             continue
         trial_secs = measured.build_secs + measured.measure_secs
         decisions = record.candidate.decisions
-        cost_secs, revised = measured.cost_secs / measured.drift, record.revision > 0
-        observation = Observation(index, decisions, cost_secs, trial_secs, measured.build_secs, revised)
+        revised = record.revision > 0
+        observation = Observation(
+            index, decisions, measured.cost_secs, trial_secs, measured.build_secs, revised, measured.weight
+        )
         grouped.setdefault(record.task_id, []).append(observation)
     return grouped

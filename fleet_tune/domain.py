@@ -159,6 +159,12 @@ class Candidate:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+UNKNOWN_SPREAD = 0.05
+"""Of a cost that was measured in a single micro-batch."""
+HALF_WEIGHT_ERROR = 0.1
+"""Relative error of a cost that counts half as much in training as one that is certain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Outcome of a trial.
@@ -166,9 +172,9 @@ class Measurement:
     ``run_secs``: mean seconds per run of each micro-batch, in order; empty unless the outcome is OK.
     ``stopped``: why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than
     the incumbent), ``maximum``, or empty on failure. ``verified``: the output was compared with the unscheduled
-    program's and agrees. ``drift``: 1, or the factor by which the device was off meanwhile (its probe's time
-    over what it was when the device joined), where that is more than the allowed: such a cost is not to be trusted.
-    ``detail``: the error text of a failure.
+    program's and agrees; it says nothing of times. ``speed``: how fast the device was meanwhile, as a multiple of the
+    speed at which its seconds are counted; ``speed_error``: standard error of that, as a share of it. ``detail``: the
+    error text of a failure.
     """
 
     outcome: Outcome
@@ -178,25 +184,46 @@ class Measurement:
     stopped: str = ""
     verified: bool = False
     detail: str = ""
-    drift: float = 1.0
+    speed: float = 1.0
+    speed_error: float = 0.0
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != bool(self.run_secs):
             raise ValueError(f"run_secs belong to the outcome 'ok' and to it alone, got {self.outcome} {self.run_secs}")
         if any(not (math.isfinite(s) and s > 0) for s in self.run_secs):
             raise ValueError(f"run_secs must be positive and finite, got {self.run_secs}")
-        if not (math.isfinite(self.drift) and self.drift > 0):
-            raise ValueError(f"drift must be positive and finite, got {self.drift}")
+        if not (math.isfinite(self.speed) and self.speed > 0):
+            raise ValueError(f"a speed must be positive and finite, got {self.speed}")
+        if not (math.isfinite(self.speed_error) and self.speed_error >= 0):
+            raise ValueError(f"the error of a speed must be finite and not negative, got {self.speed_error}")
 
     @property
-    def trusted(self) -> bool:
-        """Whether the device was itself: only then a cost model learns from it, or an incumbent is chosen by it."""
-        return self.drift == 1.0
+    def raw_secs(self) -> float:
+        """Median seconds per run as they were measured; infinite for a failure."""
+        return statistics.median(self.run_secs) if self.run_secs else math.inf
 
     @property
     def cost_secs(self) -> float:
-        """Median seconds per run; infinite for a failure."""
-        return statistics.median(self.run_secs) if self.run_secs else math.inf
+        """Median seconds per run of a device of speed 1; infinite for a failure."""
+        return self.raw_secs * self.speed
+
+    @property
+    def error(self) -> float:
+        """Standard error of the cost, as a share of it: of the micro-batches and of the speed. NaN for a failure."""
+        if not self.run_secs:
+            return math.nan
+        spread = self.spread if len(self.run_secs) > 1 else UNKNOWN_SPREAD
+        return math.hypot(spread / math.sqrt(len(self.run_secs)), self.speed_error)
+
+    @property
+    def rank_secs(self) -> float:
+        """What candidates are chosen by: the cost and its standard error; infinite for a failure."""
+        return self.cost_secs * (1 + self.error) if self.run_secs else math.inf
+
+    @property
+    def weight(self) -> float:
+        """What the cost counts in training, beside 1 for one that is certain, as a failure is."""
+        return 1 / (1 + (self.error / HALF_WEIGHT_ERROR) ** 2) if self.run_secs else 1.0
 
     @property
     def spread(self) -> float:
@@ -204,7 +231,7 @@ class Measurement:
         (for a normal distribution that is the standard deviation's share). NaN for fewer than two."""
         if len(self.run_secs) < 2:
             return math.nan
-        middle = self.cost_secs
+        middle = self.raw_secs
         return 1.4826 * statistics.median(abs(secs - middle) for secs in self.run_secs) / middle
 
 
@@ -214,8 +241,8 @@ class Record:
     ``trace``: JSON text of the TVM schedule trace with its decisions, ``unix_secs``: when it was measured.
 
     ``revision``: 0 for a trial. A higher one is no trial: it says of a candidate that was tried before what is known
-    better now (measured again in a shoot-out, or that its device had drifted), and takes the place of what earlier
-    records of the candidate say.
+    better now (measured again in a shoot-out), and takes the place of what earlier records of the candidate say. What
+    was verified once stays so, until a record says that it failed.
     """
 
     uid: str

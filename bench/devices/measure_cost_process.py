@@ -127,6 +127,7 @@ class Loaded:
         return {
             "cost_secs": measurement.cost_secs,
             "spread": measurement.spread,
+            "error": measurement.error,
             "batches": len(result.run_secs),
             "device_secs": result.device_secs,
             "stopped": result.stopped,
@@ -186,10 +187,7 @@ def shoot_out(
     bench: Workbench, artifact_of: Callable[[int], Artifact], measured: Sequence[dict[str, Any]], rule: StopRule
 ) -> tuple[int, float]:
     """The row that our measurements end with, and the device seconds of the shoot-out."""
-    standings = [
-        Standing(str(each["row"]), each["ours"]["cost_secs"], each["ours"]["spread"], each["ours"]["batches"])
-        for each in measured
-    ]
+    standings = [Standing(str(each["row"]), each["ours"]["cost_secs"], each["ours"]["error"]) for each in measured]
     rows = [int(row) for row in finalists(standings)]
     if not rows:
         return min(measured, key=_cost_by("ours"))["row"], 0.0

@@ -7,13 +7,17 @@ of a newer version is refused. Nothing here reads pickle.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import msgspec
 
 from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import Candidate, Measurement, Record
 from fleet_tune.errors import RecordStoreError
 
-BODY_VERSION = 1
+BODY_VERSION = 2
+"""1: a measurement had a ``drift`` in place of its ``speed``, and one that drifted was not ``verified``."""
 
 
 class _Versioned(msgspec.Struct):
@@ -34,6 +38,16 @@ class _RecordBody(msgspec.Struct):
     revision: int = 0
 
 
+class _Drift(msgspec.Struct):
+    drift: float = 1.0
+
+
+class _DriftBody(msgspec.Struct):
+    """What a body of version 1 says of its device's speed: how much slower than usual it was."""
+
+    measurement: _Drift
+
+
 class _StateBody(msgspec.Struct):
     """A device's state. ``lease``: owner, deadline in unix seconds, epoch."""
 
@@ -51,6 +65,7 @@ class _StateBody(msgspec.Struct):
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # numpy's numbers as Python's
 _BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _RECORD = msgspec.msgpack.Decoder(_RecordBody)
+_DRIFT = msgspec.msgpack.Decoder(_DriftBody)
 _STATE = msgspec.msgpack.Decoder(_StateBody)
 _VERSION = msgspec.msgpack.Decoder(_Versioned)
 
@@ -80,7 +95,13 @@ def decode_record(body: bytes, seq: int = 0) -> Record:
     _refuse_newer(body, f"record {seq}")
     try:
         fields = _RECORD.decode(body)
-    except _BROKEN as error:
+        drift = _DRIFT.decode(body).measurement.drift if fields.version == 1 else 1.0
+        if drift != 1.0:
+            # Another device would not have drifted by just as much for every kernel.
+            fields.measurement = dataclasses.replace(
+                fields.measurement, speed=1 / drift, speed_error=abs(math.log(drift)) / 4
+            )
+    except (*_BROKEN, ValueError, ZeroDivisionError) as error:
         raise _unreadable(f"record {seq}", error) from error
     return Record(
         fields.uid,

@@ -243,7 +243,8 @@ def task_data(
         matrices.append(np.array(rows, dtype=np.int64).reshape(len(rows), sketch.width))
     run_secs = np.full((len(chosen), max((len(r.measurement.run_secs) for r in chosen), default=0)), np.nan, np.float32)
     for row, record in enumerate(chosen):
-        run_secs[row, : len(record.measurement.run_secs)] = record.measurement.run_secs
+        measured = record.measurement
+        run_secs[row, : len(measured.run_secs)] = np.array(measured.run_secs) * measured.speed
     return TaskData(
         task=task,
         abstraction=abstraction,

@@ -26,7 +26,7 @@ from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
 from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # What each version added to the one before: stores of older versions are brought up to date when a run opens them.
 _MIGRATIONS = {
@@ -39,6 +39,11 @@ CREATE INDEX device_events_by_device ON device_events (device, seq);
 """,
     3: """
 ALTER TABLE records ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+""",
+    4: """
+ALTER TABLE records ADD COLUMN rank_secs REAL;
+UPDATE records SET rank_secs = cost_secs;
+CREATE INDEX records_by_rank ON records (workload, device_class, rank_secs) WHERE verified = 1;
 """,
 }
 
@@ -144,7 +149,7 @@ class RecordStore:
         for record in records:
             workload, device_class = _split(record.task_id)
             measurement = record.measurement
-            cost_secs = measurement.cost_secs if measurement.outcome is Outcome.OK else None
+            ran = measurement.outcome is Outcome.OK
             rows.append(
                 (
                     record.uid,
@@ -153,16 +158,17 @@ class RecordStore:
                     record.candidate.id,
                     measurement.outcome.value,
                     int(measurement.verified),
-                    cost_secs,
+                    measurement.cost_secs if ran else None,
                     encode_record(record),
                     record.revision,
+                    measurement.rank_secs if ran else None,
                 )
             )
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT INTO records"
-                " (uid, workload, device_class, candidate, outcome, verified, cost_secs, body, revision)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO NOTHING",
+                " (uid, workload, device_class, candidate, outcome, verified, cost_secs, body, revision, rank_secs)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO NOTHING",
                 rows,
             )
             find = "SELECT seq FROM records WHERE uid = ?"
@@ -250,21 +256,23 @@ class RecordReader:
         return int(seq)
 
     def best(self, task_id: str, but: Collection[str] = ()) -> Record | None:
-        """The incumbent: the verified record of the lowest cost; the earlier one where two are equal. ``but``: ids of
-        candidates that shall not be it.
+        """The incumbent: the verified record of the lowest :attr:`~fleet_tune.domain.Measurement.rank_secs`; the
+        earlier one where two are equal. ``but``: ids of candidates that shall not be it.
 
-        Of a candidate with revisions the last one counts, and only that.
+        Of a candidate with revisions the last one counts, and only that; but one that ran and was not checked again
+        takes nothing from what was verified before (older versions wrote such ones for a device that had drifted).
         """
         revised = (
             " AND NOT EXISTS (SELECT 1 FROM records AS later WHERE later.workload = records.workload"
             " AND later.device_class = records.device_class AND later.candidate = records.candidate"
-            " AND later.seq > records.seq AND later.revision > 0)"
+            " AND later.seq > records.seq AND later.revision > 0 AND (later.verified = 1 OR later.cost_secs IS NULL))"
         )
+        rank = "rank_secs" if self._has_column("rank_secs") else "cost_secs"
         rows = self._rows(
-            "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND cost_secs IS NOT NULL"
-            f" AND verified = 1{revised if self._has_revisions() else ''}"
+            f"SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
+            f" AND verified = 1{revised if self._has_column('revision') else ''}"
             f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
-            " ORDER BY cost_secs, seq LIMIT 1",
+            f" ORDER BY {rank}, seq LIMIT 1",
             *_split(task_id),
             *but,
         )
@@ -279,7 +287,8 @@ class RecordReader:
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
         """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
-        trials = f"SELECT outcome, count(*) FROM records WHERE {'revision = 0' if self._has_revisions() else '1'}"
+        is_trial = "revision = 0" if self._has_column("revision") else "1"
+        trials = f"SELECT outcome, count(*) FROM records WHERE {is_trial}"
         if task_id is None:
             rows = self._rows(f"{trials} GROUP BY outcome")
         else:
@@ -326,9 +335,9 @@ class RecordReader:
         """A store of an older version is only brought up to date by the next run that writes to it."""
         return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'device_events'"))
 
-    def _has_revisions(self) -> bool:
+    def _has_column(self, name: str) -> bool:
         """A store of an older version is only brought up to date by the next run that writes to it."""
-        return bool(self._rows("SELECT 1 FROM pragma_table_info('records') WHERE name = 'revision'"))
+        return bool(self._rows("SELECT 1 FROM pragma_table_info('records') WHERE name = ?", name))
 
     def meta(self) -> dict[str, str]:
         """What the store is bound to, with ``schema_version`` and ``created_unix_secs``."""

@@ -115,24 +115,24 @@ class GradientBoostedModel:
     def ranks(self) -> bool:
         return self.settings.objective != "regression"
 
-    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
-        check_records(features, log_secs, groups)
+        check_records(features, log_secs, groups, weights)
         self._columns = self._joined(features).shape[1]
         self._seen = Seen()
         self._origin = []
-        self.update(features, log_secs, groups)
+        self.update(features, log_secs, groups, weights)
 
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.update`: trains anew on everything seen; a loaded model keeps its trees and adds to them
         what it learns of the records seen since."""
         if not self._boosters:
             self._columns = self._joined(features).shape[1]
         self._matrix(features)
-        self._seen.add(features, log_secs, groups)
-        table, seen_log_secs, tasks = self._seen.all()
+        self._seen.add(features, log_secs, groups, weights)
+        table, seen_log_secs, tasks, counts = self._seen.all()
         order = np.argsort(tasks, kind="stable")  # XGBoost wants the rows of a group side by side
-        self._train(self._joined(table)[order], seen_log_secs[order], tasks[order])
+        self._train(self._joined(table)[order], seen_log_secs[order], tasks[order], counts[order])
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`; ValueError also for another number of columns than the training's."""
@@ -170,7 +170,7 @@ class GradientBoostedModel:
     def _log_secs(self, scores: Floats) -> Floats:
         return scores if self._map is None else self._map(scores)
 
-    def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups) -> None:
+    def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups, counts: Floats) -> None:
         xgboost = load_xgboost()
 
         if not self._origin:
@@ -180,7 +180,7 @@ class GradientBoostedModel:
         slowdown = log_secs - fastest_of_group(log_secs, groups)
         rng = np.random.default_rng(self.seed)
         count = len(log_secs)
-        drawn = resamples(self.settings.members, count, rng)
+        drawn = resamples(self.settings.members, counts, rng)
         boosters = []
         for member, times in enumerate(drawn):
             if self.ranks:
@@ -209,7 +209,7 @@ class GradientBoostedModel:
             )
         self._boosters = boosters
         self._map, self._noise = learn_deviation(
-            self._scores(matrix), log_secs, drawn, np.exp(-slowdown), ranks=self.ranks
+            self._scores(matrix), log_secs, drawn, counts * np.exp(-slowdown), ranks=self.ranks
         )
 
     def _parameters(self, member: int) -> dict[str, Any]:

@@ -72,22 +72,22 @@ class RandomForestModel:
         self._forest: Forest | None = None
         self._seen = Seen()
 
-    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
-        check_records(features, log_secs, groups)
+        check_records(features, log_secs, groups, weights)
         self._columns = features.view(SYMBOLIC).shape[1]
         self._seen = Seen()
-        self.update(features, log_secs, groups)
+        self.update(features, log_secs, groups, weights)
 
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.update`: a new forest on everything seen. A loaded forest has seen nothing: it is
         replaced by one of the records since."""
         if self._forest is None:
             self._columns = features.view(SYMBOLIC).shape[1]
         self._matrix(features)
-        self._seen.add(features, log_secs, groups)
-        table, seen_log_secs, _ = self._seen.all()
-        self._forest = _grow(table.view(SYMBOLIC), seen_log_secs, self.trees, self.max_features, self.seed)
+        self._seen.add(features, log_secs, groups, weights)
+        table, seen_log_secs, _, counts = self._seen.all()
+        self._forest = _grow(table.view(SYMBOLIC), seen_log_secs, counts, self.trees, self.max_features, self.seed)
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`; the deviation is 0 where all trees agree."""
@@ -129,13 +129,15 @@ class RandomForestModel:
         return model
 
 
-def _grow(matrix: NDArray[np.float32], log_secs: Floats, trees: int, max_features: int, seed: int) -> Forest:
+def _grow(
+    matrix: NDArray[np.float32], log_secs: Floats, weights: Floats, trees: int, max_features: int, seed: int
+) -> Forest:
     # Two seconds of import that only a process that trains should pay.
     from sklearn.ensemble import RandomForestRegressor
 
     grown = RandomForestRegressor(
         n_estimators=trees, max_features=min(max_features, matrix.shape[1]), random_state=seed % 2**32, n_jobs=1
-    ).fit(matrix, log_secs)
+    ).fit(matrix, log_secs, sample_weight=weights)
     parts = [estimator.tree_ for estimator in grown.estimators_]
     sizes = np.array([tree.node_count for tree in parts])
     roots = (np.cumsum(sizes) - sizes).astype(np.int32)

@@ -59,18 +59,18 @@ class GlobalLocalModel:
         """Set the shift alone, from records that are too few to train on; none set it to 0."""
         self._shift = float(np.median(log_secs - self._general.predict(features)[0])) if len(log_secs) else 0.0
 
-    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`; the global model stays as it is."""
         self._seen = Seen()
-        self.update(features, log_secs, groups)
+        self.update(features, log_secs, groups, weights)
 
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.update`: the local model is trained anew on everything seen."""
-        self._seen.add(features, log_secs, groups)
-        table, seen_log_secs, tasks = self._seen.all()
+        self._seen.add(features, log_secs, groups, weights)
+        table, seen_log_secs, tasks, counts = self._seen.all()
         self.level(table, seen_log_secs)
         if self._local is not None:
-            self._local.fit(table, seen_log_secs - self._general.predict(table)[0] - self._shift, tasks)
+            self._local.fit(table, seen_log_secs - self._general.predict(table)[0] - self._shift, tasks, counts)
             self._trained = True
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:

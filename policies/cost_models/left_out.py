@@ -30,11 +30,13 @@ LEAST_DEVIATION = 0.02
 """Repeated measurements of one kernel differ by a few percent."""
 
 
-def resamples(members: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """How often each member draws each record, ``(members, count)``; a single member takes each once."""
+def resamples(members: int, weights: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
+    """How often each member draws each record, ``(members, n)``: ``n`` times in all, by the weights ``(n,)``. A single
+    member takes each once."""
+    count = len(weights)
     if members == 1:
         return np.ones((1, count), dtype=np.int64)
-    return rng.multinomial(count, np.full(count, 1.0 / count), size=members)
+    return rng.multinomial(count, weights / weights.sum(), size=members)
 
 
 def spread(each: Floats) -> Floats:

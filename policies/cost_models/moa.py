@@ -102,14 +102,14 @@ class MomentumModel:
         """The model that predicts."""
         return self._model
 
-    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """One update on these records alone, those of earlier calls forgotten; the siamese weights stay."""
         self._seen = Seen()
-        self.update(features, log_secs, groups)
+        self.update(features, log_secs, groups, weights)
 
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """One update on these and all records since ``fit`` or ``load``; see :meth:`CostModel.update`."""
-        self._seen.add(features, log_secs, groups)
+        self._seen.add(features, log_secs, groups, weights)
         seen = self._seen.all()
         if self._siamese is None:
             self._model.fit(*seen)

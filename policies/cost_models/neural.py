@@ -94,28 +94,28 @@ class NeuralModel:
 
     # -- the protocol ---------------------------------------------------------------------------------------------
 
-    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`: fresh weights."""
-        check_records(features, log_secs, groups)
+        check_records(features, log_secs, groups, weights)
         self._check_shapes(features)
         self._seen = Seen()
-        self._seen.add(features, log_secs, groups)
+        self._seen.add(features, log_secs, groups, weights)
         self._updates = 0
         self._standardise(features)
         self._networks = self._fresh()
-        self._train(features, log_secs, groups, self.settings.epochs, self.settings.least_steps)
+        self._train(*self._seen.all(), self.settings.epochs, self.settings.least_steps)
 
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.update`: goes on from the weights as they are, on all records since ``fit`` or ``load``.
 
         Before the first training it is ``fit``.
         """
         if not self._networks:
-            self.fit(features, log_secs, groups)
+            self.fit(features, log_secs, groups, weights)
             return
-        check_records(features, log_secs, groups)
+        check_records(features, log_secs, groups, weights)
         self._check_shapes(features)
-        self._seen.add(features, log_secs, groups)
+        self._seen.add(features, log_secs, groups, weights)
         self._updates += 1
         self._train(*self._seen.all(), self.settings.update_epochs, self.settings.least_update_steps)
 
@@ -276,11 +276,19 @@ class NeuralModel:
                 each.append(-(np.concatenate(parts) + base))
         return np.array(each, dtype=np.float64)
 
-    def _train(self, features: FeatureTable, log_secs: Floats, groups: Groups, epochs: int, least_steps: int) -> None:
+    def _train(
+        self,
+        features: FeatureTable,
+        log_secs: Floats,
+        groups: Groups,
+        weights: Floats,
+        epochs: int,
+        least_steps: int,
+    ) -> None:
         import torch
 
         rng = np.random.default_rng([self.seed, self._updates])
-        drawn = resamples(self.settings.members, len(log_secs), rng)
+        drawn = resamples(self.settings.members, weights, rng)
         tensors = self._tensors(features)
         base = torch.from_numpy(self._base(features).astype(np.float32))
         labels = torch.from_numpy(relevance(log_secs, groups).astype(np.float32))
@@ -297,9 +305,7 @@ class NeuralModel:
                     epochs,
                     least_steps,
                 )
-        self._level, self._noise = learn_deviation(
-            self._scores(features), log_secs, drawn, np.ones(len(log_secs)), ranks=True
-        )
+        self._level, self._noise = learn_deviation(self._scores(features), log_secs, drawn, weights, ranks=True)
 
     def _train_member(
         self,

@@ -26,14 +26,15 @@ class CostModel(Protocol):
     @property
     def views(self) -> tuple[str, ...]: ...
 
-    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
-        """Train anew on these records alone: ``n`` rows, ``log_secs`` and ``groups`` ``(n,)``.
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
+        """Train anew on these records alone: ``n`` rows, ``log_secs`` and ``groups`` ``(n,)``. ``weights`` ``(n,)``:
+        what each of them counts, above 0; None for 1 each.
 
         ValueError on no record or on a target that is not finite.
         """
         ...
 
-    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """Learn from new records, those that neither ``fit`` nor ``update`` had before; ValueError as for ``fit``.
 
         A model may train on all records it has seen, or on the new ones from where it stands. The records themselves
@@ -60,21 +61,31 @@ class Seen:
         self._features: list[FeatureTable] = []
         self._log_secs: list[Floats] = []
         self._groups: list[Groups] = []
+        self._weights: list[Floats] = []
 
-    def add(self, features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
+    def add(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """Remember these records; ValueError as :meth:`CostModel.fit` says."""
-        check_records(features, log_secs, groups)
+        check_records(features, log_secs, groups, weights)
         self._features.append(features)
         self._log_secs.append(log_secs)
         self._groups.append(groups)
+        self._weights.append(np.ones(len(log_secs)) if weights is None else weights)
 
-    def all(self) -> tuple[FeatureTable, Floats, Groups]:
+    def all(self) -> tuple[FeatureTable, Floats, Groups, Floats]:
         """Everything that was added, in order."""
-        return FeatureTable.concatenate(self._features), np.concatenate(self._log_secs), np.concatenate(self._groups)
+        return (
+            FeatureTable.concatenate(self._features),
+            np.concatenate(self._log_secs),
+            np.concatenate(self._groups),
+            np.concatenate(self._weights),
+        )
 
 
-def check_records(features: FeatureTable, log_secs: Floats, groups: Groups) -> None:
-    """ValueError for records that no model can be trained on: none, of different lengths, or targets not finite."""
+def check_records(features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
+    """ValueError for records that no model can be trained on: none, of different lengths, targets not finite, or
+    weights not positive."""
+    if weights is not None and not (len(weights) == len(log_secs) and (weights > 0).all()):
+        raise ValueError("every record has a weight above 0")
     if len(log_secs) == 0 or len(features) != len(log_secs) or len(groups) != len(log_secs):
         raise ValueError(
             f"cannot train on {len(features)} rows, {len(log_secs)} targets and {len(groups)} groups: equal and not 0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from fleet_tune.domain import Measurement, Outcome, Record
@@ -51,8 +52,10 @@ class DriftWatch:
 
 
 def with_drift(measurement: Measurement, factor: float) -> Measurement:
-    """The measurement marked with ``factor``; a marked one never counts as verified."""
-    return measurement if factor == 1.0 else dataclasses.replace(measurement, drift=factor, verified=False)
+    """The measurement as it would be without ``factor``, and less certain. What was verified stays so."""
+    if factor == 1.0:
+        return measurement
+    return dataclasses.replace(measurement, speed=1 / factor, speed_error=abs(math.log(factor)) / 4)
 
 
 def marked(record: Record, factor: float) -> Record:

@@ -11,11 +11,12 @@ from policies.measuring.shootout import MAX_MARGIN, Standing, finalists
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A candidate that ran. ``standing.cost_secs`` is free of drift: divided by the factor that it was marked with."""
+    """A candidate that ran. ``verified``: by this or by an earlier record, so that it may be the incumbent."""
 
     candidate: Candidate
     standing: Standing
-    counts: bool  # verified, and on a device that was itself: it may be the incumbent
+    rank_secs: float
+    verified: bool
 
 
 class Ranking:
@@ -37,20 +38,17 @@ class Ranking:
         before = self._ranked.pop(candidate.id, None)
         if measured.outcome is Outcome.OK:
             standing = Standing(
-                candidate.id,
-                measured.cost_secs / measured.drift,
-                measured.spread,
-                len(measured.run_secs),
-                decided=record.revision > 0 and measured.trusted,
+                candidate.id, measured.cost_secs, measured.error, decided=record.revision > 0 and measured.verified
             )
-            ranked = Ranked(candidate, standing, measured.verified and measured.trusted)
+            verified = measured.verified or (before is not None and before.verified)
+            ranked = Ranked(candidate, standing, measured.rank_secs, verified)
             self._ranked[candidate.id] = ranked
-            if ranked.counts and (self._best is None or standing.cost_secs < self.best_secs):
+            if verified and (self._best is None or ranked.rank_secs < self._best.rank_secs):
                 self._best = ranked
                 return
         if before is not None and before is self._best:
-            counting = [each for each in self._ranked.values() if each.counts]
-            self._best = min(counting, key=lambda each: each.standing.cost_secs, default=None)
+            verified_ones = [each for each in self._ranked.values() if each.verified]
+            self._best = min(verified_ones, key=lambda each: each.rank_secs, default=None)
 
     @property
     def best(self) -> Candidate | None:

@@ -26,27 +26,17 @@ ROUND_BATCHES = 2
 # measurements, and every round of a shoot-out allocates anew.
 MIN_MARGIN = 0.08
 MAX_MARGIN = 0.15
-# Of a cost whose spread is not known: it was measured in a single micro-batch.
-_UNKNOWN_SPREAD = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a candidate's cost: the median of ``batches`` micro-batches, which spread by the share
-    ``spread`` (NaN where unknown; see :attr:`fleet_tune.domain.Measurement.spread`). ``decided``: that is what a
-    shoot-out found."""
+    """What is known of a candidate's cost: ``error`` is its standard error, as a share of it. ``decided``: that is what
+    a shoot-out found."""
 
     candidate_id: str
     cost_secs: float
-    spread: float
-    batches: int
+    error: float
     decided: bool = False
-
-    @property
-    def error(self) -> float:
-        """Standard error of the cost, as a share of it."""
-        spread = self.spread if math.isfinite(self.spread) else _UNKNOWN_SPREAD
-        return spread / math.sqrt(max(1, self.batches))
 
 
 def finalists(standings: Iterable[Standing]) -> tuple[str, ...]:

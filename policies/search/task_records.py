@@ -19,7 +19,8 @@ from policies.space.sampling import is_valid, row_keys
 class Observation:
     """Outcome of a candidate. ``cost_secs``: seconds per run; infinite (or NaN) for a failure that blames the
     candidate. ``trial_secs``: what the trial took to build and measure, ``build_secs``: to build, 0 where unknown.
-    ``revised``: the cost takes the place of what was known of the candidate, whichever is lower."""
+    ``revised``: the cost takes the place of what was known of the candidate, whichever is lower. ``weight``: what the
+    cost counts in training (see :attr:`fleet_tune.domain.Measurement.weight`)."""
 
     sketch: int
     decisions: tuple[int, ...]
@@ -27,6 +28,7 @@ class Observation:
     trial_secs: float = 0.0
     build_secs: float = 0.0
     revised: bool = False
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class TaskRecords:
         self.sketches = tuple(sketches)
         # The cost of each measured candidate, infinite for a failure, in the order of first observation.
         self.costs: list[dict[bytes, float]] = [{} for _ in self.sketches]
+        self._weights: list[dict[bytes, float]] = [{} for _ in self.sketches]
         self._pending: list[dict[bytes, None]] = [{} for _ in self.sketches]
         self._trial_secs = np.zeros(len(self.sketches))  # sum over the measured candidates
         # Measured candidates in the order of first observation (by sketch within one call), and their builds' seconds.
@@ -102,7 +105,8 @@ class TaskRecords:
                 fresh[outcome.sketch].append(outcome.decisions)
                 built[outcome.sketch].append(outcome.build_secs)
                 costs[key] = cost
-            costs[key] = cost if outcome.revised else min(costs[key], cost)
+            if outcome.revised or cost <= costs[key]:
+                costs[key], self._weights[outcome.sketch][key] = cost, outcome.weight
         matrices = [as_matrix(rows, sketch.width) for rows, sketch in zip(fresh, self.sketches, strict=True)]
         for at, matrix in enumerate(matrices):
             self.order.extend((at, key) for key in row_keys(matrix))
@@ -172,6 +176,11 @@ class TaskRecords:
     def ordered_costs(self) -> Floats:
         """Cost of every measured candidate of the task, in the order of first observation."""
         return np.array([self.costs[at][key] for at, key in self.order], dtype=np.float64)
+
+    @property
+    def ordered_weights(self) -> Floats:
+        """What each of them counts in training, in the same order."""
+        return np.array([self._weights[at][key] for at, key in self.order], dtype=np.float64)
 
     @property
     def ordered_build_secs(self) -> Floats:

@@ -141,8 +141,8 @@ class Trainer:
 
 def joined(
     training_sets: Mapping[str, TrainingSet], views: tuple[str, ...], numbers: Mapping[str, int] | None = None
-) -> tuple[FeatureTable, Floats, Groups]:
-    """The records of all tasks one after the other, with the number of the task as the group of each.
+) -> tuple[FeatureTable, Floats, Groups, Floats]:
+    """The records of all tasks one after the other, with the number of the task as the group of each, and the weights.
 
     ``views``: those that are kept; the symbolic one can only be among them where there is one task.
     """
@@ -154,6 +154,7 @@ def joined(
         FeatureTable.concatenate(tables),
         np.concatenate([e.log_secs for e in training_sets.values()]),
         np.concatenate(groups),
+        np.concatenate([e.weights for e in training_sets.values()]),
     )
 
 
@@ -165,4 +166,5 @@ def _from(training_set: TrainingSet, start: int) -> TrainingSet:
         training_set.groups[rows],
         training_set.names,
         training_set.offset_column,
+        training_set.weights[rows],
     )

@@ -21,7 +21,7 @@ from policies.search.task_records import Observation, TaskRecords
 @dataclass(frozen=True)
 class TrainingSet:
     """What is trained on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
-    ``(n,)``, names of the symbolic columns.
+    ``(n,)``, names of the symbolic columns, and what each row counts ``(n,)``.
 
     ``offset_column``: the analyzer's log seconds, None where not every sketch of the task is described.
     """
@@ -31,6 +31,7 @@ class TrainingSet:
     groups: Groups
     names: tuple[str, ...]
     offset_column: int | None
+    weights: Floats
 
 
 class TrainingTable:
@@ -94,4 +95,5 @@ class TrainingTable:
         """All of it, as a task of its own."""
         log_secs = self.log_secs
         groups = np.zeros(len(log_secs), dtype=np.int64)
-        return TrainingSet(self.features, log_secs, groups, self.layout.names, self.layout.offset_column)
+        weights = self.records.ordered_weights
+        return TrainingSet(self.features, log_secs, groups, self.layout.names, self.layout.offset_column, weights)

@@ -116,7 +116,7 @@ def test_a_device_that_is_off_races_against_what_the_incumbent_would_take_now() 
     assert asked.confirm is not None
     assert asked.confirm.below_secs == 6.0
     measured = bench.stored.records[-1].measurement
-    assert (measured.drift, measured.verified) == (2.0, False)
+    assert (measured.speed, measured.verified) == (0.5, True)
     bench.check(1.0)
     assert bench.measure(3.0, 5.0).incumbent_secs == 3.0
 

@@ -332,7 +332,7 @@ class World:
         revisions = []
         for record in latest:
             revision = 1 + max(each.revision for each in self.records if each.candidate.id == record.candidate.id)
-            measurement = dataclasses.replace(record.measurement, drift=1.5, verified=False)
+            measurement = dataclasses.replace(record.measurement, speed=1 / 1.5, speed_error=0.1)
             revisions.append(self._record(record.candidate, "trace", measurement, device_id, revision))
         self._append(revisions)
 

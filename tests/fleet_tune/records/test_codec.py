@@ -30,6 +30,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
         draw(st.booleans()),
         draw(texts),
         draw(run_secs),
+        draw(durations),
     )
 
 
@@ -79,6 +80,22 @@ def test_fields_that_an_earlier_version_did_not_write_have_their_defaults() -> N
     body = _body(_record())
     body["measurement"] = {"outcome": "build_error"}
     assert decode_record(msgpack.packb(body)).measurement == Measurement(Outcome.BUILD_ERROR)
+
+
+def test_the_drift_of_version_1_is_a_speed_and_an_error() -> None:
+    body = _body(_record())
+    body["version"] = 1
+    for name in ("speed", "speed_error"):
+        del body["measurement"][name]
+    assert decode_record(msgpack.packb(body)) == _record()
+    body["measurement"]["drift"] = 2.0
+    measured = decode_record(msgpack.packb(body)).measurement
+    assert (measured.speed, measured.cost_secs, measured.raw_secs) == (0.5, 1e-3, 2e-3)
+    assert measured.speed_error == pytest.approx(0.1733, abs=1e-4)  # ln(2) / 4
+    for drift in (0.0, -1.0, float("nan")):
+        body["measurement"]["drift"] = drift
+        with pytest.raises(RecordStoreError):
+            decode_record(msgpack.packb(body))
 
 
 def test_a_body_of_a_newer_version_is_refused_with_both_versions() -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,9 +134,9 @@ def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, p
         assert best() == "a"
         store.append([_record("a-1", 1.2, revision=1)])
         assert best() == "b"
-        # Marked: its device had drifted.
+        # As older versions marked what a device had measured that had drifted.
         store.append([_record("b-1", 1.1, decisions=(2,), revision=1, verified=False)])
-        assert best() == "a-1"
+        assert best() == "b"
         store.append([_record("a-2", 3.0, revision=2), _record("b-2", 2.0, decisions=(2,), revision=2)])
         assert best() == "b-2"
         assert reader.counts() == {Outcome.OK: 2}
@@ -143,11 +144,49 @@ def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, p
         assert [record.revision for record in reader] == [0, 0, 1, 1, 2, 2]
 
 
+def test_of_an_uncertain_cost_its_error_is_added_and_no_error_leaves_a_task_without_a_best(
+    store: RecordStore, path: Path
+) -> None:
+    uncertain = replace(ok(0.98, 0.98, 0.98), speed_error=0.1)
+    store.append([make_record(make_candidate("w1@zen5", 1), uncertain, "a")])
+    with RecordReader(path) as reader:
+
+        def best() -> str | None:
+            found = reader.best("w1@zen5")
+            return None if found is None else found.uid
+
+        assert best() == "a"
+        store.append([make_record(make_candidate("w1@zen5", 2), ok(1.0, 1.0, 1.0), "b")])
+        assert best() == "b"
+
+
+def test_a_store_of_before_ranks_is_read_as_it_is_and_brought_up_to_date_when_written(path: Path) -> None:
+    with RecordStore(path) as store:
+        store.append([_record("a", 2.0), _record("b", 1.0, decisions=(2,))])
+        # Marked by that version: its device was off.
+        store.append([_record("b-1", 1.0, decisions=(2,), revision=1, verified=False)])
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
+        "UPDATE meta SET value = '3' WHERE key = 'schema_version';"
+    )
+    connection.close()
+    for _ in range(2):
+        with RecordReader(path) as reader:
+            best = reader.best("w1@zen5")
+            assert best is not None
+            assert best.uid == "b"
+        RecordStore(path).close()
+    with RecordReader(path) as reader:
+        assert reader.meta()["schema_version"] == str(SCHEMA_VERSION)
+
+
 def test_a_store_of_before_revisions_is_read_as_it_is_and_grows_when_it_is_written(path: Path) -> None:
     with RecordStore(path) as store:
         store.append([_record("a", 2.0), _record("b", 1.0)])
     connection = sqlite3.connect(path)
     connection.executescript(
+        "DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
         "ALTER TABLE records DROP COLUMN revision; UPDATE meta SET value = '2' WHERE key = 'schema_version';"
     )
     connection.close()

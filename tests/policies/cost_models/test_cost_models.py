@@ -117,6 +117,17 @@ def test_update_learns_from_all_it_has_seen(model: CostModel) -> None:
     assert same(first, whole, features)
 
 
+def test_what_weighs_little_teaches_little(model: CostModel) -> None:
+    features, logs, tasks = data(200, 10)
+    fresh, truth, _ = data(200, 11)
+    wrong = np.arange(200) % 2 == 0
+    told = np.where(wrong, logs[::-1], logs)
+    other = twin_of(model)
+    other.fit(features, told, tasks)
+    model.fit(features, told, tasks, np.where(wrong, 1e-3, 1.0))
+    assert rank_correlation(model.predict(fresh)[0], truth) > rank_correlation(other.predict(fresh)[0], truth)
+
+
 def test_loaded_model_can_be_updated(model: CostModel) -> None:
     features, logs, tasks = data(200, 7)
     model.fit(features, logs, tasks)

@@ -155,7 +155,12 @@ def test_what_becomes_of_a_prior(tiled: Sketch, cpu: DeviceAbstraction) -> None:
 def test_a_model_that_learns_on_is_told_each_record_once(tiled: Sketch, cpu: DeviceAbstraction) -> None:
     training = known(tiled, cpu, "pruner", 24)
     half = TrainingSet(
-        training.features.take(slice(0, 12)), training.log_secs[:12], training.groups[:12], training.names, None
+        training.features.take(slice(0, 12)),
+        training.log_secs[:12],
+        training.groups[:12],
+        training.names,
+        None,
+        training.weights[:12],
     )
     trainer = Trainer(training_of("pruner"))
     model = trainer.train({"a": half}, 0)
@@ -172,9 +177,10 @@ def test_a_model_that_learns_on_is_told_each_record_once(tiled: Sketch, cpu: Dev
 
 def test_tasks_of_one_model_are_told_apart(tiled: Sketch, cpu: DeviceAbstraction) -> None:
     training = known(tiled, cpu, "pruner")
-    table, log_secs, groups = joined({"a": training, "b": training}, PacmModel.views)
+    table, log_secs, groups, weights = joined({"a": training, "b": training}, PacmModel.views)
     assert sorted(table.views) == sorted(PacmModel.views)  # and no symbolic one, whose width is a task's own
     assert len(table) == len(log_secs) == 2 * len(training.log_secs)
+    assert len(weights) == len(log_secs)
     assert groups.tolist() == [0] * len(training.log_secs) + [1] * len(training.log_secs)
 
 

@@ -19,8 +19,8 @@ from policies.measuring.shootout import (
 )
 
 
-def standing(name: str, cost: float, spread: float = 0.0, batches: int = 4) -> Standing:
-    return Standing(name, cost, spread, batches)
+def standing(name: str, cost: float, error: float = 0.0) -> Standing:
+    return Standing(name, cost, error)
 
 
 def test_nothing_is_to_be_decided_between_none_or_one() -> None:
@@ -34,20 +34,20 @@ def test_costs_that_cannot_be_told_apart_are_finalists_the_lowest_first() -> Non
 
 
 def test_the_margin_is_twice_the_standard_error_of_the_difference() -> None:
-    # Spread 8 % over 4 micro-batches: errors of 4 % each, 2 * sqrt(2) * 4 % = 11.31 %.
-    best = standing("best", 1.0, 0.08)
-    assert finalists([best, standing("in", 1.113, 0.08)]) == ("best", "in")
-    assert finalists([best, standing("out", 1.114, 0.08)]) == ()
-    # A single micro-batch says nothing of its spread: 5 % are assumed. 2 * sqrt(0.04^2 + 0.05^2) = 12.81 %.
-    assert finalists([best, standing("in", 1.128, math.nan, 1)]) == ("best", "in")
-    assert finalists([best, standing("out", 1.129, math.nan, 1)]) == ()
+    # Errors of 4 % each: 2 * sqrt(2) * 4 % = 11.31 %.
+    best = standing("best", 1.0, 0.04)
+    assert finalists([best, standing("in", 1.113, 0.04)]) == ("best", "in")
+    assert finalists([best, standing("out", 1.114, 0.04)]) == ()
+    # 2 * sqrt(0.04^2 + 0.05^2) = 12.81 %.
+    assert finalists([best, standing("in", 1.128, 0.05)]) == ("best", "in")
+    assert finalists([best, standing("out", 1.129, 0.05)]) == ()
     # The margin ends at its limit.
-    assert finalists([best, standing("in", 1.1499, 0.5, 1)]) == ("best", "in")
-    assert finalists([best, standing("out", 1.1501, 0.5, 1)]) == ()
+    assert finalists([best, standing("in", 1.1499, 0.5)]) == ("best", "in")
+    assert finalists([best, standing("out", 1.1501, 0.5)]) == ()
 
 
 STANDINGS = st.lists(
-    st.builds(Standing, st.uuids().map(str), st.floats(1e-6, 1.0), st.floats(0.0, 1.0), st.integers(1, 20)),
+    st.builds(Standing, st.uuids().map(str), st.floats(1e-6, 1.0), st.floats(0.0, 1.0)),
     max_size=30,
     unique_by=lambda each: each.cost_secs,
 )
