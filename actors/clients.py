@@ -20,7 +20,6 @@ from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Outcome, Record, StopRule, Task
 from fleet_tune.results import Progress
-from policies.measuring.baseline import Baseline
 
 _LOG = logging.getLogger(__name__)
 LOST = (ActorLostError, ActorTimeoutError)
@@ -53,6 +52,14 @@ class RecorderClient:
     def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
         """:meth:`append` for an actor without an event loop."""
         fetch(self._actor.append.remote(records, epoch), _STORE_SECS, "recorder: store records")
+
+    def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
+        """Note what a device's probe usually takes; the seconds at which its speed counts as 1. For an actor without an
+        event loop."""
+        unit_secs: float = fetch(
+            self._actor.probed.remote(device_id, usual_secs), _STORE_SECS, "recorder: note a device's probe"
+        )
+        return unit_secs
 
     async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
         """Make changes of devices durable."""
@@ -172,7 +179,8 @@ class BuilderClient:
 class BatchReport:
     """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
     one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
-    ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``drift``.
+    ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed`` and
+    ``usual_speed`` (see :mod:`policies.measuring.speed`).
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
@@ -218,20 +226,17 @@ class DeviceHandle(Protocol):
 class DeviceClient:
     """See :class:`actors.device.DeviceActor`. ``target``: that of the device's class.
 
-    Ray may start the actor again at any time. What the device was like when it joined is kept here, so that a restarted
-    actor goes on with it. A process that owns a device and gives no sign of life is not waited for to the deadline.
+    Ray may start the actor again at any time. A process that owns a device and gives no sign of life is not waited for
+    to the deadline.
     """
 
     def __init__(self, actor: Any, target: str, recorder: RecorderClient) -> None:
         self._actor = actor
         self._target = target
         self._recorder = recorder
-        self._baseline: Baseline | None = None
 
     async def check(self) -> float:
-        checking = self._actor.check.remote(self._target, self._baseline)
-        answer: tuple[float, Baseline] = await ask(checking, WINDOW_WAIT_SECS, "run the probe")
-        secs, self._baseline = answer
+        secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
         return secs
 
     async def measure(

@@ -18,11 +18,15 @@ from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError
-from policies.measuring.baseline import MAX_DRIFT, Baseline
-from policies.measuring.drift import DriftWatch
+from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
 
 _FETCH_DEADLINE_SECS = 30.0
+# Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
+_STRETCH_SECS = 0.5
+
+
+Measured = tuple[Artifact, Measurement]
 
 
 class DeviceActor:
@@ -37,7 +41,6 @@ class DeviceActor:
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
         quiet_window: str | None,
-        max_drift: float = MAX_DRIFT,
     ) -> None:
         self._device_id = device_id
         self._open_device = open_device
@@ -46,8 +49,8 @@ class DeviceActor:
         self._opened = contextlib.ExitStack()
         self._connected: Device | None = None
         self._best_secs: dict[str, float] = {}
-        self._drift = DriftWatch(max_drift)
-        self._recorder: RecorderClient | None = None  # of the last batch
+        self._speed = Speedometer()
+        self._usual_speed = 1.0  # as it was stored last
         self._target: str | None = None  # canonical text, once the device was asked
 
     @property
@@ -65,10 +68,9 @@ class DeviceActor:
         self._target = fingerprint.device_class.target
         return fingerprint
 
-    def check(self, target: str, earlier: Baseline | None) -> tuple[float, Baseline]:
-        """Seconds of one run of the probe, and what they are compared with from now on. ``target``: that of
-        the device's class, which a device that joins late must have. ``earlier``: what an earlier process of this actor
-        answered last.
+    def check(self, target: str) -> float:
+        """Seconds of one run of the probe. ``target``: that of the device's class, which a device that joins late must
+        have.
 
         Raises :class:`DeviceUnreachableError`, :class:`ProbeError`.
         """
@@ -77,12 +79,7 @@ class DeviceActor:
         if self._target != target:
             raise ProbeError(self._device_id, "it has another target than the others of its class")
         with self._quiet():
-            secs = self._device.probe_secs()
-        marked = self._drift.checked(secs, earlier)
-        if marked and self._recorder is not None:
-            self._recorder.append_and_wait(marked)
-        assert self._drift.baseline is not None
-        return secs, self._drift.baseline
+            return self._probe()
 
     def measure(
         self,
@@ -98,37 +95,39 @@ class DeviceActor:
         unscheduled program (in a list, so that it is fetched only where it is lacking: a restarted actor lacks all)
         and its incumbent's cost. A lost device ends the batch, and the outcome DEVICE_LOST of what it was running is
         not stored: the run's state decides whether the candidate is tried again. Raises StaleLeaseError.
+
+        The probe runs at both ends of the window and between stretches of measurements; where the speed changed during
+        a stretch, its candidates are measured once more.
         """
-        self._recorder = recorder
         for task_id, ([oracle], best_secs) in oracles.items():
             if task_id not in self._best_secs:
                 self._device.add_oracle(fetch(oracle, _FETCH_DEADLINE_SECS, "fetch an oracle"))
             # It may be slower than what was told before: of an incumbent whose device turned out to be off.
             self._best_secs[task_id] = best_secs
         fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
-        records: list[Record] = []
-        outcomes: dict[str, Outcome] = {}
-        lost = ""
+        measured: list[Measured] = []
         with self._quiet():
             try:
                 # What went away between two batches was lost by no candidate.
-                self._device.ping()
-            except DeviceUnreachableError as error:
+                before_secs = self._probe()
+            except (DeviceUnreachableError, ProbeError) as error:
                 return BatchReport(detail=error.detail)
-            for artifact in fetched:
-                assert artifact.candidate is not None
-                measurement = self._measure(artifact, rule)
-                outcomes[artifact.candidate.id] = measurement.outcome
-                if measurement.outcome is Outcome.DEVICE_LOST:
-                    lost = measurement.detail or "lost"
-                    break
-                records.append(
-                    make_record(artifact.candidate, artifact.trace, measurement, self._run_id, self._device_id)
-                )
-            vitals = {} if lost else {**self._device.vitals(), "drift": self._drift.factor}
+            self._note_usual(recorder)
+            while len(measured) < len(fetched) and not _lost(measured):
+                stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
+                measured += stretch
+            lost = _lost(measured)
+            vitals = {} if lost else {**self._device.vitals(), **self._speeds(before_secs)}
+        outcomes: dict[str, Outcome] = {}
+        records: list[Record] = []
+        for artifact, measurement in measured:
+            assert artifact.candidate is not None
+            outcomes[artifact.candidate.id] = measurement.outcome
+            if measurement.outcome is not Outcome.DEVICE_LOST:
+                about = (self._run_id, self._device_id)
+                records.append(make_record(artifact.candidate, artifact.trace, measurement, *about))
         if records:
             recorder.append_and_wait(records, epoch)
-            self._drift.stored(records)
         return BatchReport(outcomes, lost, vitals)
 
     def shoot_out(
@@ -150,13 +149,20 @@ class DeviceActor:
             self._device.add_oracle(fetch(oracle[0], _FETCH_DEADLINE_SECS, "fetch an oracle"))
             self._best_secs[artifacts[0].task_id] = math.inf
         with self._quiet():
+            try:
+                before_secs = self._probe()
+            except (DeviceUnreachableError, ProbeError) as error:
+                return BatchReport(detail=error.detail)
+            if self._speed.unit_secs is None:
+                self._note_usual(recorder)
             measurements = measured_in_turn(self._ask, artifacts, rule, rounds)
+            speed = self._speed.between(before_secs, self._probe_or(before_secs))
         if isinstance(measurements, Measurement):
             return BatchReport(detail=measurements.detail or "lost")
         records = []
         for artifact, (_, revision), measurement in zip(artifacts, finalists, measurements, strict=True):
             assert artifact.candidate is not None
-            stamped = dataclasses.replace(self._drift.stamped(measurement), build_secs=artifact.build_secs)
+            stamped = dataclasses.replace(_at(measurement, speed), build_secs=artifact.build_secs)
             about = (self._run_id, self._device_id, revision)
             records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
         recorder.append_and_wait(records, epoch)
@@ -165,15 +171,75 @@ class DeviceActor:
     def beat(self) -> None:
         """A sign of life; called beside the others, in a thread of its own."""
 
-    def _measure(self, artifact: Artifact, rule: StopRule) -> Measurement:
-        # What the incumbent would take now: a device that is off must not give up on whom it would keep when right.
-        incumbent_secs = self._best_secs[artifact.task_id] * self._drift.factor
+    def _steady_stretch(
+        self, artifacts: Sequence[Artifact], rule: StopRule, before_secs: float
+    ) -> tuple[list[Measured], float]:
+        """Measurements of the first of ``artifacts``, at the speed that the device had meanwhile, and the probe after
+        them. ``before_secs``: the probe before them. Where the two differ, what is not settled by then is measured once
+        more; that counts, even where the speed changes again, which its error says."""
+        best_secs = dict(self._best_secs)
+        first = self._stretch(artifacts, rule, before_secs, _STRETCH_SECS)
+        if _lost(first):
+            return _all_at(first, self._speed.between(before_secs, before_secs)), before_secs
+        after_secs = self._probe_or(before_secs)
+        stamped = _all_at(first, self._speed.between(before_secs, after_secs))
+        if not changed(before_secs, after_secs):
+            return stamped, after_secs
+        for artifact, each in stamped:  # a time at a speed that nobody knew is no bar for the others
+            if each.verified:
+                best_secs[artifact.task_id] = min(best_secs[artifact.task_id], each.rank_secs)
+        self._best_secs = best_secs
+        unsettled = [at for at, (_, each) in enumerate(first) if each.outcome is Outcome.OK and not each.verified]
+        again = self._stretch([first[at][0] for at in unsettled], rule, after_secs, math.inf)
+        last_secs = after_secs if _lost(again) else self._probe_or(after_secs)
+        measured_again = _all_at(again, self._speed.between(after_secs, last_secs))
+        for at, second in zip(unsettled, measured_again, strict=False):  # fewer where the device is lost
+            stamped[at] = second
+        return stamped, last_secs
+
+    def _stretch(
+        self, artifacts: Sequence[Artifact], rule: StopRule, probe_secs: float, most_secs: float
+    ) -> list[Measured]:
+        """Raw measurements, until the device is lost or they have taken ``most_secs``."""
+        measured: list[Measured] = []
+        for artifact in artifacts:
+            measurement = self._measure(artifact, rule, self._speed.speed(probe_secs))
+            measured.append((artifact, measurement))
+            most_secs -= measurement.measure_secs
+            if most_secs <= 0 or measurement.outcome is Outcome.DEVICE_LOST:
+                break
+        return measured
+
+    def _measure(self, artifact: Artifact, rule: StopRule, speed: float) -> Measurement:
+        """``speed``: of the device by now; the incumbent would take so much less."""
+        incumbent_secs = self._best_secs[artifact.task_id] / speed
         following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
         measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
-        measured = self._drift.stamped(measured)
-        if measured.verified and measured.cost_secs < incumbent_secs:
-            self._best_secs[artifact.task_id] = measured.cost_secs
+        if measured.verified and measured.raw_secs < incumbent_secs:
+            self._best_secs[artifact.task_id] = measured.raw_secs * speed
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
+
+    def _probe(self) -> float:
+        """Seconds of one run of the probe. Raises DeviceUnreachableError, ProbeError."""
+        secs = self._device.probe_secs()
+        self._speed.probed(secs)
+        return secs
+
+    def _probe_or(self, before_secs: float) -> float:
+        """Seconds of one run of the probe, those of the one before where it does not run: what was measured is there,
+        and the next batch finds out."""
+        try:
+            return self._probe()
+        except (DeviceUnreachableError, ProbeError):
+            return before_secs
+
+    def _note_usual(self, recorder: RecorderClient) -> None:
+        """Have what is usual stored, and learn what the seconds of the store are counted at."""
+        self._speed.unit_secs = recorder.probed_and_wait(self._device_id, self._speed.usual_secs)
+        self._usual_speed = self._speed.usual_speed
+
+    def _speeds(self, probe_secs: float) -> dict[str, float]:
+        return {"speed": self._speed.speed(probe_secs) / self._usual_speed, "usual_speed": self._usual_speed}
 
     def _ask(self, request: MeasureRequest) -> Measurement:
         try:
@@ -186,6 +252,23 @@ class DeviceActor:
 
     def _quiet(self) -> contextlib.AbstractContextManager[Any]:
         return self._window.quiet() if self._window else contextlib.nullcontext()
+
+
+def _lost(measured: Sequence[Measured]) -> str:
+    """How the device was lost, which ends a batch; empty if it was not."""
+    lost = (each for _, each in measured if each.outcome is Outcome.DEVICE_LOST)
+    return next((each.detail or "lost" for each in lost), "")
+
+
+def _all_at(measured: Sequence[Measured], speed: tuple[float, float]) -> list[Measured]:
+    return [(artifact, _at(each, speed)) for artifact, each in measured]
+
+
+def _at(measurement: Measurement, speed: tuple[float, float]) -> Measurement:
+    """What was measured at this speed, which has this error."""
+    if measurement.outcome is not Outcome.OK:
+        return measurement
+    return dataclasses.replace(measurement, speed=speed[0], speed_error=speed[1])
 
 
 def device_actor(**options: Any) -> Any:

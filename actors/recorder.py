@@ -69,6 +69,10 @@ class Recorder:
         """The last state of every device that this store knows, by device id."""
         return dict(self._device_states)
 
+    async def probed(self, device_id: str, usual_secs: float) -> float:
+        """See :meth:`fleet_tune.records.store.RecordStore.probed`."""
+        return await self._in_thread(self._store.probed, device_id, usual_secs)
+
     async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
         """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then returns none."""
         if self._last_seq <= cursor and wait_secs > 0:

@@ -117,7 +117,6 @@ class TuningSession:
                 partial(opened_device, device, self._fleet.measure.realtime),
                 self._run_id,
                 self._window if is_local(device) else None,
-                self._fleet.measure.max_drift,
             )
         self._actors += [*self._builders, *self._devices.values()]
         out_of_use = await self._out_of_use()

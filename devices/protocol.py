@@ -132,7 +132,8 @@ class Device(Protocol):
         """Seconds of one round trip to the device's server. Raises DeviceUnreachableError."""
 
     def probe_secs(self) -> float:
-        """Seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`.
+        """Seconds of one run of the probe, the one of :attr:`Fingerprint.probe_secs`: some milliseconds of work, which
+        tell how fast the device is now.
 
         Raises DeviceUnreachableError where the device does not answer, ProbeError where it answers and the
         kernel fails.

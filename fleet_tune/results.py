@@ -40,7 +40,8 @@ class Progress:
     ``outcomes``: trials of this store by outcome (earlier runs included), ``trials``: their sum; ``new_trials``: those
     of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. ``device_changes``: how
     many changes of devices this run has kept, other than leases. ``vitals``: by device id what it last told of its
-    hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its ``drift``. Limits are None where
+    hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its
+    ``speed``, 1 where it is as fast as usual. Limits are None where
     the user set none.
     """
 

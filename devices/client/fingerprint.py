@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,12 @@ import numpy as np
 import tvm
 
 from devices.client import probe_kernels
+from devices.client.probe import Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel
 from devices.client.workbench import Workbench
 from devices.host.machine import parse_size
 from devices.protocol import TensorSpec
-from devices.targets import vector_bits, vector_registers
+from devices.targets import vector_registers
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 TIMEOUT_SECS = 120.0
@@ -42,15 +42,15 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
     actual = says["threads"]
     if threads is not None and bench.kind == "cpu" and threads != actual:
         _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
-    cores, lanes = _parallelism(bench, device_class.target, actual)
-    kernel = _probe_kernel(device_class.target, cores, lanes)
-    secs = _probe_secs(bench, kernel)
+    cores, lanes = parallelism(bench, device_class.target, actual)
+    kernel = probe_kernels.arithmetic(device_class.target, cores, lanes)
+    ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
     limits = _cuda_limits(bench.device) if bench.kind == "cuda" else _cpu_limits(device_class.target, says["caches"])
     abstraction = DeviceAbstraction(
         kind=bench.kind,
         cores=cores,
         lanes=lanes,
-        peak_flops=kernel.work / secs,
+        peak_flops=kernel.work / run_secs(bench, kernel, ones),
         bandwidth_bytes=bandwidth_bytes(bench, device_class.target, lanes, limits["l3_bytes"] or limits["l2_bytes"]),
         **limits,
     )
@@ -60,30 +60,8 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
         cpu_model=says["cpu_model"],
         threads=actual,
         tvm_version=says["tvm_version"],
-        probe_secs=secs,
+        probe_secs=Probe(bench, device_class.target).secs(),
     )
-
-
-def probe_secs(bench: Workbench, target: str) -> float:
-    """Seconds of one run of the probe, the one of the fingerprint; blocks for about 0.1 s."""
-    threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
-    return _probe_secs(bench, _probe_kernel(target, *_parallelism(bench, target, threads)))
-
-
-def _parallelism(bench: Workbench, target: str, threads: int) -> tuple[int, int]:
-    """Cores (or multiprocessors) and lanes of a vector (or threads of a warp) that the probe is made for."""
-    if bench.kind == "cuda":
-        return int(bench.device.multi_processor_count), int(bench.device.warp_size)
-    return threads, vector_bits(target) // 32
-
-
-# Compiled once for each kind of device that this process knows.
-_probe_kernel = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
-
-
-def _probe_secs(bench: Workbench, kernel: ProbeKernel) -> float:
-    tensors = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
-    return run_secs(bench, kernel, tensors)
 
 
 def describe(bench: Workbench) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _SUMS = 12
 _STEPS = 2048
 _CUDA_THREADS = 256
 _CUDA_SUMS = 16
+_ROWS = 256  # for each core: some milliseconds on a server
 # Elements that one parallel step of the memory kernels takes; sizes are multiples of it.
 CHUNK = 4096
 
@@ -34,14 +35,15 @@ class ProbeKernel:
     work: float
 
 
-def arithmetic(target: str, cores: int, lanes: int) -> ProbeKernel:
+def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> ProbeKernel:
     """``C[p, j] = sum_k A[j] * B[k]`` with the sums over ``j`` in registers; ``work`` in FLOP.
 
-    ``cores``: CPU threads or multiprocessors; ``lanes``: float32 values of a vector register, or threads of a warp.
+    ``cores``: CPU threads or multiprocessors; ``lanes``: float32 values of a vector register, or threads of a warp;
+    ``core_rows``: values of ``p`` for each CPU thread.
     """
     cuda = parse_target(target).kind.name == "cuda"
     width = _CUDA_THREADS * _CUDA_SUMS if cuda else _SUMS * lanes
-    rows = cores * (64 if cuda else 256)
+    rows = cores * (64 if cuda else core_rows)
     a = te.placeholder((width,), name="A")
     b = te.placeholder((_STEPS,), name="B")
     k = te.reduce_axis((0, _STEPS), name="k")

@@ -14,6 +14,7 @@ from devices.client.checking import Oracle
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
+from devices.client.probe import Probe
 from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
@@ -52,6 +53,7 @@ class RpcDevice:
         self._connection = Connection(config, host, port, tracker_key, connect_timeout_secs, cache_bytes)
         self._decide = load_decide(decide)
         self._oracles: dict[str, Oracle] = {}
+        self._probe: Probe | None = None
 
     @property
     def device_id(self) -> str:
@@ -210,7 +212,9 @@ class RpcDevice:
 
     def _run_probe(self, bench: Workbench) -> float:
         with bench.session.deadline(fingerprints.TIMEOUT_SECS):
-            return fingerprints.probe_secs(bench, self._connection.target)
+            if self._probe is None or self._probe.bench is not bench:  # what was loaded is lost with its session
+                self._probe = Probe(bench, self._connection.target)
+            return self._probe.secs()
 
 
 def _answering(bench: Workbench) -> Workbench:

@@ -45,6 +45,7 @@ _CONNECT_SECS = 1.0
 # What it takes to replace the process of a session whose kernel crashed.
 _RESTART_SECS = 0.5
 _PROBE_SECS = 1e-3
+_PROBE_RUNS = 8
 
 
 class VirtualClock:
@@ -115,6 +116,24 @@ class Drift:
         if now_secs <= self.begins_secs:
             return 1.0
         return 1.0 + (self.factor - 1.0) * -math.expm1(-(now_secs - self.begins_secs) / self.settles_secs)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A device of several fixed speeds, as a shared host or a clock that changes makes it.
+
+    ``steps``: from which virtual time on run times are multiplied by which factor, in order; by 1 before the first.
+    ``period_secs``: after which they begin anew.
+    """
+
+    steps: tuple[tuple[float, float], ...]
+    period_secs: float = math.inf
+
+    def at(self, now_secs: float) -> float:
+        """The factor at this time."""
+        now_secs = math.fmod(now_secs, self.period_secs)
+        factors = [factor for from_secs, factor in self.steps if from_secs <= now_secs]
+        return factors[-1] if factors else 1.0
 
 
 @dataclass(frozen=True)
@@ -214,7 +233,7 @@ class SimulatedDevice:
         noise: float = 0.02,
         faults: Faults | None = None,
         seed: int = 0,
-        drift: Drift | None = None,
+        drift: Drift | Steps | None = None,
         link: Link | None = None,
         clock: VirtualClock | None = None,
     ) -> None:
@@ -227,7 +246,7 @@ class SimulatedDevice:
         self._faults = faults or Faults()
         self._seed = seed
         self._oracles: set[str] = set()
-        self._drift = drift or Drift(1.0)
+        self._drift: Drift | Steps = drift or Drift(1.0)
         self._link = link or Link()
         self._clock = clock or VirtualClock()
         self._measured = 0
@@ -249,7 +268,7 @@ class SimulatedDevice:
         rng = generator(self._seed, "probe", str(self._probes_run))
         slower = math.exp(self._noise * abs(float(rng.standard_normal())))
         secs = _PROBE_SECS / self._speed * self._drift.at(now) * slower
-        self._clock.advance(self._link.round_trip_secs + 30 * secs)
+        self._clock.advance(self._link.round_trip_secs + _PROBE_RUNS * secs)
         return secs
 
     def fingerprint(self) -> Fingerprint:

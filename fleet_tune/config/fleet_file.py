@@ -16,7 +16,6 @@
 
     [measure]
     check_every_secs = 120                  # how often a device's probe is run
-    max_drift = 1.2                         # a device whose probe takes this factor longer is off
     realtime = true                         # real-time priority for the kernels of local devices, where allowed
     warm_up_secs = 0                        # a kernel runs this long before it is timed
     flush_cache_bytes = 0                   # memory that is copied before each run, to empty the caches
@@ -134,13 +133,12 @@ class BuildConfig(_Frozen):
 
 class MeasureConfig(_Frozen):
     """How devices measure, and how they are watched meanwhile. ``check_every_secs``: how often the probe is
-    run. ``max_drift``: by what factor its time may differ from when the device joined, before what is measured is
-    marked. ``realtime``: time kernels of local devices at real-time priority, where that is allowed. ``warm_up_secs``:
-    how long a kernel runs before it is timed. ``flush_cache_bytes``: memory that is copied before each run, to empty
-    the caches; 0 to measure with what the run before left there."""
+    run, at least. ``realtime``: time kernels of local devices at real-time priority, where that is allowed.
+    ``warm_up_secs``: how long a kernel runs before it is timed.
+    ``flush_cache_bytes``: memory that is copied before each run, to empty the caches; 0 to measure with what the run
+    before left there."""
 
     check_every_secs: Annotated[float, Field(ge=1, le=86400)] = 120.0
-    max_drift: Annotated[float, Field(ge=1.01, le=10)] = 1.2
     realtime: bool = True
     # The least timeout of a measurement is 2 s: both leave most of that to the kernel.
     warm_up_secs: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -298,7 +296,6 @@ _EXPECTED = {
     "build": "one [build] table, with single brackets",
     "measure": "one [measure] table, with single brackets",
     "check_every_secs": "a number of seconds from 1 to 86400",
-    "max_drift": "a factor from 1.01 to 10",
     "realtime": "true or false",
     "warm_up_secs": "a number of seconds from 0 to 1",
     "flush_cache_bytes": f"a whole number of bytes from 0 to {256 << 20}",

@@ -65,6 +65,10 @@ CREATE INDEX records_by_cost ON records (workload, device_class, cost_secs) WHER
 CREATE INDEX records_by_candidate ON records (workload, device_class, candidate, outcome);
 """ + "".join(_MIGRATIONS.values())
 
+# Seconds of the probe of a device, by its id: those of speed 1, and the usual ones. Another probe needs other keys.
+_UNIT = "probe 2 unit: "
+_USUAL = "probe 2 usual: "
+
 _BUSY_SECS = 10.0
 _PAGE_RECORDS = 1000
 
@@ -129,6 +133,17 @@ class RecordStore:
             connection.executemany(
                 "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value", list(meta.items())
             )
+
+    def probed(self, device_id: str, usual_secs: float) -> float:
+        """A device's probe usually takes ``usual_secs``. The seconds at which its speed counts as 1 in this store: what
+        was given first."""
+        keys = _UNIT + device_id, _USUAL + device_id
+        with self._transaction() as connection:
+            store = "INSERT INTO meta VALUES (?, ?) ON CONFLICT"
+            connection.execute(f"{store} DO NOTHING", (keys[0], repr(usual_secs)))
+            connection.execute(f"{store} DO UPDATE SET value=excluded.value", (keys[1], repr(usual_secs)))
+            (unit,) = connection.execute("SELECT value FROM meta WHERE key = ?", keys[:1]).fetchone()
+            return float(unit)
 
     def put_task(self, task: Task) -> None:
         """Stores a task and its workload; a task stored before gets this target and weight."""
@@ -342,6 +357,12 @@ class RecordReader:
     def meta(self) -> dict[str, str]:
         """What the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
         return dict(self._rows("SELECT key, value FROM meta"))
+
+    def usual_speed(self, device_id: str) -> float:
+        """The usual speed of a device as a multiple of that at which the store counts seconds; 1 where unknown."""
+        rows = self._rows("SELECT key, value FROM meta WHERE key IN (?, ?)", _UNIT + device_id, _USUAL + device_id)
+        secs = {key: float(value) for key, value in rows}
+        return secs[_UNIT + device_id] / secs[_USUAL + device_id] if len(secs) == 2 else 1.0
 
     def close(self) -> None:
         """Closes the database. May be called twice."""

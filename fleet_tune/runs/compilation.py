@@ -142,9 +142,14 @@ def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> 
         flop=task.workload.flop,
         sketches=0,
         trials=sum(reader.counts(task.id).values()),
-        best_secs=record.measurement.cost_secs if record else float("inf"),
+        best_secs=_usual_secs(reader, record) if record else float("inf"),
         best_rule=rules.get(record.candidate.sketch_id, "") if record else "",
     )
+
+
+def _usual_secs(reader: RecordReader, record: Record) -> float:
+    """The cost of a record at the usual speed of its device."""
+    return record.measurement.cost_secs / reader.usual_speed(record.device_id)
 
 
 class _LostMeanwhileError(Exception):

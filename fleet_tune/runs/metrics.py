@@ -70,9 +70,9 @@ class Metrics:
                 ["device"],
                 registry=registry,
             ),
-            "drift": Gauge(
-                "fleet_tune_device_drift",
-                "Factor by which a device is off, 1 while it is right.",
+            "speed": Gauge(
+                "fleet_tune_device_speed",
+                "Speed of a device, 1 while it is as fast as usual.",
                 ["device"],
                 registry=registry,
             ),

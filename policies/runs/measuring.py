@@ -7,6 +7,7 @@ quarantine, and people want it used. Every batch is leased: what a device stores
 from __future__ import annotations
 
 import enum
+import statistics
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,12 @@ class MeasureStage:
     def vitals(self) -> dict[str, Mapping[str, float]]:
         """What each device told of its hardware last."""
         return {each: lane.vitals for each, lane in self.lanes.items() if lane.vitals}
+
+    def usual_speed(self, device_class: str) -> float:
+        """The usual speed of the devices of a class as a multiple of that at which their seconds are counted."""
+        lanes = (lane for lane in self.lanes.values() if lane.device_class == device_class)
+        speeds = [lane.vitals["usual_speed"] for lane in lanes if "usual_speed" in lane.vitals]
+        return statistics.median(speeds) if speeds else 1.0
 
     def idle_devices(self, device_class: str) -> list[str]:
         """Devices that could be given work now."""

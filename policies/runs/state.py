@@ -144,7 +144,7 @@ class RunState:
             devices=self.fleet.words,
             device_changes=self.fleet.changes,
             vitals=self._devices.vitals,
-            tasks=tuple(task.progress() for task in tasks),
+            tasks=tuple(task.progress(self._devices.usual_speed(task.device_class)) for task in tasks),
         )
 
     # What happens ----------------------------------------------------------------------------------------------------

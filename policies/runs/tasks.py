@@ -110,7 +110,8 @@ class TaskTrials:
             return ""
         return f"exhausted: all its candidates are measured ({self.trials})"
 
-    def progress(self) -> TaskProgress:
+    def progress(self, usual_speed: float = 1.0) -> TaskProgress:
+        """A snapshot, with seconds at the usual speed of the task's devices."""
         best = self.ranking.best
         return TaskProgress(
             task_id=self.task.id,
@@ -120,7 +121,7 @@ class TaskTrials:
             flop=self.task.workload.flop,
             sketches=len(self._planned.rules),
             trials=self.trials,
-            best_secs=self.best_secs,
+            best_secs=self.best_secs / usual_speed,
             finished=bool(self.finish_reason),
             finish_reason=self.finish_reason,
             best_rule="" if best is None else self._planned.rules[best.sketch],

@@ -20,7 +20,7 @@ from actors.recorder import Recorder
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.protocol import Device
-from devices.simulated.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice
+from devices.simulated.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice, Steps
 from fleet_tune.domain import DeviceClass, Limits, Record, StopRule
 from fleet_tune.records.store import RecordReader
 from fleet_tune.search_task import SearchTask
@@ -46,7 +46,9 @@ def trials(store: Path) -> list[Record]:
 
 
 @contextlib.contextmanager
-def open_simulated(faults: Faults, seed: int, noise: float = 0.02, drift: Drift | None = None) -> Iterator[Device]:
+def open_simulated(
+    faults: Faults, seed: int, noise: float = 0.02, drift: Drift | Steps | None = None
+) -> Iterator[Device]:
     yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed, noise=noise, drift=drift)
 
 
@@ -70,7 +72,7 @@ class Fleet:
     device_patience_secs: float = 120.0
     orders: Path | None = None
     noise: float = 0.02
-    drift: Drift | None = None
+    drift: Drift | Steps | None = None
     check_every_secs: float = 120.0
     learner: bool = False
     actors: dict[str, Any] = field(default_factory=dict)

@@ -1,23 +1,16 @@
-"""What the device's actor asks of its device while that is right, and while it is off."""
+"""What the device's actor asks of its device, and what it makes of the answers, as fast as that is."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
-import os
-import time
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import cast
 
 import pytest
 import ray
 
-from actors.calls import ActorLostError, ask
-from actors.clients import DeviceClient, RecorderClient
-from actors.device import DeviceActor, device_actor
+from actors.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Measurement, Outcome, Record, StopRule
@@ -38,6 +31,7 @@ class Steady:
     def __init__(self) -> None:
         self.run_secs = 1.0
         self.kernel_secs = 1.0
+        self.coming: list[float] = []  # of the next probes, in place of kernel_secs
         self.asked: list[MeasureRequest] = []
 
     def fingerprint(self) -> Fingerprint:
@@ -47,7 +41,7 @@ class Steady:
         return 0.0
 
     def probe_secs(self) -> float:
-        return self.kernel_secs
+        return self.coming.pop(0) if self.coming else self.kernel_secs
 
     def vitals(self) -> dict[str, float]:
         return {}
@@ -64,6 +58,10 @@ class Stored:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.units: dict[str, float] = {}
+
+    def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
+        return self.units.setdefault(device_id, usual_secs)
 
     def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
         del epoch
@@ -73,18 +71,14 @@ class Stored:
 class Bench:
     """An actor (in this process) with its device and its recorder."""
 
-    def __init__(self) -> None:
-        self.device, self.stored = Steady(), Stored()
+    def __init__(self, stored: Stored | None = None) -> None:
+        self.device, self.stored = Steady(), stored or Stored()
         self.actor = DeviceActor("device", self._open, "run", None)
         self._built = 0
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Device]:
         yield cast(Device, self.device)
-
-    def check(self, kernel_secs: float) -> None:
-        self.device.kernel_secs = kernel_secs
-        self.actor.check("target", None)
 
     def measure(self, told_secs: float, run_secs: float) -> MeasureRequest:
         """What the device was asked for a candidate that takes ``run_secs``, with an incumbent of ``told_secs``."""
@@ -106,50 +100,60 @@ def test_what_the_scheduler_says_of_the_incumbent_holds_in_both_directions() -> 
     assert bench.stored.records[-1].measurement.verified
 
 
-def test_a_device_that_is_off_races_against_what_the_incumbent_would_take_now() -> None:
+def test_a_device_that_is_faster_is_as_good_as_it_was() -> None:
     bench = Bench()
-    bench.check(1.0)
     bench.measure(math.inf, 3.0)
-    bench.check(2.0)
-    asked = bench.measure(3.0, 5.0)
-    assert asked.incumbent_secs == 6.0
+    bench.device.kernel_secs = 0.5
+    # It races against what the incumbent would take now.
+    asked = bench.measure(3.0, 1.0)
+    assert asked.incumbent_secs == 1.5
     assert asked.confirm is not None
-    assert asked.confirm.below_secs == 6.0
+    assert asked.confirm.below_secs == 1.5
     measured = bench.stored.records[-1].measurement
-    assert (measured.speed, measured.verified) == (0.5, True)
-    bench.check(1.0)
+    assert (measured.run_secs, measured.speed, measured.cost_secs, measured.verified) == ((1.0,), 2.0, 2.0, True)
+
+
+def test_the_seconds_of_a_store_have_one_unit_also_in_another_process() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    later = Bench(bench.stored)
+    later.device.kernel_secs = 0.25
+    assert later.measure(3.0, 5.0).incumbent_secs == 0.75
+    assert bench.stored.records[-1].measurement.cost_secs == 20.0
+
+
+def test_what_was_measured_while_the_speed_changed_is_measured_again() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    bench.device.coming = [1.0, 2.0, 2.0]
+    bench.measure(3.0, 5.0)
+    assert [each.incumbent_secs for each in bench.device.asked] == [math.inf, 3.0, 6.0]
+    measured = bench.stored.records[-1].measurement
+    assert measured.speed == 0.5
+    # Of the probes 1, 1, 1, 2, 2 the usual one is 1: a quarter of ln 2.
+    assert measured.speed_error == pytest.approx(0.1733, abs=1e-4)
+    assert len(bench.stored.records) == 2
+
+
+def test_where_it_changes_again_the_error_says_so() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    bench.device.coming = [1.0, 2.0, 1.0]
+    bench.measure(3.0, 5.0)
+    measured = bench.stored.records[-1].measurement
+    assert measured.speed == pytest.approx(2**-0.5)
+    # Half of ln 2, and a quarter of half of it: sqrt(0.3466^2 + 0.0866^2).
+    assert measured.speed_error == pytest.approx(0.3572, abs=1e-4)
+
+
+def test_what_is_verified_is_not_measured_again() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    bench.device.coming = [1.0, 2.0]
+    bench.measure(3.0, 1.0)
+    assert len(bench.device.asked) == 2
+    measured = bench.stored.records[-1].measurement
+    assert measured.verified
+    assert measured.speed_error > 0.3
+    # What it took then is no bar for others: 1.0 would have been one.
     assert bench.measure(3.0, 5.0).incumbent_secs == 3.0
-
-
-@contextlib.contextmanager
-def open_told(path: Path) -> Iterator[Device]:
-    """A device whose probe takes as many seconds as ``path`` says."""
-    device = Steady()
-    device.kernel_secs = float(path.read_text())
-    yield cast(Device, device)
-
-
-async def test_a_restarted_actor_compares_with_what_the_device_was_like_when_it_joined(tmp_path: Path) -> None:
-    (tmp_path / "secs").write_text("1.0")
-    actor = device_actor().remote("device", partial(open_told, tmp_path / "secs"), "run", None)
-    device = DeviceClient(actor, "target", RecorderClient(None))
-    assert await device.check() == 1.0
-    # It has slowed down meanwhile.
-    (tmp_path / "secs").write_text("2.0")
-    with contextlib.suppress(ActorLostError):
-        await ask(actor.__ray_call__.remote(lambda _: os._exit(1)), 60.0, "end")
-    assert await _when_it_is_back(device) == 2.0
-    factor = await ask(actor.__ray_call__.remote(lambda own: own._drift.factor), 60.0, "factor")
-    assert factor == 2.0
-    ray.kill(actor)
-
-
-async def _when_it_is_back(device: DeviceClient) -> float:
-    """The answer to a check by an actor whose process ended."""
-    deadline = time.monotonic() + 60.0
-    while True:
-        try:
-            return await device.check()
-        except ActorLostError:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.1)

@@ -14,6 +14,7 @@ from devices.simulated.simulated import (
     RecordedTimes,
     SimulatedBuilder,
     SimulatedDevice,
+    Steps,
     VirtualClock,
 )
 from fleet_tune.domain import Candidate, Measurement, Outcome, StopRule
@@ -111,6 +112,18 @@ def test_a_drifting_device_slows_down_towards_its_factor() -> None:
     assert hot.cost_secs == pytest.approx(0.2)
     # The probe tells the drift.
     assert hot_probe / cool_probe == pytest.approx(2.0)
+
+
+def test_a_device_may_have_several_speeds() -> None:
+    speeds = Steps(((1.0, 2.0), (3.0, 0.5)))
+    assert [speeds.at(secs) for secs in (0.0, 0.99, 1.0, 2.99, 3.0, 1e6)] == [1.0, 1.0, 2.0, 2.0, 0.5, 0.5]
+    again = Steps(((0.0, 1.0), (1.0, 1.4)), period_secs=2.0)
+    assert [again.at(secs) for secs in (0.5, 1.5, 2.5, 3.5)] == [1.0, 1.4, 1.0, 1.4]
+    clock = VirtualClock()
+    device = SimulatedDevice(CLASS, noise=0.0, landscape=Landscape(best_secs=1e-3), drift=speeds, clock=clock)
+    before = device.probe_secs()
+    clock.advance(1.0)
+    assert device.probe_secs() == pytest.approx(2 * before)
 
 
 def test_a_slow_link_takes_its_time_and_changes_no_result() -> None:

@@ -92,8 +92,8 @@ def test_a_fleet_file_is_read(tmp_path: Path) -> None:
 
 def test_how_devices_are_watched_is_read(tmp_path: Path) -> None:
     assert _load(tmp_path, FULL).measure == MeasureConfig()
-    text = f"{FULL}[measure]\ncheck_every_secs = 30.0\nmax_drift = 1.5\nrealtime = false\n"
-    assert _load(tmp_path, text).measure == MeasureConfig(check_every_secs=30.0, max_drift=1.5, realtime=False)
+    text = f"{FULL}[measure]\ncheck_every_secs = 30.0\nrealtime = false\n"
+    assert _load(tmp_path, text).measure == MeasureConfig(check_every_secs=30.0, realtime=False)
 
 
 def test_a_rule_gets_the_warm_up_and_the_flush_of_the_file(tmp_path: Path) -> None:
@@ -141,11 +141,10 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             "FILE, line 7: name = 'jetson-1-2' is used already (FILE, line 3)",
             "own name",
         ),
-        (f"{FULL}[measure]\nmax_drift = 1", "FILE, line 19: max_drift = 1 is not valid", "a factor from 1.01"),
         (f"{FULL}[measure]\nwarm_up_secs = 2", "FILE, line 19: warm_up_secs = 2 is not valid", "from 0 to 1"),
         (f"{FULL}[measure]\nflush_cache_bytes = -1", "FILE, line 19: flush_cache_bytes = -1", "from 0 to 268435456"),
         (f"{FULL}[measure]\nflush_cache_bytes = 1e6", "FILE, line 19: flush_cache_bytes = 1000000.0", "a whole number"),
-        (f"{FULL}[measure]\ndrift = 2", "FILE, line 19: unknown key 'drift' in [measure]", "max_drift"),
+        (f"{FULL}[measure]\nwarmup_secs = 2", "FILE, line 19: unknown key 'warmup_secs' in [measure]", "warm_up_secs"),
         ('[device]\nname = "a"', 'FILE, line 1: device = {"name": "a"} is not valid', "double brackets"),
         ("[[build]]", "FILE, line 1: build = [{}] is not valid", "single brackets"),
         ("device = [7]", "FILE, line 1: device = 7 is not valid", "double brackets"),

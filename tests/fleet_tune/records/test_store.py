@@ -209,6 +209,17 @@ def test_counts_by_outcome_of_all_and_of_one_task(store: RecordStore, path: Path
         assert reader.counts("w2@zen5") == {Outcome.OK: 1}
 
 
+def test_the_unit_of_a_device_is_given_once_and_what_is_usual_each_time(store: RecordStore, path: Path) -> None:
+    with RecordReader(path) as reader:
+        assert reader.usual_speed("a") == 1.0
+        assert store.probed("a", 2e-3) == 2e-3
+        assert store.probed("b", 1e-3) == 1e-3
+        assert reader.usual_speed("a") == 1.0
+        assert store.probed("a", 5e-4) == 2e-3
+        assert reader.usual_speed("a") == 4.0
+        assert reader.usual_speed("b") == 1.0
+
+
 def test_tasks_come_back_in_the_order_stored_with_their_latest_weight(store: RecordStore, path: Path) -> None:
     convolution, dense = Workload("h2", "conv", 2e9, "{}"), Workload("h1", "dense", 1e6, '{"module": "…"}')
     orin = DeviceClass("orin", '{"kind":"cuda"}')

@@ -106,13 +106,13 @@ def test_snapshots_become_gauges(metrics: Metrics) -> None:
 def test_what_devices_tell_of_their_hardware(metrics: Metrics) -> None:
     _fill(metrics)
     assert not [name for name, _ in _samples(metrics) if "celsius" in name or "hertz" in name]
-    told = {"hot": {"temperature_celsius": 81.5, "clock_hertz": 1.2e9, "drift": 1.4}, "shy": {"drift": 1.0}}
+    told = {"hot": {"temperature_celsius": 81.5, "clock_hertz": 1.2e9, "speed": 1.4}, "shy": {"speed": 1.0}}
     metrics.update(replace(_progress(devices={}, queues={}), vitals=told))
     samples = _samples(metrics)
     assert samples["fleet_tune_device_temperature_celsius", ("hot",)] == 81.5
     assert samples["fleet_tune_device_clock_hertz", ("hot",)] == 1.2e9
-    assert samples["fleet_tune_device_drift", ("hot",)] == 1.4
-    assert samples["fleet_tune_device_drift", ("shy",)] == 1.0
+    assert samples["fleet_tune_device_speed", ("hot",)] == 1.4
+    assert samples["fleet_tune_device_speed", ("shy",)] == 1.0
     assert ("fleet_tune_device_temperature_celsius", ("shy",)) not in samples
 
 
