@@ -18,6 +18,10 @@ class Artifacts:
     def __getitem__(self, name: str) -> Any:
         return self._references[name]
 
+    def find(self, name: str) -> Any | None:
+        """The reference, None where there is none."""
+        return self._references.get(name)
+
     def forget(self, names: Iterable[str]) -> None:
         """These are not wanted any more; one that is not there is none."""
         for name in names:

@@ -18,7 +18,7 @@ from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, w
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, fetch
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
-from fleet_tune.domain import Candidate, Fingerprint, Outcome, Record, StopRule, Task
+from fleet_tune.domain import Candidate, Fingerprint, Incumbent, Outcome, Record, StopRule, Task
 from fleet_tune.results import Progress
 
 _LOG = logging.getLogger(__name__)
@@ -188,6 +188,16 @@ class BatchReport:
     vitals: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class TaskPlaces:
+    """What a device needs of a task. ``oracle``, ``rival``: the object references of its unscheduled program and of its
+    incumbent's artifact, in lists, so that each is fetched only where it is lacking; no rival where it is not built."""
+
+    oracle: list[Any]
+    incumbent: Incumbent = field(default_factory=Incumbent)
+    rival: list[Any] = field(default_factory=list)
+
+
 class DeviceHandle(Protocol):
     """One device, seen from its lane: :class:`DeviceClient`, or a stand-in of a test."""
 
@@ -200,7 +210,7 @@ class DeviceHandle(Protocol):
     async def measure(
         self,
         artifacts: Sequence[Any],
-        oracles: Mapping[str, tuple[list[Any], float]],
+        tasks: Mapping[str, TaskPlaces],
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
@@ -210,13 +220,12 @@ class DeviceHandle(Protocol):
     async def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        oracle: Any,
+        task: TaskPlaces,
         rule: StopRule,
-        rounds: int,
         epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
-        """Measure the finalists of a task in turn; see :meth:`actors.device.DeviceActor.shoot_out`. Raises
+        """Let the finalists of a task meet; see :meth:`actors.device.DeviceActor.shoot_out`. Raises
         StaleLeaseError."""
 
     def restart(self) -> None:
@@ -242,26 +251,25 @@ class DeviceClient:
     async def measure(
         self,
         artifacts: Sequence[Any],
-        oracles: Mapping[str, tuple[list[Any], float]],
+        tasks: Mapping[str, TaskPlaces],
         rule: StopRule,
         epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
-        measuring = self._actor.measure.remote(artifacts, oracles, rule, self._recorder, epoch)
+        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recorder, epoch)
         return await self._watched(ask(measuring, deadline_secs, "measure"))
 
     async def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        oracle: Any,
+        task: TaskPlaces,
         rule: StopRule,
-        rounds: int,
         epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
         # In lists, so that Ray does not fetch them on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
-        running = self._actor.shoot_out.remote(entered, [oracle], rule, rounds, self._recorder, epoch)
+        running = self._actor.shoot_out.remote(entered, task, rule, self._recorder, epoch)
         return await self._watched(ask(running, deadline_secs, "hold a shoot-out"))
 
     def restart(self) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from actors.calls import WINDOW_WAIT_SECS, fetch, remote_actor
-from actors.clients import BatchReport, RecorderClient
-from actors.finalists import measured_in_turn
+from actors.clients import BatchReport, RecorderClient, TaskPlaces
+from actors.duels import duel, tournament
 from actors.recorder import make_record
 from devices.host.child import without_torch
 from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, Device, MeasureRequest
-from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, StopRule
+from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError
 from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
@@ -48,7 +48,8 @@ class DeviceActor:
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._opened = contextlib.ExitStack()
         self._connected: Device | None = None
-        self._best_secs: dict[str, float] = {}
+        self._incumbents: dict[str, Incumbent] = {}
+        self._rivals: dict[str, Artifact] = {}  # artifacts of incumbents, by task
         self._speed = Speedometer()
         self._usual_speed = 1.0  # as it was stored last
         self._target: str | None = None  # canonical text, once the device was asked
@@ -84,26 +85,23 @@ class DeviceActor:
     def measure(
         self,
         artifacts: Sequence[Any],
-        oracles: Mapping[str, tuple[list[Any], float]],
+        tasks: Mapping[str, TaskPlaces],
         rule: StopRule,
         recorder: RecorderClient,
         epoch: int,
     ) -> BatchReport:
         """Measure a batch in one quiet window and store the records under the lease ``epoch``.
 
-        ``artifacts``: object references. ``oracles``: for each task of the batch the object reference of its
-        unscheduled program (in a list, so that it is fetched only where it is lacking: a restarted actor lacks all)
-        and its incumbent's cost. A lost device ends the batch, and the outcome DEVICE_LOST of what it was running is
-        not stored: the run's state decides whether the candidate is tried again. Raises StaleLeaseError.
+        ``artifacts``: object references. ``tasks``: those of the batch (a restarted actor lacks all of them). What
+        would be the new incumbent meets the one there is, as far as its artifact is at hand. A lost device ends the
+        batch, and the outcome DEVICE_LOST of what it was running is not stored: the run's state decides whether the
+        candidate is tried again. Raises StaleLeaseError.
 
         The probe runs at both ends of the window and between stretches of measurements; where the speed changed during
         a stretch, its candidates are measured once more.
         """
-        for task_id, ([oracle], best_secs) in oracles.items():
-            if task_id not in self._best_secs:
-                self._device.add_oracle(fetch(oracle, _FETCH_DEADLINE_SECS, "fetch an oracle"))
-            # It may be slower than what was told before: of an incumbent whose device turned out to be off.
-            self._best_secs[task_id] = best_secs
+        for task_id, places in tasks.items():
+            self._prepare(task_id, places)
         fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
         measured: list[Measured] = []
         with self._quiet():
@@ -133,21 +131,18 @@ class DeviceActor:
     def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
-        oracle: list[Any],
+        task: TaskPlaces,
         rule: StopRule,
-        rounds: int,
         recorder: RecorderClient,
         epoch: int,
     ) -> BatchReport:
-        """Measure the finalists of one task in turn, ``rounds`` times, in one quiet window, and store what was found.
+        """Let the finalists of one task meet in one quiet window, and store what was found.
 
         ``finalists``: the object reference of each one's artifact, and the number of the revision that its record will
-        be. ``oracle``: the object reference of the unscheduled program, in a list. Raises StaleLeaseError.
+        be. Raises StaleLeaseError.
         """
         artifacts: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for [one], _ in finalists]
-        if artifacts[0].task_id not in self._best_secs:
-            self._device.add_oracle(fetch(oracle[0], _FETCH_DEADLINE_SECS, "fetch an oracle"))
-            self._best_secs[artifacts[0].task_id] = math.inf
+        self._prepare(artifacts[0].task_id, task)
         with self._quiet():
             try:
                 before_secs = self._probe()
@@ -155,14 +150,16 @@ class DeviceActor:
                 return BatchReport(detail=error.detail)
             if self._speed.unit_secs is None:
                 self._note_usual(recorder)
-            measurements = measured_in_turn(self._ask, artifacts, rule, rounds)
-            speed = self._speed.between(before_secs, self._probe_or(before_secs))
-        if isinstance(measurements, Measurement):
-            return BatchReport(detail=measurements.detail or "lost")
+            # Pairs need no speed, but those that meet nobody do.
+            speed = self._speed.between(before_secs, before_secs)
+            found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
+        if isinstance(found, Measurement):
+            return BatchReport(detail=found.detail or "lost")
         records = []
-        for artifact, (_, revision), measurement in zip(artifacts, finalists, measurements, strict=True):
+        for number, measurement in found.items():
+            artifact, revision = artifacts[number], finalists[number][1]
             assert artifact.candidate is not None
-            stamped = dataclasses.replace(_at(measurement, speed), build_secs=artifact.build_secs)
+            stamped = dataclasses.replace(measurement, build_secs=artifact.build_secs)
             about = (self._run_id, self._device_id, revision)
             records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
         recorder.append_and_wait(records, epoch)
@@ -177,25 +174,20 @@ class DeviceActor:
         """Measurements of the first of ``artifacts``, at the speed that the device had meanwhile, and the probe after
         them. ``before_secs``: the probe before them. Where the two differ, what is not settled by then is measured once
         more; that counts, even where the speed changes again, which its error says."""
-        best_secs = dict(self._best_secs)
+        known = self._known
         first = self._stretch(artifacts, rule, before_secs, _STRETCH_SECS)
-        if _lost(first):
-            return _all_at(first, self._speed.between(before_secs, before_secs)), before_secs
-        after_secs = self._probe_or(before_secs)
-        stamped = _all_at(first, self._speed.between(before_secs, after_secs))
+        after_secs = before_secs if _lost(first) else self._probe_or(before_secs)
+        settled = self._settled(first, (before_secs, after_secs), known)
         if not changed(before_secs, after_secs):
-            return stamped, after_secs
-        for artifact, each in stamped:  # a time at a speed that nobody knew is no bar for the others
-            if each.verified:
-                best_secs[artifact.task_id] = min(best_secs[artifact.task_id], each.rank_secs)
-        self._best_secs = best_secs
+            return settled, after_secs
         unsettled = [at for at, (_, each) in enumerate(first) if each.outcome is Outcome.OK and not each.verified]
+        known = self._known
         again = self._stretch([first[at][0] for at in unsettled], rule, after_secs, math.inf)
         last_secs = after_secs if _lost(again) else self._probe_or(after_secs)
-        measured_again = _all_at(again, self._speed.between(after_secs, last_secs))
+        measured_again = self._settled(again, (after_secs, last_secs), known)
         for at, second in zip(unsettled, measured_again, strict=False):  # fewer where the device is lost
-            stamped[at] = second
-        return stamped, last_secs
+            settled[at] = second
+        return settled, last_secs
 
     def _stretch(
         self, artifacts: Sequence[Artifact], rule: StopRule, probe_secs: float, most_secs: float
@@ -205,19 +197,77 @@ class DeviceActor:
         for artifact in artifacts:
             measurement = self._measure(artifact, rule, self._speed.speed(probe_secs))
             measured.append((artifact, measurement))
-            most_secs -= measurement.measure_secs
+            # A duel takes as long as a stretch.
+            most_secs -= measurement.measure_secs if measurement.comparison is None else _STRETCH_SECS
             if most_secs <= 0 or measurement.outcome is Outcome.DEVICE_LOST:
                 break
         return measured
 
     def _measure(self, artifact: Artifact, rule: StopRule, speed: float) -> Measurement:
         """``speed``: of the device by now; the incumbent would take so much less."""
-        incumbent_secs = self._best_secs[artifact.task_id] / speed
+        incumbent = self._incumbents[artifact.task_id]
+        incumbent_secs = incumbent.cost_secs / speed
         following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
         measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
-        if measured.verified and measured.raw_secs < incumbent_secs:
-            self._best_secs[artifact.task_id] = measured.raw_secs * speed
+        rival = self._rivals.get(artifact.task_id)
+        if measured.verified and rival is not None and confirm is not None:
+            met = duel(self._ask, rival, incumbent, artifact, following_rule, verified=True)
+            if not met.rival_failed or met.measured.outcome is Outcome.DEVICE_LOST:
+                # The search learns what trials of its sketch take; what a winner takes beyond that is no argument.
+                measured = dataclasses.replace(met.measured, measure_secs=measured.measure_secs)
+        self._consider(artifact, _at(measured, (speed, 0.0)))
         return dataclasses.replace(measured, build_secs=artifact.build_secs)
+
+    def _prepare(self, task_id: str, places: TaskPlaces) -> None:
+        """Fetch what is lacking of a task, and take what is told of its incumbent, which may be another one than the
+        last of this device."""
+        if task_id not in self._incumbents:
+            [oracle] = places.oracle
+            self._device.add_oracle(fetch(oracle, _FETCH_DEADLINE_SECS, "fetch an oracle"))
+        self._incumbents[task_id] = places.incumbent
+        rival = self._rivals.get(task_id)
+        if rival is None or rival.candidate is None or rival.candidate.id != places.incumbent.candidate_id:
+            self._rivals.pop(task_id, None)
+            for reference in places.rival:
+                self._rivals[task_id] = fetch(reference, _FETCH_DEADLINE_SECS, "fetch an artifact")
+
+    @property
+    def _known(self) -> tuple[dict[str, Incumbent], dict[str, Artifact]]:
+        return dict(self._incumbents), dict(self._rivals)
+
+    def _settled(
+        self,
+        measured: Sequence[Measured],
+        probes: tuple[float, float],
+        known: tuple[dict[str, Incumbent], dict[str, Artifact]],
+    ) -> list[Measured]:
+        """What was measured between two probes, in order; ``known``: the incumbents before.
+
+        Meanwhile times were taken for those of one speed. What they are worth is known now, and no time of a speed that
+        nobody knew remains as a bar for others.
+        """
+        self._incumbents, self._rivals = known
+        speed = self._speed.between(*probes)
+        ranks: dict[str, float] = {}
+        settled: list[Measured] = []
+        for artifact, raw in measured:
+            assert artifact.candidate is not None
+            each = _at(raw, speed)
+            if each.comparison is not None and each.comparison.against in ranks:
+                rank_secs = ranks[each.comparison.against]
+                comparison = dataclasses.replace(each.comparison, against_rank_secs=rank_secs)
+                each = dataclasses.replace(each, comparison=comparison)
+            ranks[artifact.candidate.id] = each.rank_secs
+            self._consider(artifact, each)
+            settled.append((artifact, each))
+        return settled
+
+    def _consider(self, artifact: Artifact, measured: Measurement) -> None:
+        """Whether this one is the incumbent of its task now."""
+        assert artifact.candidate is not None
+        if measured.verified and measured.rank_secs < self._incumbents[artifact.task_id].rank_secs:
+            incumbent = Incumbent(artifact.candidate.id, measured.cost_secs, measured.rank_secs)
+            self._incumbents[artifact.task_id], self._rivals[artifact.task_id] = incumbent, artifact
 
     def _probe(self) -> float:
         """Seconds of one run of the probe. Raises DeviceUnreachableError, ProbeError."""
@@ -258,10 +308,6 @@ def _lost(measured: Sequence[Measured]) -> str:
     """How the device was lost, which ends a batch; empty if it was not."""
     lost = (each for _, each in measured if each.outcome is Outcome.DEVICE_LOST)
     return next((each.detail or "lost" for each in lost), "")
-
-
-def _all_at(measured: Sequence[Measured], speed: tuple[float, float]) -> list[Measured]:
-    return [(artifact, _at(each, speed)) for artifact, each in measured]
 
 
 def _at(measurement: Measurement, speed: tuple[float, float]) -> Measurement:

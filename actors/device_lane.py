@@ -7,8 +7,8 @@ from typing import Any
 
 from actors.artifacts import Artifacts
 from actors.calls import ActorTimeoutError, first_line
-from actors.clients import LOST, DeviceHandle
-from fleet_tune.domain import StopRule
+from actors.clients import LOST, DeviceHandle, TaskPlaces
+from fleet_tune.domain import Incumbent, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from policies.runs.commands import Measure, ShootOut
 from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, ShotOut, Unreachable
@@ -36,35 +36,36 @@ class DeviceLane:
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
         """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
         artifacts = [self._artifacts[each.id] for each in command.candidates]
-        # In lists, so that Ray does not fetch them on the way.
-        oracles = {each: ([self._artifacts[each]], secs) for each, secs in command.incumbent_secs.items()}
-        return self._measure(command, artifacts, oracles)
+        tasks = {each: self._places(each, incumbent) for each, incumbent in command.incumbents.items()}
+        return self._measure(command, artifacts, tasks)
 
     def shoot_out(self, command: ShootOut) -> Awaitable[ShotOut | BatchLost]:
-        """Measure the finalists of a task in turn. The artifacts are looked up at once."""
+        """Let the finalists of a task meet. The artifacts are looked up at once."""
         finalists = [(self._artifacts[candidate.id], revision) for candidate, revision in command.finalists]
-        return self._shoot_out(command, finalists, self._artifacts[command.task_id])
+        return self._shoot_out(command, finalists, self._places(command.task_id, command.incumbent))
 
     def restart(self) -> None:
         """End the process that owns the device."""
         self._device.restart()
 
+    def _places(self, task_id: str, incumbent: Incumbent) -> TaskPlaces:
+        rival = self._artifacts.find(incumbent.candidate_id)
+        return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival])
+
     async def _measure(
-        self, command: Measure, artifacts: Sequence[Any], oracles: Mapping[str, tuple[list[Any], float]]
+        self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskPlaces]
     ) -> BatchMeasured | BatchLost:
         try:
-            report = await self._device.measure(artifacts, oracles, self._rule, command.epoch, command.deadline_secs)
+            report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         return BatchMeasured(self._device_id, command.epoch, report.outcomes, report.detail, report.vitals)
 
     async def _shoot_out(
-        self, command: ShootOut, finalists: Sequence[tuple[Any, int]], oracle: Any
+        self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces
     ) -> ShotOut | BatchLost:
         try:
-            report = await self._device.shoot_out(
-                finalists, oracle, command.rule, command.rounds, command.epoch, command.deadline_secs
-            )
+            report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         return ShotOut(self._device_id, command.epoch, report.detail)

@@ -159,6 +159,37 @@ class Candidate:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a candidate did against the incumbent of its task, by runs in turn (:mod:`policies.measuring.duel`).
+
+    ``against``: the incumbent's candidate id; ``against_rank_secs``: what it was chosen by. ``ratio``: of this one's
+    seconds to the incumbent's; ``error``: its standard error, as a share of it; ``runs``: of both together.
+    ``faster``: beyond doubt, so that this one is the incumbent now.
+    """
+
+    against: str
+    against_rank_secs: float
+    ratio: float
+    error: float
+    runs: int
+    faster: bool
+
+    @property
+    def rank_secs(self) -> float:
+        """What this one is to be chosen by: before the incumbent if it is faster, and behind it if it is not."""
+        return self.against_rank_secs * (self.ratio if self.faster else max(1.0, self.ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The best of a task so far, as a device is told of it; none by default. ``rank_secs``: what it was chosen by."""
+
+    candidate_id: str = ""
+    cost_secs: float = math.inf
+    rank_secs: float = math.inf
+
+
 UNKNOWN_SPREAD = 0.05
 """Of a cost that was measured in a single micro-batch."""
 HALF_WEIGHT_ERROR = 0.1
@@ -171,10 +202,11 @@ class Measurement:
 
     ``run_secs``: mean seconds per run of each micro-batch, in order; empty unless the outcome is OK.
     ``stopped``: why the measurement ended: ``converged`` (coefficient of variation), ``raced`` (clearly slower than
-    the incumbent), ``maximum``, or empty on failure. ``verified``: the output was compared with the unscheduled
-    program's and agrees; it says nothing of times. ``speed``: how fast the device was meanwhile, as a multiple of the
-    speed at which its seconds are counted; ``speed_error``: standard error of that, as a share of it. ``detail``: the
-    error text of a failure.
+    the incumbent), ``maximum``, ``duel``, or empty on failure. ``verified``: the output was compared with the
+    unscheduled program's and agrees; it says nothing of times. ``speed``: how fast the device was meanwhile, as a
+    multiple of the speed at which its seconds are counted; ``speed_error``: standard error of that, as a share of it.
+    ``comparison``: how it did against the incumbent, None where they did not meet. ``detail``: the error text of a
+    failure.
     """
 
     outcome: Outcome
@@ -186,6 +218,7 @@ class Measurement:
     detail: str = ""
     speed: float = 1.0
     speed_error: float = 0.0
+    comparison: Comparison | None = None
 
     def __post_init__(self) -> None:
         if (self.outcome is Outcome.OK) != bool(self.run_secs):
@@ -217,7 +250,10 @@ class Measurement:
 
     @property
     def rank_secs(self) -> float:
-        """What candidates are chosen by: the cost and its standard error; infinite for a failure."""
+        """What candidates are chosen by: how they did against an incumbent, or else the cost and its standard error;
+        infinite for a failure."""
+        if self.comparison is not None:
+            return self.comparison.rank_secs
         return self.cost_secs * (1 + self.error) if self.run_secs else math.inf
 
     @property
@@ -241,8 +277,8 @@ class Record:
     ``trace``: JSON text of the TVM schedule trace with its decisions, ``unix_secs``: when it was measured.
 
     ``revision``: 0 for a trial. A higher one is no trial: it says of a candidate that was tried before what is known
-    better now (measured again in a shoot-out), and takes the place of what earlier records of the candidate say. What
-    was verified once stays so, until a record says that it failed.
+    better now (it met the incumbent in the final round), and takes the place of what earlier records of the candidate
+    say. What was verified once stays so, until a record says that it failed.
     """
 
     uid: str

@@ -20,6 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
+from actors.duels import tournament
 from bench.machine import cores
 from bench.measured import labels, pick, read
 from bench.processes import die_with_parent
@@ -31,9 +32,10 @@ from devices.opening import STOP_DECISION
 from devices.protocol import Artifact, BuildRequest, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.timing.evaluator import Evaluation, confirmed, decode_evaluation, encode_request
-from fleet_tune.domain import Measurement, Outcome, StopRule
+from fleet_tune.domain import Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.records.dataset import TaskData
-from policies.measuring.shootout import ROUNDS, Standing, finalists, in_turn, round_rule
+from policies.measuring.duel import run_rule
+from policies.measuring.shootout import Standing, finalists
 from policies.measuring.stopping import confirmation, following
 
 FIXED_RUNS = 500
@@ -191,16 +193,25 @@ def shoot_out(
     rows = [int(row) for row in finalists(standings)]
     if not rows:
         return min(measured, key=_cost_by("ours"))["row"], 0.0
-    loaded = {row: Loaded(bench, artifact_of(row)) for row in rows}
-    samples: dict[int, list[float]] = {row: [] for row in rows}
-    device_secs = 0.0
-    for at in range(ROUNDS):
-        for row in in_turn(rows, at):
-            loaded[row].place()
-            evaluation = loaded[row].evaluation(round_rule(rule), math.inf)
-            samples[row].extend(evaluation.run_secs)
-            device_secs += evaluation.device_secs
-    return min(rows, key=lambda row: statistics.median(samples[row])), device_secs
+    artifacts = [artifact_of(row) for row in rows]
+    track = Track(bench)
+    found = tournament(track.measure, artifacts, Incumbent(), rule)
+    assert not isinstance(found, Measurement)
+    best = min(found, key=lambda number: found[number].rank_secs)
+    return rows[best], track.device_secs
+
+
+class Track:
+    """Measures candidates as a device does, without checks. ``device_secs``: of all of them."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self.device_secs = 0.0
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        evaluation = Loaded(self._bench, request.artifact).evaluation(request.rule, math.inf)
+        self.device_secs += evaluation.device_secs
+        return Measurement(Outcome.OK, evaluation.run_secs, measure_secs=evaluation.device_secs, verified=True)
 
 
 def _cost_by(side: str) -> Callable[[dict[str, Any]], float]:
@@ -222,10 +233,10 @@ def judge(
 ) -> dict[int, list[float]]:
     """What each of ``rows`` takes: two micro-batches in each of ``rounds``, in turn, each time in other memory."""
     loaded = {row: Loaded(bench, artifact_of(row)) for row in rows}
-    rule = round_rule(StopRule())
+    rule = run_rule(StopRule())
     samples: dict[int, list[float]] = {row: [] for row in rows}
     for at in range(rounds):
-        for row in in_turn(rows, at):
+        for row in rows if at % 2 == 0 else rows[::-1]:
             loaded[row].place()
             samples[row].append(statistics.median(loaded[row].evaluation(rule, math.inf).run_secs))
     return samples

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fleet_tune.domain import Candidate, Outcome, Record
-from policies.measuring.shootout import MAX_MARGIN, Standing, finalists
+from fleet_tune.domain import Candidate, Incumbent, Outcome, Record
+from policies.measuring.shootout import MAX_FINALISTS, MAX_MARGIN, Standing, finalists
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +24,7 @@ class Ranking:
     def __init__(self) -> None:
         self._ranked: dict[str, Ranked] = {}
         self._revisions: dict[str, int] = {}
+        self._met: set[str] = set()  # in a final round
         self._best: Ranked | None = None
 
     def add(self, record: Record) -> None:
@@ -37,9 +37,11 @@ class Ranking:
             self._revisions[candidate.id] = record.revision
         before = self._ranked.pop(candidate.id, None)
         if measured.outcome is Outcome.OK:
-            standing = Standing(
-                candidate.id, measured.cost_secs, measured.error, decided=record.revision > 0 and measured.verified
-            )
+            if record.revision and measured.verified:
+                self._met.add(candidate.id)
+                if measured.comparison is not None:
+                    self._met.add(measured.comparison.against)
+            standing = Standing(candidate.id, measured.cost_secs, measured.error)
             verified = measured.verified or (before is not None and before.verified)
             ranked = Ranked(candidate, standing, measured.rank_secs, verified)
             self._ranked[candidate.id] = ranked
@@ -58,7 +60,13 @@ class Ranking:
     @property
     def best_secs(self) -> float:
         """Its cost, infinite while there is none."""
-        return math.inf if self._best is None else self._best.standing.cost_secs
+        return self.incumbent.cost_secs
+
+    @property
+    def incumbent(self) -> Incumbent:
+        """The incumbent as devices are told of it."""
+        best = self._best
+        return Incumbent() if best is None else Incumbent(best.candidate.id, best.standing.cost_secs, best.rank_secs)
 
     def next_revision(self, candidate_id: str) -> int:
         """The number of the next revision of a candidate."""
@@ -70,6 +78,11 @@ class Ranking:
         return ranked is None or ranked.standing.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
 
     def finalists(self) -> tuple[Candidate, ...]:
-        """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`)."""
-        chosen = finalists(each.standing for each in self._ranked.values())
-        return tuple(self._ranked[candidate_id].candidate for candidate_id in chosen)
+        """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`), the
+        incumbent first: some may have a lower cost and were never checked."""
+        standings = (replace(each.standing, decided=each.candidate.id in self._met) for each in self._ranked.values())
+        chosen = [self._ranked[candidate_id].candidate for candidate_id in finalists(standings)]
+        best = self.best
+        if chosen and best is not None:
+            chosen = [best, *(each for each in chosen if each != best)][:MAX_FINALISTS]
+        return tuple(chosen)

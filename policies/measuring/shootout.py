@@ -1,37 +1,28 @@
-"""Which candidates of a task are measured once more, side by side, when its tuning ends.
+"""Which candidates of a task meet when its tuning ends.
 
-The incumbent was found among hundreds of measurements of a few hundredths of a second, taken over minutes or hours. The
-few that may be faster than it, as far as their micro-batches tell, are measured in turn, round by round: what drifts
-meanwhile hits all of them alike.
+Most were given up after a few hundredths of a second, minutes or hours ago. The few that may be faster than the
+incumbent, as far as their costs tell, meet it in turn (:mod:`policies.measuring.duel`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
-
-from fleet_tune.domain import StopRule
-from policies.measuring.stopping import CONFIRM_BATCH_SECS
-
-T = TypeVar("T")
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 MAX_FINALISTS = 5
-ROUNDS = 5
-ROUND_BATCHES = 2
 # One measurement sees one placement of the tensors in memory. Which pages they lie on decides what they push out of
 # the caches: seen on a Zen 5 with pages of 4 KiB, the same kernel takes up to 10 or 20 % more or less from one
 # allocation to the next, and varies by under 1 % within one. So costs nearer than this are not told apart by single
-# measurements, and every round of a shoot-out allocates anew.
+# measurements, and every run of a duel allocates anew.
 MIN_MARGIN = 0.08
 MAX_MARGIN = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a candidate's cost: ``error`` is its standard error, as a share of it. ``decided``: that is what
-    a shoot-out found."""
+    """What is known of a candidate's cost: ``error`` is its standard error, as a share of it. ``decided``: it
+    has been in a shoot-out."""
 
     candidate_id: str
     cost_secs: float
@@ -60,23 +51,6 @@ def finalists(standings: Iterable[Standing]) -> tuple[str, ...]:
 def reserve_secs(time_budget_secs: float, tasks: int) -> float:
     """What of a run's time is kept for the shoot-outs at its end: a second for each task, at most a twentieth."""
     return min(0.05 * time_budget_secs, 1.0 * tasks)
-
-
-def round_rule(rule: StopRule) -> StopRule:
-    """How a finalist is measured in one of ``ROUNDS`` rounds: a fixed number of micro-batches, and no racing."""
-    return replace(
-        rule,
-        micro_batch_secs=max(rule.micro_batch_secs, CONFIRM_BATCH_SECS),
-        min_batches=ROUND_BATCHES,
-        max_batches=ROUND_BATCHES,
-        race_factor=math.inf,
-    )
-
-
-def in_turn(each: Sequence[T], number: int) -> Sequence[T]:
-    """The order of round ``number`` (from 0). It turns around from round to round, so that a device that slows down
-    meanwhile favours nobody."""
-    return each if number % 2 == 0 else each[::-1]
 
 
 def _margin(one: Standing, other: Standing) -> float:

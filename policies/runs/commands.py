@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fleet_tune.device_state import DeviceEvent
-from fleet_tune.domain import Candidate, Measurement, StopRule, Task
+from fleet_tune.domain import Candidate, Incumbent, Measurement, StopRule, Task
 from fleet_tune.errors import FleetTuneError
 
 
@@ -48,26 +48,27 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class Measure:
     """Measure these candidates on the device under the lease ``epoch`` and make the records durable, within
-    ``deadline_secs``. ``incumbent_secs``: by the task ids of the batch. Ends with ``BatchMeasured``, ``BatchLost``."""
+    ``deadline_secs``. ``incumbents``: by the task ids of the batch. Ends with ``BatchMeasured``, ``BatchLost``."""
 
     device_id: str
     epoch: int
     candidates: tuple[Candidate, ...]
-    incumbent_secs: Mapping[str, float]
+    incumbents: Mapping[str, Incumbent]
     deadline_secs: float
 
 
 @dataclass(frozen=True, slots=True)
 class ShootOut:
-    """Measure the finalists of a task in turn, ``rounds`` times, and make the revisions durable. ``finalists``: with
-    the number of the revision that each one's record will be. Ends with ``ShotOut`` or ``BatchLost``."""
+    """Let the finalists of a task meet, and make what is found durable as revisions. ``finalists``: with the number of
+    the revision that each one's record will be; the ``incumbent`` is the first, if it could be built. Ends with
+    ``ShotOut`` or ``BatchLost``."""
 
     device_id: str
     epoch: int
     task_id: str
     finalists: tuple[tuple[Candidate, int], ...]
+    incumbent: Incumbent
     rule: StopRule
-    rounds: int
     deadline_secs: float
 
 

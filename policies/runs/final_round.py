@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Candidate
-from policies.measuring.shootout import ROUNDS, round_rule
 from policies.runs.building import BuildStage, Job
 from policies.runs.commands import Command, ShootOut
 from policies.runs.fleet import Fleet
@@ -147,10 +146,11 @@ class FinalRound:
                 self._builds.add(Job(task.task, Trial(candidate), finalist=True))
 
     def _begin(self, contest: Contest, device_id: str, now: float) -> ShootOut:
-        rule = round_rule(self._plan.rule)
+        rule = self._plan.rule
         entered = contest.entered
-        deadline_secs = self._plan.window_wait_secs + len(entered) * ROUNDS * (2 * rule.timeout_secs + _SPARE_SECS)
+        # A duel begins no pair past the rule's timeout; each of its last runs may take twice that.
+        deadline_secs = self._plan.window_wait_secs + len(entered) * (5 * rule.timeout_secs + 4 * _SPARE_SECS)
         epoch = self._devices.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
         ranking = contest.task.ranking
         finalists = tuple((each, ranking.next_revision(each.id)) for each in entered)
-        return ShootOut(device_id, epoch, contest.task.task.id, finalists, rule, ROUNDS, deadline_secs)
+        return ShootOut(device_id, epoch, contest.task.task.id, finalists, ranking.incumbent, rule, deadline_secs)

@@ -23,7 +23,7 @@ from policies.runs.plan import RunPlan
 from policies.runs.tasks import Oracle, TaskTrials, Trial
 from policies.runs.timers import Timers
 
-# A repeat of a measurement that nobody believes yet, loading, unloading: beside what the rule allows.
+# Loading and unloading: beside what the rule allows.
 _SPARE_SECS = 5.0
 
 
@@ -266,10 +266,13 @@ class MeasureStage:
 
     def _measure(self, device_id: str, batch: list[Trial], now: float) -> Measure:
         rule = self._plan.rule
-        deadline_secs = self._plan.window_wait_secs + len(batch) * (2 * rule.timeout_secs + _SPARE_SECS)
+        # Measured, once more, and against the incumbent.
+        deadline_secs = self._plan.window_wait_secs + len(batch) * (7 * rule.timeout_secs + 4 * _SPARE_SECS)
         epoch = self.lease(device_id, Work.BATCH, deadline_secs, now)
         self.lanes[device_id].batch = batch
-        incumbents = {each: self._tasks[each].best_secs for each in {trial.candidate.task_id for trial in batch}}
+        incumbents = {
+            each: self._tasks[each].ranking.incumbent for each in {trial.candidate.task_id for trial in batch}
+        }
         candidates = tuple(trial.candidate for trial in batch)
         return Measure(device_id, epoch, candidates, incumbents, deadline_secs)
 

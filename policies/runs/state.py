@@ -233,6 +233,9 @@ class RunState:
             if fresh and task.oracle is Oracle.NOT_BUILT:
                 task.oracle = Oracle.ON_ITS_WAY
                 self._builds.add(Job(task.task, None))
+                best = task.ranking.best
+                if best is not None and best.id not in task.artifacts:  # of an earlier run: others are to meet it
+                    self._builds.add(Job(task.task, Trial(best), finalist=True))
             for candidate in fresh:
                 task.under_way.add(candidate.id)
                 self._builds.add(Job(task.task, Trial(candidate)))

@@ -10,10 +10,11 @@ from typing import cast
 import pytest
 import ray
 
+from actors.clients import TaskPlaces
 from actors.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
-from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Measurement, Outcome, Record, StopRule
+from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
 from tests.helpers.devices import make_fingerprint
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -32,6 +33,7 @@ class Steady:
         self.run_secs = 1.0
         self.kernel_secs = 1.0
         self.coming: list[float] = []  # of the next probes, in place of kernel_secs
+        self.by_candidate: dict[str, float] = {}  # in place of run_secs
         self.asked: list[MeasureRequest] = []
 
     def fingerprint(self) -> Fingerprint:
@@ -50,7 +52,9 @@ class Steady:
 
     def measure(self, request: MeasureRequest) -> Measurement:
         self.asked.append(request)
-        return Measurement(Outcome.OK, (self.run_secs,), verified=self.run_secs < request.incumbent_secs)
+        assert request.artifact.candidate is not None
+        run_secs = self.by_candidate.get(request.artifact.candidate.id, self.run_secs)
+        return Measurement(Outcome.OK, (run_secs,), verified=run_secs < request.incumbent_secs)
 
 
 class Stored:
@@ -86,9 +90,10 @@ class Bench:
         self.device.run_secs = run_secs
         artifact = Artifact("task", Candidate("task", 0, "s", (self._built,)), b"", (), (), (), (), "", 0.0)
         oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
-        oracles = {"task": ([oracle], told_secs)}
-        self.actor.measure([ray.put(artifact)], oracles, StopRule(), self.stored, 1)
-        return self.device.asked[-1]
+        incumbent = Incumbent("" if math.isinf(told_secs) else "told", told_secs, told_secs)
+        before = len(self.device.asked)
+        self.actor.measure([ray.put(artifact)], {"task": TaskPlaces([oracle], incumbent)}, StopRule(), self.stored, 1)
+        return self.device.asked[before]
 
 
 def test_what_the_scheduler_says_of_the_incumbent_holds_in_both_directions() -> None:
@@ -157,3 +162,41 @@ def test_what_is_verified_is_not_measured_again() -> None:
     assert measured.speed_error > 0.3
     # What it took then is no bar for others: 1.0 would have been one.
     assert bench.measure(3.0, 5.0).incumbent_secs == 3.0
+
+
+def test_what_would_be_the_new_incumbent_meets_the_one_there_is() -> None:
+    bench = Bench()
+    oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+    artifacts = [
+        Artifact("task", Candidate("task", 0, "s", (number,)), b"", (), (), (), (), "", 0.0) for number in (4, 2, 3)
+    ]
+    bench.device.by_candidate = {
+        each.candidate.id: float(each.candidate.decisions[0]) for each in artifacts if each.candidate
+    }
+    references = [ray.put(each) for each in artifacts]
+    report = bench.actor.measure(references, {"task": TaskPlaces([oracle])}, StopRule(), bench.stored, 1)
+    assert list(report.outcomes.values()) == [Outcome.OK] * 3
+    first, second, third = (record.measurement for record in bench.stored.records)
+    assert first.comparison is None
+    assert second.comparison is not None
+    assert (second.comparison.against, second.comparison.faster) == (bench.stored.records[0].candidate.id, True)
+    assert second.comparison.against_rank_secs == first.rank_secs
+    assert second.rank_secs == pytest.approx(first.rank_secs / 2)
+    assert third.comparison is None  # it was slower at once
+    assert not third.verified
+
+
+def test_the_incumbent_of_another_device_is_fetched() -> None:
+    bench = Bench()
+    oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+    rival, artifact = (
+        Artifact("task", Candidate("task", 0, "s", (number,)), b"", (), (), (), (), "", 0.0) for number in (4, 2)
+    )
+    assert rival.candidate is not None
+    assert artifact.candidate is not None
+    bench.device.by_candidate = {rival.candidate.id: 4.0, artifact.candidate.id: 2.0}
+    places = TaskPlaces([oracle], Incumbent(rival.candidate.id, 4.0, 5.0), [ray.put(rival)])
+    bench.actor.measure([ray.put(artifact)], {"task": places}, StopRule(), bench.stored, 1)
+    [record] = bench.stored.records
+    assert record.measurement.comparison is not None
+    assert record.measurement.rank_secs == pytest.approx(2.5)

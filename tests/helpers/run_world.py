@@ -14,7 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
-from fleet_tune.domain import Candidate, DeviceClass, Limits, Measurement, Outcome, Record, StopRule, Task, Workload
+from fleet_tune.domain import (
+    Candidate,
+    Comparison,
+    DeviceClass,
+    Incumbent,
+    Limits,
+    Measurement,
+    Outcome,
+    Record,
+    StopRule,
+    Task,
+    Workload,
+)
 from fleet_tune.errors import FleetTuneError
 from policies.runs import commands as to_do
 from policies.runs import events as ev
@@ -121,6 +133,7 @@ class World:
         self.busy_secs: Counter[str] = Counter()
         self.runs: Counter[str] = Counter()  # how often each candidate ran on a device
         self.built: set[str] = set()
+        self.built_ever: set[str] = set()
         self._heap: list[tuple[float, int, ev.Event | Callable[[], None]]] = []
         self._order = itertools.count()
         self._rng = random.Random(self.seed)
@@ -309,7 +322,9 @@ class World:
         else:
             fails = command.candidate.decisions[0] in self.build_fails
         if not fails:
-            self.built.add(command.task.id if command.candidate is None else command.candidate.id)
+            name = command.task.id if command.candidate is None else command.candidate.id
+            self.built.add(name)
+            self.built_ever.add(name)
         self._later(at, ev.Built(command.builder, failure if fails else None, "trace"))
 
     def _probe(self, device_id: str) -> None:
@@ -379,7 +394,7 @@ class World:
         self.measured_under[name].append(command.epoch)
         assert all(each.id in self.built for each, _ in command.finalists)
         assert command.task_id in self.built
-        end = self.now + device.secs * command.rounds * len(command.finalists)
+        end = self.now + device.secs * 6 * len(command.finalists)
         if self._mishap(name, self.now, end):
             self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "no sign of life", hangs=True))
             return
@@ -387,9 +402,16 @@ class World:
             self._later(end, ev.ShotOut(name, command.epoch, "simulated outage"))
             return
         records = []
+        incumbent = command.incumbent
         for candidate, revision in command.finalists:
+            if candidate.id == incumbent.candidate_id:
+                continue
             cost = 1e-3 * (1 + candidate.decisions[0] % 7) * device.secs
-            measurement = Measurement(Outcome.OK, (cost,) * 10, verified=True, stopped="shoot-out")
+            ratio = cost / incumbent.cost_secs
+            met = Comparison(incumbent.candidate_id, incumbent.rank_secs, ratio, 0.005, 6, ratio < 0.97)
+            measurement = Measurement(Outcome.OK, (cost,) * 6, verified=True, stopped="duel", comparison=met)
+            if met.faster:
+                incumbent = Incumbent(candidate.id, cost, measurement.rank_secs)
             records.append(self._record(candidate, "trace", measurement, name, revision))
         self.met.append((name, command.task_id))
         self._later(end, lambda: self._append(records, name, command.epoch))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
-from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.domain import Candidate, Comparison, Measurement, Outcome, Record
 from fleet_tune.errors import RecordStoreError
 from fleet_tune.records.codec import BODY_VERSION, decode_record, decode_state, encode_record, encode_state
 from tests.helpers.records import make_record, ok
@@ -15,6 +15,7 @@ from tests.helpers.tasks import make_candidate
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 durations = st.floats(min_value=0, max_value=1e6)
 run_secs = st.floats(min_value=1e-12, max_value=1e6, exclude_min=True)
+comparisons = st.builds(Comparison, texts, run_secs, run_secs, durations, st.integers(2, 24), st.booleans())
 
 
 @st.composite
@@ -31,6 +32,9 @@ def measurements(draw: st.DrawFn) -> Measurement:
         draw(texts),
         draw(run_secs),
         draw(durations),
+        draw(
+            st.none() | st.builds(Comparison, texts, run_secs, run_secs, durations, st.integers(2, 24), st.booleans())
+        ),
     )
 
 

@@ -376,3 +376,9 @@ def test_renewing_with_the_same_sketches_changes_nothing() -> None:
     moved, left_out = data.with_sketches(SKETCHES)
     assert left_out == 0
     assert same(Dataset("toy", (PRINT,), (moved,)), small())
+
+
+def test_times_are_kept_as_a_device_of_speed_1_would_take_them() -> None:
+    measured = dataclasses.replace(ok(1e-3, 2e-3, 3e-3), speed=0.5)
+    data, _ = task_data(TASK, CPU, SKETCHES, [record(1, (), measured)])
+    assert data.cost_secs.tolist() == pytest.approx([1e-3])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import Outcome, Record
+from fleet_tune.domain import Comparison, Outcome, Record
 from policies.measuring.ranking import Ranking
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate
@@ -63,11 +63,40 @@ def test_an_uncertain_cost_weighs_less_and_is_never_worth_nothing() -> None:
     made = ranking(record(1, 0.98, error=0.1), record(2, 1.0, error=0.02))
     assert (best_number(made), made.best_secs) == (2, 1.0)
     # Which of them is faster is for the shoot-out to say.
-    assert [each.decisions[0] for each in made.finalists()] == [1, 2]
+    assert [each.decisions[0] for each in made.finalists()] == [2, 1]
     made.add(record(2, None, revision=1))
     assert best_number(made) == 1
     # The only one there is, however uncertain.
     assert best_number(ranking(record(3, 1.0, error=5.0))) == 3
+
+
+def met(number: int, secs: float, against: int, ratio: float, *, faster: bool, revision: int = 0) -> Record:
+    """The record of a candidate that met the one of another number, whose rank is its number."""
+    rival = make_candidate("task", against).id
+    comparison = Comparison(rival, float(against), ratio, 0.01, 6, faster)
+    measured = replace(ok(*(secs,) * 4), comparison=comparison)
+    return make_record(make_candidate("task", number), measured, revision=revision)
+
+
+def test_who_met_the_incumbent_takes_its_place_only_by_a_clear_case() -> None:
+    made = ranking(record(2, 2.0), met(3, 1.9, 2, 0.99, faster=False))
+    assert (best_number(made), made.best_secs) == (2, 2.0)
+    # Its own time is no better than that of the incumbent, which another moment gave.
+    made.add(met(4, 2.1, 2, 0.9, faster=True))
+    assert (best_number(made), made.best_secs) == (4, 2.1)
+    assert made.incumbent.rank_secs == 1.8
+    # Where it is found to be wrong, the one that it had beaten comes next, and then those that were no faster.
+    made.add(record(4, None, revision=1))
+    assert best_number(made) == 2
+    made.add(record(2, None, revision=1))
+    assert best_number(made) == 3
+
+
+def test_those_who_met_in_a_final_round_do_not_meet_again() -> None:
+    made = ranking(record(2, 2.0), record(3, 2.05, verified=False))
+    assert [each.decisions[0] for each in made.finalists()] == [2, 3]
+    made.add(met(3, 2.05, 2, 1.02, faster=False, revision=1))
+    assert made.finalists() == ()
 
 
 def test_what_was_verified_once_stays_so_until_it_fails() -> None:

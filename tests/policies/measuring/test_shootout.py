@@ -7,15 +7,12 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.domain import StopRule
 from policies.measuring.shootout import (
     MAX_FINALISTS,
     MAX_MARGIN,
     MIN_MARGIN,
-    ROUND_BATCHES,
     Standing,
     finalists,
-    round_rule,
 )
 
 
@@ -65,9 +62,3 @@ def test_finalists_are_the_lowest_costs_and_near_to_the_best(standings: list[Sta
         assert all(costs[name] <= ordered[0] * (1 + MAX_MARGIN) for name in chosen)
     elif len(ordered) > 1:
         assert ordered[1] > ordered[0] * (1 + MIN_MARGIN)
-
-
-def test_a_round_has_a_fixed_number_of_micro_batches() -> None:
-    rule = round_rule(StopRule(timeout_secs=3.0))
-    assert (rule.min_batches, rule.max_batches, rule.race_factor) == (ROUND_BATCHES, ROUND_BATCHES, math.inf)
-    assert rule.timeout_secs == 3.0

@@ -1,0 +1,99 @@
+"""Lets candidates of a task run in turn on one device, two at a time; see :mod:`policies.measuring.duel`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from devices.protocol import Artifact, MeasureRequest
+from fleet_tune.domain import Comparison, Incumbent, Measurement, Outcome, StopRule
+from policies.measuring.duel import challenger_first, judged, run_rule
+
+STOPPED = "duel"
+
+Ask = Callable[[MeasureRequest], Measurement]
+"""Measures one candidate; however that ends is a value."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """What a duel made of the challenger; or, where ``rival_failed``, how the incumbent failed in it."""
+
+    measured: Measurement
+    rival_failed: bool = False
+
+
+def duel(
+    ask: Ask, rival: Artifact, incumbent: Incumbent, challenger: Artifact, rule: StopRule, verified: bool = False
+) -> Met:
+    """Run the challenger and the incumbent, whose artifact is ``rival``, in turn until it is clear which is faster, for
+    about ``rule.timeout_secs`` at most; the first failure ends it. ``verified``: the challenger's outputs are known to
+    be right; else they are checked in its first run."""
+    one_run = run_rule(rule)
+    runs: list[Measurement] = []  # the challenger's
+    ratios: list[float] = []
+    left_secs = rule.timeout_secs
+    while True:
+        secs: dict[bool, float] = {}
+        first = challenger_first(len(ratios))
+        for is_challenger in (first, not first):
+            unchecked = is_challenger and not verified and not runs
+            # Nothing to race against: a cost below infinity is checked, one above 0 is not.
+            best_secs = math.inf if unchecked else 0.0
+            artifact = challenger if is_challenger else rival
+            measured = ask(MeasureRequest(artifact, best_secs, one_run, placed_anew=True))
+            if measured.outcome is not Outcome.OK:
+                return Met(measured, rival_failed=not is_challenger)
+            left_secs -= measured.measure_secs
+            secs[is_challenger] = measured.raw_secs
+            if is_challenger:
+                runs.append(measured)
+        ratios.append(math.log(secs[True] / secs[False]))
+        verdict = judged(ratios, out_of_time=left_secs <= 0)
+        if verdict is not None:
+            break
+    comparison = Comparison(
+        incumbent.candidate_id, incumbent.rank_secs, verdict.ratio, verdict.error, 2 * verdict.pairs, verdict.faster
+    )
+    joined = dataclasses.replace(
+        runs[0],
+        run_secs=tuple(each for run in runs for each in run.run_secs),
+        measure_secs=rule.timeout_secs - left_secs,
+        stopped=STOPPED,
+        verified=verified or runs[0].verified,
+        comparison=comparison,
+    )
+    return Met(joined)
+
+
+def tournament(
+    ask: Ask, artifacts: Sequence[Artifact], incumbent: Incumbent, rule: StopRule
+) -> dict[int, Measurement] | Measurement:
+    """What is found of the finalists of a task, by their numbers: each meets the best of those before it.
+
+    ``artifacts``: the incumbent's is the first, if it takes part; nothing is found of it unless it fails. The device's
+    loss ends it all: then that measurement alone.
+    """
+    found: dict[int, Measurement] = {}
+    champion: int | None = None
+    for number, artifact in enumerate(artifacts):
+        assert artifact.candidate is not None
+        if number == 0 and artifact.candidate.id == incumbent.candidate_id:
+            champion = 0
+            continue
+        met = None if champion is None else duel(ask, artifacts[champion], incumbent, artifact, rule)
+        if met is not None and met.rival_failed and met.measured.outcome is not Outcome.DEVICE_LOST:
+            assert champion is not None
+            found[champion], champion, met = met.measured, None, None
+        if met is None:  # there is nobody to meet
+            met = Met(ask(MeasureRequest(artifact, math.inf, run_rule(rule), placed_anew=True)))
+        measured = met.measured
+        if measured.outcome is Outcome.DEVICE_LOST:
+            return measured
+        found[number] = measured
+        if measured.verified and (measured.comparison is None or measured.comparison.faster):
+            champion = number
+            incumbent = Incumbent(artifact.candidate.id, measured.cost_secs, measured.rank_secs)
+    return found

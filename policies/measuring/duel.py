@@ -1,0 +1,83 @@
+"""Which of two candidates is faster, by runs in turn: A B, B A, A B, ...
+
+Two kernels that run one right after the other meet the same device. Each run lays its tensors out anew, for where they
+lie makes up to a tenth of the time. Of every pair the logarithm ``d`` of the challenger's seconds over the incumbent's
+is kept; of ``n`` pairs
+
+    mean = sum(d) / n        error = max(deviation(d), FLOOR) / sqrt(n)
+
+- *faster*: ``mean <= -t(n) * error``, with ``t(n)`` Student's at a one-sided probability of 0.0005 and ``n - 1``
+  degrees of freedom. It is looked at after each of at most ``MAX_PAIRS`` pairs: for two equal kernels the chance that
+  it is ever so is below ``MAX_PAIRS * 0.0005``, half a percent; heavy tails make it less, and placements in memory that
+  favour the same one four times in a row are what the other half of a percent is for.
+- *not worth it*: ``mean - error > -WORTH``; or, from the fourth pair on, ``mean`` is less than half of what
+  ``MAX_PAIRS`` pairs of this deviation could tell. The incumbent stays; most challengers end so after a few pairs.
+- Otherwise, after ``MAX_PAIRS`` pairs, the incumbent stays too: it takes a clear case to replace it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fleet_tune.domain import StopRule
+from policies.measuring.stopping import CONFIRM_BATCH_SECS
+
+LEAST_PAIRS = 3
+MAX_PAIRS = 12
+FLOOR = 0.015
+"""Least deviation of a pair: three that agree by chance, to a fifth, prove nothing."""
+WORTH = 0.01
+"""An improvement below this share is none."""
+# Student's t at 0.9995, by the number of pairs.
+_T = {3: 31.599, 4: 12.924, 5: 8.610, 6: 6.869, 7: 5.959, 8: 5.408, 9: 5.041, 10: 4.781, 11: 4.587, 12: 4.437}
+_RUN_BATCHES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``ratio``: of the challenger's seconds to the incumbent's, the geometric mean of ``pairs`` pairs; ``error``: its
+    standard error, as a share of it. ``faster``: beyond doubt."""
+
+    ratio: float
+    error: float
+    pairs: int
+    faster: bool
+
+
+def judged(log_ratios: Sequence[float], out_of_time: bool = False) -> Verdict | None:
+    """What the pairs so far say, in their order; None to go on. ``out_of_time``: there will be no more.
+
+    ValueError for ratios that are not finite, or none.
+    """
+    pairs = len(log_ratios)
+    if not pairs or not all(map(math.isfinite, log_ratios)):
+        raise ValueError(f"these are no ratios to judge by: {log_ratios}")
+    mean = statistics.fmean(log_ratios)
+    deviation = max(statistics.stdev(log_ratios) if pairs > 1 else math.inf, FLOOR)
+    error = deviation / math.sqrt(pairs)
+    faster = pairs >= LEAST_PAIRS and mean <= -_T[min(pairs, MAX_PAIRS)] * error
+    in_sight = _T[MAX_PAIRS] * deviation / math.sqrt(MAX_PAIRS)
+    hopeless = (pairs >= LEAST_PAIRS and mean - error > -WORTH) or (pairs > LEAST_PAIRS and mean > -in_sight / 2)
+    if faster or hopeless or out_of_time or pairs >= MAX_PAIRS:
+        return Verdict(math.exp(mean), error, pairs, faster)
+    return None
+
+
+def challenger_first(pair: int) -> bool:
+    """Whether the challenger begins the pair of this number (from 0): the order turns around, so that a device that
+    slows down meanwhile favours nobody."""
+    return pair % 2 == 1
+
+
+def run_rule(rule: StopRule) -> StopRule:
+    """How each run of a pair is measured: a fixed number of micro-batches, and no racing."""
+    return replace(
+        rule,
+        micro_batch_secs=max(rule.micro_batch_secs, CONFIRM_BATCH_SECS),
+        min_batches=_RUN_BATCHES,
+        max_batches=_RUN_BATCHES,
+        race_factor=math.inf,
+    )
