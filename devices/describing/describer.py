@@ -7,11 +7,14 @@ another child goes on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from devices.builds.builder import memory_limit
 from devices.describing.kept import Described, DescriptionCache
@@ -19,6 +22,7 @@ from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
 from devices.host.file_cache import user_folder
 from devices.host.memory import over_memory
+from devices.host.quiet import QuietTimeoutError, QuietWindow
 from devices.protocol import encode_task
 from fleet_tune.domain import Task
 from fleet_tune.errors import FleetTuneError
@@ -38,6 +42,104 @@ class DescriberStartError(FleetTuneError):
     """The child process could not be started: a fault of the installation, not of a task."""
 
 
+class Describing:
+    """Describes ``tasks`` side by side, from the first :meth:`begin` or ``next`` on. An iterator over the place of each
+    among ``tasks`` and its sketches, as they are ready: those that are ``kept`` first, without any work.
+
+    ``kept``: None for the user's cache. ``workers``: children at a time, None for one for each core. ``window``: what
+    keeps the children still while a device of this host measures. ``module``: what they run (tests give their own).
+    ``next`` raises :class:`DescriberStartError`, once.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        kept: DescriptionCache | None = None,
+        workers: int | None = None,
+        answer_secs: float = ANSWER_SECS,
+        window: QuietWindow | None = None,
+        module: str = "devices.describing.worker",
+    ) -> None:
+        self._tasks = tasks
+        self._kept = kept or DescriptionCache(user_folder())
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._answer_secs = answer_secs
+        self._window = window
+        self._module = module
+        self._left = len(tasks)
+        self._at_work: list[_Worker] = []
+        self._begun = self._closed = False
+        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, Described] | Exception | None] = queue.SimpleQueue()
+
+    def __iter__(self) -> Describing:
+        return self
+
+    def __next__(self) -> tuple[int, Described]:
+        self.begin()
+        if not self._left or self._closed:
+            raise StopIteration
+        answer = self._answers.get()
+        if answer is None or self._closed:
+            raise StopIteration
+        if isinstance(answer, Exception):
+            self.close()
+            raise answer
+        self._left -= 1
+        return answer
+
+    def begin(self) -> None:
+        """Describe in the background."""
+        if not self._begun:
+            self._begun = True
+            self._in_background(self._look_up, "describer")
+
+    def close(self) -> None:
+        """Describe nothing more: the children end, and who waits for the next task is told that there is none."""
+        self._closed = True
+        self._answers.put(None)
+        for worker in self._at_work:
+            worker.abort()
+
+    def _in_background(self, work: Callable[[], None], name: str) -> None:
+        def checked() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._answers.put(error)
+
+        threading.Thread(target=checked, name=name, daemon=True).start()
+
+    def _look_up(self) -> None:
+        """Hand out what is kept, and begin with the rest."""
+        missing: list[int] = []
+        for at, task in enumerate(self._tasks):
+            described = self._kept.find(task)
+            if described is None:
+                missing.append(at)
+            else:
+                self._answers.put((at, described))
+        # The largest programs first: what is begun last is waited for with the other cores idle.
+        for at in sorted(missing, key=lambda at: -len(self._tasks[at].workload.module)):
+            self._waiting.put(at)
+        count = min(len(missing), self._workers)
+        for number in range(count):
+            limit_bytes = memory_limit(memory_total_bytes(), count)
+            self._in_background(partial(self._work, limit_bytes), f"describer {number}")
+
+    def _work(self, memory_limit_bytes: int) -> None:
+        arguments = (self._module, memory_limit_bytes, self._answer_secs, self._window, lambda: self._closed)
+        with contextlib.suppress(queue.Empty, _ClosedError), _Worker(*arguments) as worker:
+            self._at_work.append(worker)
+            while True:
+                at = self._waiting.get_nowait()
+                described, complete = worker.describe(self._tasks[at])
+                # What was refused for want of memory may be there on another machine, or tomorrow.
+                if complete and not any(over_memory(reason) for _, reason in described.left_out):
+                    self._kept.store(self._tasks[at], described)
+                self._answers.put((at, described))
+
+
 def describe_tasks(
     tasks: Sequence[Task],
     kept: DescriptionCache | None = None,
@@ -45,44 +147,13 @@ def describe_tasks(
     answer_secs: float = ANSWER_SECS,
     module: str = "devices.describing.worker",
 ) -> list[Described]:
-    """The sketches of every task, in the order of ``tasks``; those in ``kept`` without any work.
+    """The sketches of every task, in the order of ``tasks``; see :class:`Describing`."""
+    described = dict(Describing(tasks, kept, workers, answer_secs, None, module))
+    return [described[at] for at in range(len(tasks))]
 
-    ``kept``: None for the user's cache. ``workers``: children at a time, None for one for each core. ``module``: what
-    they run (tests give their own). Raises :class:`DescriberStartError`.
-    """
-    kept = kept or DescriptionCache(user_folder())
-    found = [kept.find(task) for task in tasks]
-    missing = [at for at, described in enumerate(found) if described is None]
-    # The largest programs first: what is begun last is waited for with the other cores idle.
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for at in sorted(missing, key=lambda at: -len(tasks[at].workload.module)):
-        waiting.put(at)
-    count = min(len(missing), workers or len(os.sched_getaffinity(0)))
-    failures: list[Exception] = []
 
-    def work() -> None:
-        try:
-            with _Worker(module, memory_limit(memory_total_bytes(), count), answer_secs) as worker:
-                while not failures:
-                    at = waiting.get_nowait()
-                    described, complete = worker.describe(tasks[at])
-                    found[at] = described
-                    # What was refused for want of memory may be there on another machine, or tomorrow.
-                    if complete and not any(over_memory(reason) for _, reason in described.left_out):
-                        kept.store(tasks[at], described)
-        except queue.Empty:
-            pass
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, name=f"describer {number}", daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return [described for described in found if described is not None]
+class _ClosedError(Exception):
+    """Nobody wants the rest."""
 
 
 @dataclass
@@ -95,12 +166,22 @@ class _Progress:
 
 
 class _Worker:
-    """One child at a time; a lost one is replaced."""
+    """One child at a time; a lost one is replaced. It is given a step of its work at a time, so that a quiet window
+    begins after that one."""
 
-    def __init__(self, module: str, memory_limit_bytes: int, answer_secs: float) -> None:
+    def __init__(
+        self,
+        module: str,
+        memory_limit_bytes: int,
+        answer_secs: float,
+        window: QuietWindow | None,
+        is_closed: Callable[[], bool],
+    ) -> None:
         self._module = module
         self._memory_limit_bytes = memory_limit_bytes
         self._answer_secs = answer_secs
+        self._window = window
+        self._is_closed = is_closed
         self._child: Child | None = None
 
     def __enter__(self) -> _Worker:
@@ -110,15 +191,14 @@ class _Worker:
         self._end()
 
     def describe(self, task: Task) -> tuple[Described, bool]:
-        """The sketches of ``task``, and whether no child was lost over them."""
+        """The sketches of ``task``, and whether no child was lost over them. Raises _ClosedError between two steps."""
         progress: _Progress | None = None
         complete = True
         while progress is None or progress.done < len(progress.sketches):
-            at = 0 if progress is None else progress.done
-            child = self._ready_child()
+            with self._working():
+                child = self._ready_child()
             try:
-                child.channel.send({"task": encode_task(task), "first": at})
-                opened = child.channel.receive(self._answer_secs)
+                opened = self._answer(child, {"task": encode_task(task)})
                 if "failed" in opened:
                     self._recycle(opened["resident_bytes"])
                     return Described((), (("", str(opened["failed"])),)), complete
@@ -126,10 +206,12 @@ class _Worker:
                     left_out = tuple((str(rule), str(reason)) for rule, reason in opened["left_out"])
                     progress = _Progress(list(decode_sketches(opened["opened"])), left_out)
                 while progress.done < len(progress.sketches):
-                    answer = child.channel.receive(self._answer_secs)
+                    answer = self._answer(child, {"describe": progress.done})
                     (progress.sketches[progress.done],) = decode_sketches(answer["described"])
                     progress.done += 1
                     self._recycle(answer["resident_bytes"] if progress.done == len(progress.sketches) else 0)
+            except QuietTimeoutError:
+                raise
             except (EOFError, OSError) as error:  # a TimeoutError is one
                 reason = self._lost(child, error)
                 complete = False
@@ -140,6 +222,22 @@ class _Worker:
                     progress.sketches[progress.done] = replace(given_up, undescribed=reason)
                 progress.done += 1
         return Described(tuple(progress.sketches), progress.left_out), complete
+
+    def abort(self) -> None:
+        """End the child at once, whatever it does; from any thread."""
+        child = self._child
+        if child is not None:
+            child.abort()
+
+    def _working(self) -> contextlib.AbstractContextManager[None]:
+        if self._is_closed():
+            raise _ClosedError
+        return self._window.working() if self._window else contextlib.nullcontext()
+
+    def _answer(self, child: Child, request: Mapping[str, Any]) -> dict[str, Any]:
+        with self._working():
+            child.channel.send(request)
+            return child.channel.receive(self._answer_secs)
 
     def _ready_child(self) -> Child:
         if self._child is None:

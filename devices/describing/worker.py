@@ -1,21 +1,24 @@
 """The child process of :mod:`devices.describing.describer`: makes and describes the sketches of one task at a time.
 
-Run as ``python -m devices.describing.worker``. A request names a task and the sketch to begin with. The answers:
-``failed`` (why the task has no sketches) alone, or ``opened`` (all sketches, as far as they are needed for scheduling)
-with ``left_out``, then ``described`` for each sketch from that one on, in order.
+Run as ``python -m devices.describing.worker``. A request with a ``task`` is answered with ``failed`` (why it has no
+sketches), or with ``opened`` (all its sketches, as far as they are needed for scheduling) and ``left_out``; then each
+request to ``describe`` the sketch with a number with ``described``. In between the child does nothing.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devices.host import warm_child
-from devices.host.child import Channel
 from devices.host.memory import resident_bytes
 from devices.protocol import decode_task
 from fleet_tune.records.dataset_codec import encode_sketches
+from fleet_tune.sketch import Sketch
+
+if TYPE_CHECKING:  # slow to import: it loads TVM
+    from devices.sketches.spaces import DesignSpace
 
 TASK_SECS = 30.0
 """Seconds of processor time after which no further sketch of a task is described."""
@@ -26,30 +29,41 @@ def main() -> None:
     import devices.sketches.spaces  # noqa: F401 - slow to import: this process is ready when it has done so
 
     channel.send({"ready": True})
+    one = OneTask()
     while True:
-        answer(channel, requests.get())
+        request = requests.get()
+        channel.send(one.opened(request["task"]) if "task" in request else one.described(request["describe"]))
 
 
-def answer(channel: Channel, request: dict[str, Any]) -> None:
-    """Make and describe the sketches of one request."""
-    from devices.sketches.generation import first_line
-    from devices.sketches.spaces import DesignSpace
+class OneTask:
+    """The answers to the requests about one task, until the next one is opened."""
 
-    started = time.thread_time()
-    try:
-        space = DesignSpace(decode_task(request["task"]))
-    except Exception as error:  # one task that TVM cannot read must not end the run of all others
-        channel.send({"failed": first_line(error), "resident_bytes": resident_bytes()})
-        return
-    opened = space.undescribed
-    channel.send({"opened": encode_sketches(opened), "left_out": [list(each) for each in space.left_out]})
-    for at in range(request["first"], len(opened)):
-        late = time.thread_time() - started > TASK_SECS
-        sketch = left_undescribed(opened[at]) if late else space.described(at)
-        channel.send({"described": encode_sketches([sketch]), "resident_bytes": resident_bytes()})
+    def __init__(self) -> None:
+        self._space: DesignSpace | None = None
+        self._started = 0.0
+
+    def opened(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Make the sketches of a task."""
+        from devices.sketches.generation import first_line
+        from devices.sketches.spaces import DesignSpace
+
+        self._started = time.thread_time()
+        try:
+            self._space = DesignSpace(decode_task(task))
+        except Exception as error:  # one task that TVM cannot read must not end the run of all others
+            return {"failed": first_line(error), "resident_bytes": resident_bytes()}
+        left_out = [list(each) for each in self._space.left_out]
+        return {"opened": encode_sketches(self._space.undescribed), "left_out": left_out}
+
+    def described(self, at: int) -> dict[str, Any]:
+        """Describe one of the sketches."""
+        assert self._space is not None
+        late = time.thread_time() - self._started > TASK_SECS
+        sketch = left_undescribed(self._space.undescribed[at]) if late else self._space.described(at)
+        return {"described": encode_sketches([sketch]), "resident_bytes": resident_bytes()}
 
 
-def left_undescribed(sketch: Any) -> Any:
+def left_undescribed(sketch: Sketch) -> Sketch:
     """``sketch`` where there is no time to describe it: one without combinations of places is described already."""
     if sketch.statements:
         return sketch

@@ -127,13 +127,17 @@ class Child:
         """Wait until the child has ended."""
         self._process.wait()
 
-    def kill(self) -> None:
-        """End the child and all processes of its group, and reap it. May be called twice."""
+    def abort(self) -> None:
+        """End the child and all processes of its group, from any thread; :meth:`kill` is still to be called."""
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 self._process.kill()
+
+    def kill(self) -> None:
+        """End the child and all processes of its group, and reap it. May be called twice."""
+        self.abort()
         self._process.wait()
         self.channel.close()
         self._errors.close()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from devices.describing import kept, worker
-from devices.describing.describer import DescriberStartError, describe_tasks
+from devices.describing.describer import DescriberStartError, Describing, describe_tasks
 from devices.describing.kept import Described, DescriptionCache
+from devices.host.quiet import QuietWindow
 from fleet_tune.sketch import Choice, Sketch
 from tests.helpers.describing_child import write_stand_in
 from tests.helpers.tasks import make_task
@@ -98,3 +103,42 @@ def test_the_program_the_target_and_the_code_are_in_the_key(monkeypatch: pytest.
     assert len(keys) == 4
     monkeypatch.setattr(kept, "_code", lambda: "changed")
     assert kept._key(tasks[0]) not in keys
+
+
+def test_tasks_come_as_they_are_ready_those_that_are_kept_first(stand_in: str, tmp_path: Path) -> None:
+    tasks = [make_task(name) for name in ("first", "second", "kept")]
+    cache = DescriptionCache(tmp_path)
+    (expected,) = describe_tasks(tasks[2:], cache, module=stand_in)
+    coming = Describing(tasks, cache, workers=1, module=stand_in)
+    assert next(coming) == (2, expected)
+    assert [at for at, _ in coming] == [0, 1]
+    assert list(coming) == []
+
+
+def test_a_task_is_ready_while_others_are_still_being_described_and_closing_ends_these(stand_in: str) -> None:
+    tasks = [make_task("hang at 1", module="the largest program"), make_task("good")]
+    coming = Describing(tasks, NOTHING_KEPT, workers=2, answer_secs=600, module=stand_in)
+    at, described = next(coming)
+    assert (at, undescribed(described)) == (1, [""] * 3)
+    threading.Timer(0.1, coming.close).start()
+    assert list(coming) == []  # who waits is told, although a child hangs
+    wait_for(lambda: not any(each.name.startswith("describer") for each in threading.enumerate()))
+
+
+def test_the_children_stand_still_while_a_device_measures(stand_in: str, tmp_path: Path) -> None:
+    window = QuietWindow(tmp_path / "window")
+    coming = Describing([make_task("good")], NOTHING_KEPT, window=window, module=stand_in)
+    found: queue.SimpleQueue[tuple[int, Described]] = queue.SimpleQueue()
+    with window.quiet():
+        reader = threading.Thread(target=lambda: found.put(next(coming)), daemon=True)
+        reader.start()
+        wait_for(lambda: any(each.name == "quiet-window" for each in threading.enumerate()))
+        assert found.empty()
+    assert found.get(timeout=120)[0] == 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
