@@ -13,7 +13,8 @@ from typing import Literal
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
     """State of one task. ``best_secs``: the incumbent's cost, infinite while there is none. ``finish_reason``: why a
-    finished task gets no more trials, empty while it is tuned."""
+    finished task gets no more trials, empty while it is tuned. ``described``: whether its sketches are known, without
+    which it is not tuned."""
 
     task_id: str
     name: str
@@ -26,6 +27,7 @@ class TaskProgress:
     finished: bool = False
     best_rule: str = ""
     finish_reason: str = ""
+    described: bool = True
 
     @property
     def gflops(self) -> float:
@@ -40,9 +42,9 @@ class Progress:
     ``outcomes``: trials of this store by outcome (earlier runs included), ``trials``: their sum; ``new_trials``: those
     of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. ``device_changes``: how
     many changes of devices this run has kept, other than leases. ``vitals``: by device id what it last told of its
-    hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its
-    ``speed``, 1 where it is as fast as usual. Limits are None where
-    the user set none.
+    hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its ``speed``, 1 where it is as fast
+    as usual. Limits are None where the user set none; ``time_budget_secs`` counts from the run's begin and grows while
+    tasks are still being described.
     """
 
     phase: str

@@ -32,6 +32,21 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """A task of the plan has its sketches, made by ``rules``, and its searcher knows it: it may be tuned."""
+
+    task_id: str
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Undescribable:
+    """A task of the plan has no sketch: it is none of this run."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Proposed:
     """The answer to ``Propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose.
     ``predicted_gain``: of the best next candidate, a log ratio."""
@@ -153,6 +168,8 @@ Event = (
     Restored
     | Committed
     | CaughtUp
+    | Described
+    | Undescribable
     | Proposed
     | ProposalLost
     | Built

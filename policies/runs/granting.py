@@ -37,7 +37,8 @@ class Granting:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to be tuned and nothing is under way."""
+        """Whether nothing more is to be tuned, no task that is still being described may be, and nothing is under
+        way."""
         return all(self._is_done(tasks) for tasks in self._by_class.values())
 
     def start(self, now: float, builds: BuildStage) -> list[Propose]:
@@ -66,16 +67,26 @@ class Granting:
         self._timers.at(self._rests_until[device_class], "granting")
 
     def room(self) -> int:
-        """Trials that the run may still grant, at most one grant."""
+        """Trials that the run may grant now, at most one grant: an even share of all trials is kept for each task that
+        is still being described, whatever the others could do with it."""
         flow, limit = self._plan.flow, self._plan.limits.trials
         if limit is None:
             return flow.grant
+        share = max(1, limit // len(self._tasks))
+        awaited = (task for task in self._tasks.values() if task.is_awaited and task.wanted(flow.grant))
+        kept = sum(max(0, share - task.trials) for task in awaited)
+        return max(0, min(flow.grant, self._left(limit) - kept))
+
+    def _left(self, limit: int) -> int:
+        """Trials that are neither made nor under way."""
         tasks = self._tasks.values()
-        return max(0, min(flow.grant, limit - sum(task.trials for task in tasks) - in_flight(tasks)))
+        return limit - sum(task.trials for task in tasks) - in_flight(tasks)
 
     def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
-        grant = self._plan.flow.grant
-        return in_flight(tasks) == 0 and not (self.room() and any(task.room(grant) for task in tasks))
+        grant, limit = self._plan.flow.grant, self._plan.limits.trials
+        if in_flight(tasks):
+            return False
+        return (limit is not None and self._left(limit) <= 0) or not any(task.wanted(grant) for task in tasks)
 
     def _is_short(self, tasks: int) -> bool:
         """Whether the time may not be enough for a whole grant of every task."""

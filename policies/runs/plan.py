@@ -38,10 +38,11 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A task of a run. ``rules``: what made each of its sketches. ``floor_secs``: a cost that no schedule can beat."""
+    """A task of a run. ``rules``: what made each of its sketches, None while it is still being described.
+    ``floor_secs``: a cost that no schedule can beat."""
 
     task: Task
-    rules: tuple[str, ...]
+    rules: tuple[str, ...] | None
     floor_secs: float
 
 

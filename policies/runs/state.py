@@ -26,6 +26,7 @@ from policies.runs.events import (
     Built,
     CaughtUp,
     Committed,
+    Described,
     DeviceEventsKept,
     Event,
     Ordered,
@@ -37,6 +38,7 @@ from policies.runs.events import (
     ShotOut,
     StopRequested,
     Tick,
+    Undescribable,
     Unreachable,
 )
 from policies.runs.final_round import FinalRound
@@ -82,9 +84,9 @@ class RunState:
         self._devices = MeasureStage(plan, self.fleet, self.tasks, self._timers, classes)
         self._granting = Granting(plan, self.tasks, bandit, self.fleet, self._timers)
         self._final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
-        budget = plan.limits.time_budget_secs
-        # Shoot-outs have a part of the time budget for themselves.
-        self._tuning_secs = None if budget is None else budget - reserve_secs(budget, len(self.tasks))
+        # Seconds of the run at which the tuning and the run are over; see _count_time.
+        self._tuning_ends: float | None = None
+        self._ends: float | None = None
         self._look_at: list[str] = []  # devices of which something changed
         self._resting: dict[str, int] = {}  # lost builders by the name of their timer
         self._recording: set[str] = set()  # candidates whose failure is being made durable
@@ -95,9 +97,7 @@ class RunState:
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._recent: deque[float] = deque()
-        for secs in (self._tuning_secs, budget):
-            if secs is not None:
-                self._timers.at(secs, "time budget")
+        self._count_time(0.0)
 
     @property
     def wake_secs(self) -> float | None:
@@ -130,7 +130,7 @@ class RunState:
         return Progress(
             phase=self.phase.word,
             elapsed_secs=now,
-            time_budget_secs=limits.time_budget_secs,
+            time_budget_secs=self._budget_ends(now),
             trial_limit=limits.trials if None in task_limits else sum(each or 0 for each in task_limits),
             trials=sum(task.trials for task in tasks),
             new_trials=self._new_trials,
@@ -144,7 +144,9 @@ class RunState:
             devices=self.fleet.words,
             device_changes=self.fleet.changes,
             vitals=self._devices.vitals,
-            tasks=tuple(task.progress(self._devices.usual_speed(task.device_class)) for task in tasks),
+            tasks=tuple(
+                task.progress(self._devices.usual_speed(task.device_class)) for task in tasks if not task.is_left_out
+            ),
         )
 
     # What happens ----------------------------------------------------------------------------------------------------
@@ -153,6 +155,12 @@ class RunState:
         match event:
             case Committed(records):
                 return self._learn(records, now)
+            case Described(task_id, rules):
+                self.tasks[task_id].rules = rules
+                self._count_time(now)
+            case Undescribable(task_id):
+                self.tasks[task_id].is_left_out = True
+                self._count_time(now)
             case Proposed():
                 return self._proposed(event)
             case ProposalLost(task_id, detail):
@@ -322,7 +330,7 @@ class RunState:
             self.phase = Phase.TUNING
             self._recent.clear()  # of earlier runs
             self._look_at += self._devices.lanes
-        if self.phase is Phase.TUNING and (self._is_over(now, self._tuning_secs) or self._granting.done):
+        if self.phase is Phase.TUNING and (self._is_over(now, self._tuning_ends) or self._granting.done):
             self._end_tuning()
         if self.phase is Phase.TUNING:
             commands += self._tune(now)
@@ -335,7 +343,7 @@ class RunState:
             self.phase = Phase.SHOOT_OUTS
             self._final_round.open(self.tasks.values())
         if self.phase is Phase.SHOOT_OUTS:
-            if self._is_over(now, self._plan.limits.time_budget_secs):
+            if self._is_over(now, self._ends):
                 self._final_round.close()
             commands += self._final_round.start(now)
             commands += self._builds.start()
@@ -372,6 +380,23 @@ class RunState:
         self._caught_up = False
         return CatchUp()
 
-    def _is_over(self, now: float, budget_secs: float | None) -> bool:
+    def _count_time(self, now: float) -> None:
+        """The time budget counts from when every task is described: what is tuned before comes on top, so that a task
+        that is described late has as much of it as all others."""
+        budget = self._plan.limits.time_budget_secs
+        if budget is None or self._ends is not None or any(task.is_awaited for task in self.tasks.values()):
+            return
+        self._ends = now + budget
+        # Shoot-outs have a part of the time budget for themselves.
+        self._tuning_ends = self._ends - reserve_secs(budget, len(self.tasks))
+        for secs in (self._tuning_ends, self._ends):
+            self._timers.at(secs, "time budget")
+
+    def _budget_ends(self, now: float) -> float | None:
+        """When the time budget is used up, as far as is known now; None for no such budget."""
+        budget = self._plan.limits.time_budget_secs
+        return self._ends if budget is None or self._ends is not None else now + budget
+
+    def _is_over(self, now: float, ends: float | None) -> bool:
         """Whether nothing new shall be begun."""
-        return self._stopped or (budget_secs is not None and now >= budget_secs)
+        return self._stopped or (ends is not None and now >= ends)

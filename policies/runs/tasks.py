@@ -50,12 +50,19 @@ class TaskTrials:
         self.recorded: set[str] = set()  # ids of candidates that have a record of this run
         self.is_tuned = True  # while it is, artifacts are let go of
         self.best_history: list[float] = []  # incumbent's cost after each trial
-        self._planned = planned
+        self.rules = planned.rules  # of its sketches; None while it is being described
+        self.is_left_out = False  # it turned out to have no sketch
+        self._floor_secs = planned.floor_secs
         self._limit = limit
 
     @property
     def device_class(self) -> str:
         return self.task.device_class.name
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is still being described."""
+        return self.rules is None and not self.is_left_out
 
     @property
     def best_secs(self) -> float:
@@ -71,8 +78,12 @@ class TaskTrials:
         return None if self._limit is None else max(self._limit, self.trials)
 
     def room(self, grant: int) -> int:
-        """Trials that may be granted at once, at most ``grant``: none for a finished task."""
-        if self.finish_reason or self.exhausted:
+        """Trials that may be granted at once, at most ``grant``: none for a finished task, or one without sketches."""
+        return 0 if self.rules is None else self.wanted(grant)
+
+    def wanted(self, grant: int) -> int:
+        """:meth:`room`, also of a task that is still being described."""
+        if self.finish_reason or self.exhausted or self.is_left_out:
             return 0
         return grant if self._limit is None else min(grant, max(0, self._limit - self.trials - self.in_flight))
 
@@ -101,7 +112,7 @@ class TaskTrials:
             best_history=tuple(self.best_history),
             pending=self.in_flight,
             finished=self.room(grant) == 0,
-            floor_secs=self._planned.floor_secs,
+            floor_secs=self._floor_secs,
         )
 
     def exhausted_reason(self) -> str:
@@ -119,12 +130,13 @@ class TaskTrials:
             device_class=self.device_class,
             weight=self.task.weight,
             flop=self.task.workload.flop,
-            sketches=len(self._planned.rules),
+            sketches=len(self.rules or ()),
             trials=self.trials,
             best_secs=self.best_secs / usual_speed,
             finished=bool(self.finish_reason),
             finish_reason=self.finish_reason,
-            best_rule="" if best is None else self._planned.rules[best.sketch],
+            best_rule="" if best is None or self.rules is None else self.rules[best.sketch],
+            described=self.rules is not None,
         )
 
 

@@ -75,7 +75,8 @@ class World:
     not build; ``oracle_secs``: what it takes longer than a candidate. ``searcher_restarts``: share of proposals before
     which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
     durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``script``: events of other
-    people's making by their time. ``stored``: what earlier runs left."""
+    people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are described, by
+    their id; the others are so from the start. ``left_out``: ids of those that turn out to have no sketch."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -97,6 +98,8 @@ class World:
     check_every_secs: float = 120.0
     script: Mapping[float, ev.Event] = field(default_factory=dict)
     stored: tuple[Record, ...] = ()
+    described_at: Mapping[str, float] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
     device_states: Mapping[str, DeviceState] = field(default_factory=dict)
     run_id: str = "run"
     seed: int = 0
@@ -107,7 +110,9 @@ class World:
         self.members = Counter(device.device_class for device in self.devices.values())
         plan = RunPlan(
             run_id=self.run_id,
-            tasks=tuple(PlannedTask(task, ("rule",), 1e-9) for task in self.tasks),
+            tasks=tuple(
+                PlannedTask(task, None if task.id in self.described_at else ("rule",), 1e-9) for task in self.tasks
+            ),
             devices={name: device.device_class for name, device in self.devices.items()},
             builders=self.builders,
             limits=self.limits,
@@ -159,6 +164,9 @@ class World:
         """Until the run is over. AssertionError where nothing could ever happen again, or it does not end."""
         for at, event in self.script.items():
             self._later(at, event)
+        for task_id, at in self.described_at.items():
+            without = task_id in self.left_out
+            self._later(at, ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",)))
         self._do(self.state.handle(ev.Restored(self.device_states, {}), 0.0))
         self._tell()
         self._do(self.state.handle(ev.CaughtUp(), 0.0))
@@ -291,6 +299,8 @@ class World:
 
     def _propose(self, command: to_do.Propose) -> None:
         task_id = command.task_id
+        assert self.described_at.get(task_id, 0.0) <= self.now, "no searcher knows the task yet"
+        assert task_id not in self.left_out & self.described_at.keys()
         if self._rng.random() < self.searcher_restarts:
             durable = {record.candidate.id for record in self.records}
             task = self.state.tasks[task_id].task

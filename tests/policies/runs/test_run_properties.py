@@ -12,6 +12,7 @@ from fleet_tune.device_state import Admin
 from fleet_tune.domain import Limits, Outcome
 from policies.runs import events as ev
 from policies.runs.plan import Flow
+from policies.runs.tasks import TaskTrials
 from tests.helpers.properties import examples
 from tests.helpers.run_world import Device, World, order, task_of
 
@@ -131,6 +132,93 @@ def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataO
     ).play()
     second.check_end()
     assert len(second.trials()) == supply_of(second)
+
+
+@st.composite
+def joining(draw: st.DrawFn, chosen: dict[str, Any]) -> dict[str, Any]:
+    """When the tasks are described, in any order, and which of them turn out to have no sketch."""
+    names = [task.id for task in chosen["tasks"]]
+    return {
+        "described_at": {name: draw(SECS) for name in names if draw(st.booleans())},
+        "left_out": frozenset(draw(st.sets(st.sampled_from(names)))),
+    }
+
+
+def tuned(world: World) -> list[TaskTrials]:
+    """The tasks that have, or turned out to have, sketches."""
+    left_out = world.left_out & world.described_at.keys()
+    return [task for task_id, task in world.state.tasks.items() if task_id not in left_out]
+
+
+@examples(30)
+@given(st.data())
+def test_tasks_that_are_described_late_are_tuned_or_left_out(data: st.DataObject) -> None:
+    fleet, chosen = data.draw(fleets()), data.draw(surroundings())
+    late = data.draw(joining(chosen))
+    world = World(fleet, script=data.draw(orders(fleet)), **chosen, **late).play()
+    world.check_end()
+    for task in tuned(world):
+        assert task.trials == SUPPLY or "does not build" in task.finish_reason
+        assert task.finish_reason
+    assert len(world.trials()) == sum(task.trials for task in tuned(world))
+    progress = world.state.progress(world.now)
+    assert [each.task_id for each in progress.tasks] == [task.task.id for task in tuned(world)]
+    assert all(each.described for each in progress.tasks)
+
+
+@examples(30)
+@given(st.data(), st.integers(1, 100))
+def test_a_limit_is_kept_while_tasks_are_described_late(data: st.DataObject, trials: int) -> None:
+    fleet, chosen = data.draw(fleets()), data.draw(surroundings())
+    late, limits = data.draw(joining(chosen)), Limits(trials=trials)
+    world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **chosen, **late).play()
+    world.check_end()
+    supply = sum(task.trials if "does not build" in task.finish_reason else SUPPLY for task in tuned(world))
+    assert len(world.trials()) == min(trials, supply)
+
+
+@examples(30)
+@given(st.data(), SECS)
+def test_a_run_that_is_stopped_while_tasks_are_described_is_completed_by_the_next_one(
+    data: st.DataObject, stopped: float
+) -> None:
+    fleet, chosen = data.draw(fleets()), data.draw(surroundings())
+    late = data.draw(joining(chosen))
+    script = data.draw(orders(fleet)) | {stopped: ev.StopRequested()}
+    first = World(fleet, script=script, **chosen, **late).play()
+    first.check_end()
+    for each in first.state.progress(first.now).tasks:
+        assert each.described or first.described_at[each.task_id] >= stopped
+    states = {name: first.state.fleet[name] for name in fleet}
+    left_out = late["left_out"] & late["described_at"].keys()
+    again = data.draw(joining(chosen))["described_at"] | dict.fromkeys(left_out, 3.0)
+    second = World(
+        fleet,
+        script=data.draw(orders(fleet)),
+        stored=tuple(first.records),
+        device_states=states,
+        run_id="second",
+        described_at=again,
+        left_out=left_out,
+        **chosen,
+    ).play()
+    second.check_end()
+    for task in tuned(second):
+        assert task.trials == SUPPLY or "does not build" in task.finish_reason
+
+
+@examples(30)
+@given(st.data(), st.floats(1.0, 300.0))
+def test_a_time_budget_counts_from_when_the_last_task_is_described(data: st.DataObject, budget: float) -> None:
+    fleet, chosen = data.draw(fleets()), data.draw(surroundings())
+    late, limits = data.draw(joining(chosen)), Limits(time_budget_secs=budget)
+    world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **chosen, **late).play()
+    world.check_end()
+    ends = max(late["described_at"].values(), default=0.0) + budget
+    leases = [event.unix_secs for event in world.events if event.kind == "leased"]
+    assert max(leases, default=0.0) <= ends
+    assert world.state.progress(world.now).time_budget_secs == ends
+    assert world.now >= 0.95 * budget or all(task.finish_reason for task in tuned(world))
 
 
 @examples(50)

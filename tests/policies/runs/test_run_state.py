@@ -400,3 +400,48 @@ def test_a_run_that_resumes_builds_the_incumbent_for_those_who_are_to_meet_it() 
     second = World({"a": Device("orin")}, supply=20, stored=stored, run_id="second", rule=collecting).play()
     assert best.id in second.built_ever
     second.check_end()
+
+
+def test_devices_measure_while_tasks_are_still_being_described() -> None:
+    tasks = (task_of("server", "early"), task_of("server", "late"), task_of("server", "never"))
+    early, late, never = (task.id for task in tasks)
+    world = World(
+        {"server": Device("server")}, tasks=tasks, described_at={late: 300.0, never: 400.0}, left_out=frozenset({never})
+    )
+    shown = {each.task_id: (each.described, each.sketches) for each in world.state.progress(0.0).tasks}
+    assert shown == {early: (True, 1), late: (False, 0), never: (False, 0)}
+    world.play()
+    world.check_end()
+    first = {task.id: min((r.unix_secs for r in world.trials() if r.task_id == task.id), default=0) for task in tasks}
+    assert 0 < first[early] < 300.0 < first[late]
+    assert world.now >= 400.0  # a task that may still come is waited for
+    assert [each.task_id for each in world.state.progress(world.now).tasks] == [early, late]
+
+
+def test_a_task_that_is_being_described_finds_an_even_share_of_the_trials() -> None:
+    tasks = (task_of("server", "early", weight=100), task_of("server", "late"))
+    world = World(
+        {"server": Device("server")}, tasks=tasks, limits=Limits(trials=40), described_at={tasks[1].id: 300.0}
+    ).play()
+    world.check_end()
+    before = [record for record in world.trials() if record.unix_secs < 300.0]
+    assert Counter(record.task_id for record in before) == {tasks[0].id: 20}
+    assert len(world.trials()) == 40
+
+
+def test_a_limit_that_is_reached_waits_for_no_task() -> None:
+    tasks = (task_of("server", "early"), task_of("server", "late"))
+    first = World({"server": Device("server")}, tasks=tasks, limits=Limits(trials=40)).play()
+    again = World(
+        {"server": Device("server")},
+        tasks=tasks,
+        limits=Limits(trials=40),
+        stored=tuple(first.records),
+        described_at={task.id: 300.0 for task in tasks},
+        run_id="second",
+    ).play()
+    again.check_end()
+    assert again.now < 300.0
+    shown = again.state.progress(again.now).tasks
+    assert [(each.described, each.best_rule) for each in shown] == [(False, "")] * 2
+    assert all(math.isfinite(each.best_secs) for each in shown)
