@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from fleet_tune.errors import FleetTuneError
-from fleet_tune.records.atomic_file import write_atomically
 
 T = TypeVar("T")
 # The longest wait for a quiet window, or for its end: a window may last a dozen measurements that all time out.
 WINDOW_WAIT_SECS = 900.0
-# Ray puts arguments above 100 KiB into the object store.
-_INLINE_BYTES = 90_000
 
 
 class ActorLostError(FleetTuneError):
@@ -85,36 +80,15 @@ def remote_actor(
 
 
 class Shared(Generic[T]):
-    """A value for the constructor of actors that Ray may restart.
+    """A small value for the constructor of actors that Ray may restart. It travels in the call itself, and Ray sees no
+    handle of an actor in it."""
 
-    Small ones travel in the call itself, compressed. Large ones Ray would put into the object store, where they could
-    be gone when it restarts the actor, and it warns of that on the terminal: they stand in a file, for actors of this
-    host.
-    """
-
-    def __init__(self, packed: bytes, path: Path | None) -> None:
-        self._packed = packed
-        self._path = path
-
-    @classmethod
-    def put(cls, value: T, path: Path | None = None) -> Shared[T]:
-        """``path``: the file for a large value, until :meth:`close`; it travels in the call where there is none."""
-        packed = zlib.compress(ray.cloudpickle.dumps(value))
-        if path is None or len(packed) < _INLINE_BYTES:
-            return cls(packed, None)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, packed)
-        return cls(b"", path.absolute())
+    def __init__(self, value: T) -> None:
+        self._packed = ray.cloudpickle.dumps(value)
 
     def get(self) -> T:
-        packed = self._packed if self._path is None else self._path.read_bytes()
-        value: T = ray.cloudpickle.loads(zlib.decompress(packed))
+        value: T = ray.cloudpickle.loads(self._packed)
         return value
-
-    def close(self) -> None:
-        """Remove the file, if there is one: nobody may start from it any more."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
 
 
 def first_line(error: BaseException) -> str:

@@ -321,6 +321,14 @@ class SchedulerClient:
         """Until its process answers."""
         await ask(self._actor.progress.remote(), _START_SECS, "scheduler")
 
+    async def described(self, task_id: str, rules: Sequence[str]) -> None:
+        """A task of the plan has sketches, made by ``rules``."""
+        await ask(self._actor.described.remote(task_id, rules), _STORE_SECS, "a task that is described")
+
+    async def undescribable(self, task_id: str) -> None:
+        """A task of the plan has no sketch."""
+        await ask(self._actor.undescribable.remote(task_id), _STORE_SECS, "a task that is described")
+
     async def progress(self) -> Progress:
         progress: Progress = await ask(self._actor.progress.remote(), 10.0, "progress")
         return progress

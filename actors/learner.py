@@ -1,8 +1,9 @@
 """The learner actor: trains the cost models in the background and publishes each version once.
 
 One learner serves all tasks and device classes. Where the method's model reads features that all tasks share, there is
-one model for each device class, trained on the records of all its tasks; else one for each task. Its data are the
-records, followed from the first one at every start. Searchers take new versions when they like; a slow or dead learner
+one model for each device class, trained on the records of all its tasks but those that start from a model of their own;
+else one for each task. Its data are the records, followed from the first one at every start; those of a task that is
+still being described are kept until it is. Searchers take new versions when they like; a slow or dead learner
 never stops them.
 """
 
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ import ray
 
 from actors.calls import WINDOW_WAIT_SECS, Shared
 from actors.clients import RecorderClient
-from actors.searcher import group_observations, loaded_priors
+from actors.roster import EarlyRecords, Roster
+from actors.searcher import Priors, group_observations, model_key
 from devices.host.quiet import QuietWindow
+from fleet_tune.domain import Record
 from fleet_tune.records.atomic_file import write_atomically
-from fleet_tune.search_task import SearchTask
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
-from policies.features.table import SYMBOLIC
 from policies.search.methods import method_named
 from policies.search.trainer import Trainer
 from policies.search.training_table import TrainingTable
@@ -47,7 +48,7 @@ class Learner:
 
     def __init__(
         self,
-        tasks: Shared[tuple[SearchTask, ...]],
+        roster: Roster,
         method: str,
         seed: int,
         recorder: Shared[RecorderClient],
@@ -55,39 +56,30 @@ class Learner:
         folder: str | None = None,
     ) -> None:
         spare_scikit_learn()
-        chosen = method_named(method)
-        entries = tasks.get()
-        priors = loaded_priors(entries)
+        self._method = method_named(method)
         self._seed = seed
-        self._trains = chosen.learns_online
-        self._tables = {
-            entry.task.id: TrainingTable(entry.sketches, entry.abstraction, chosen.views_with(priors[entry.prior]))
-            for entry in entries
-        }
-        self._sketch_index = {
-            entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in entries
-        }
+        self._roster = roster
+        self._priors = Priors()
+        self._early = EarlyRecords()
+        # By task id, once a task is known: see _join.
+        self._tables: dict[str, TrainingTable] = {}
+        self._sketch_index: dict[str, dict[str, int]] = {}
+        self._records: dict[str, int] = {}
+        # By the key of a model.
+        self._members: dict[str, list[str]] = {}  # its tasks
+        self._trainers: dict[str, Trainer] = {}
+        self._trained: dict[str, int] = {}
         self._recorder = recorder.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
-        self._records = dict.fromkeys(self._tables, 0)
-        self._members = _models_of(entries, chosen.views)  # key of a model -> its tasks
-        prior_of = {entry.task.id: priors[entry.prior] for entry in entries}
-        self._trainers = (
-            {}
-            if chosen.training is None
-            else {key: Trainer(chosen.training, prior_of[members[0]]) for key, members in self._members.items()}
-        )
-        self._trained = dict.fromkeys(self._members, 0)
         self._published: dict[str, tuple[int, Any]] = {}  # key -> (version, object reference of the weights)
         self._changed = asyncio.Condition()
         self._worker: asyncio.Task[None] | None = None
         # Models made anew from the records at every training need no file.
-        self._folder = Path(folder) if folder is not None and chosen.learns_on else None
-        self._resume()
+        self._folder = Path(folder) if folder is not None and self._method.learns_on else None
 
     async def start(self) -> None:
         """Begin to follow the records and to train."""
-        if self._worker is None and self._trains:
+        if self._worker is None and self._method.learns_online:
             self._worker = asyncio.create_task(self._train_from_records())
 
     async def follow(self, versions: Mapping[str, int], wait_secs: float) -> dict[str, tuple[int, list[Any]]]:
@@ -110,12 +102,39 @@ class Learner:
 
     async def _train_from_records(self) -> None:
         async for records in self._recorder.stream():
-            for task_id, observations in group_observations(records, self._sketch_index).items():
-                self._tables[task_id].observe(observations)
-                self._records[task_id] += len(observations)
+            early = [record for record in records if record.task_id not in self._tables]
+            self._observe(records)
+            self._early.keep(early)
+            for task_id in self._early.task_ids:
+                if await asyncio.to_thread(self._join, task_id):
+                    self._observe(self._early.taken(task_id))
             # While old records are still being read, training would be on a part of them.
             if len(records) < 256:
                 await self._train_due()
+
+    def _observe(self, records: Sequence[Record]) -> None:
+        """Take in records of tasks that are known."""
+        for task_id, observations in group_observations(records, self._sketch_index).items():
+            self._tables[task_id].observe(observations)
+            self._records[task_id] += len(observations)
+
+    def _join(self, task_id: str) -> bool:
+        """Know a task from now on, if it is described by now."""
+        entry = self._roster.find(task_id)
+        if entry is None:
+            return False
+        prior, training = self._priors.loaded(entry.prior), self._method.training
+        self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
+        self._records[task_id] = 0
+        key = model_key(entry, self._method.views)
+        if key not in self._members:
+            self._members[key], self._trained[key] = [], 0
+            if training is not None:
+                self._trainers[key] = Trainer(training, prior)
+                self._resume(key)
+        self._tables[task_id] = TrainingTable(entry.sketches, entry.abstraction, self._method.views_with(prior))
+        self._members[key].append(task_id)
+        return True
 
     async def _train_due(self) -> None:
         for key, members in self._members.items():
@@ -152,18 +171,17 @@ class Learner:
         self._keep(key, weights)
         return weights
 
-    def _resume(self) -> None:
-        """Go on from the models that an earlier process of this run left."""
-        for key, trainer in self._trainers.items():
-            path = self._path(key)
-            if path is None or not path.is_file():
-                continue
-            try:
-                model = load_model(path.read_bytes())
-                if trainer.takes(model):
-                    trainer.resume(model)
-            except (OSError, ValueError) as error:
-                _LOG.warning("%s is not used: %s", path, error)  # the model starts anew, as without the file
+    def _resume(self, key: str) -> None:
+        """Go on from the model that an earlier process left."""
+        path = self._path(key)
+        if path is None or not path.is_file():
+            return
+        try:
+            model = load_model(path.read_bytes())
+            if self._trainers[key].takes(model):
+                self._trainers[key].resume(model)
+        except (OSError, ValueError) as error:
+            _LOG.warning("%s is not used: %s", path, error)  # the model starts anew, as without the file
 
     def _keep(self, key: str, weights: bytes) -> None:
         path = self._path(key)
@@ -177,17 +195,3 @@ class Learner:
 
     def _path(self, key: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{key}{MODEL_SUFFIX}"
-
-
-def _models_of(entries: tuple[SearchTask, ...], views: tuple[str, ...]) -> dict[str, list[str]]:
-    """The tasks of each model by its key: a device class where all its tasks share a model, else the task itself."""
-    classes: dict[str, list[SearchTask]] = {}
-    for entry in entries:
-        classes.setdefault(entry.task.device_class.name, []).append(entry)
-    members: dict[str, list[str]] = {}
-    for name, of_class in classes.items():
-        if SYMBOLIC not in views and len({entry.prior for entry in of_class}) == 1:
-            members[name] = [entry.task.id for entry in of_class]
-        else:
-            members |= {entry.task.id: [entry.task.id] for entry in of_class}
-    return members

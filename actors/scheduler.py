@@ -82,6 +82,14 @@ class Scheduler:
         """A snapshot for views and metrics."""
         return self._state.progress(self._now())
 
+    async def described(self, task_id: str, rules: Sequence[str]) -> None:
+        """A task that the plan has without rules has its sketches, and is in the roster."""
+        self._events.put_nowait(ev.Described(task_id, tuple(rules)))
+
+    async def undescribable(self, task_id: str) -> None:
+        """A task that the plan has without rules has no sketch."""
+        self._events.put_nowait(ev.Undescribable(task_id))
+
     async def stop(self) -> None:
         """Stop granting; ``run`` returns when the measurement under way is stored, without shoot-outs."""
         self._events.put_nowait(ev.StopRequested())

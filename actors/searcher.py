@@ -13,12 +13,14 @@ import numpy as np
 
 from actors.calls import WINDOW_WAIT_SECS, Shared
 from actors.clients import LearnerClient, Offer, RecorderClient
+from actors.roster import EarlyRecords, Roster
 from devices.host.quiet import QuietWindow
 from fleet_tune.domain import Candidate, Record
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
+from policies.features.table import SYMBOLIC
 from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
 from policies.space.pools import Pool
@@ -29,7 +31,7 @@ class Searcher:
 
     def __init__(
         self,
-        tasks: Shared[tuple[SearchTask, ...]],
+        roster: Roster,
         method: str,
         seed: int,
         recorder: Shared[RecorderClient],
@@ -37,26 +39,16 @@ class Searcher:
         quiet_window: str | None,
     ) -> None:
         spare_scikit_learn()
-        chosen = method_named(method)
-        entries = tasks.get()
-        priors = loaded_priors(entries)
-        self._tasks = {entry.task.id: entry for entry in entries}
-        self._searches = {
-            entry.task.id: TaskSearch(
-                entry.sketches,
-                entry.task.workload.flop,
-                entry.abstraction,
-                chosen,
-                # One stream per task, whatever the order in which tasks are served.
-                np.random.default_rng([seed, *entry.task.id.encode()]),
-                pools_of(entry),
-                priors[entry.prior],
-            )
-            for entry in entries
-        }
-        self._sketch_index = {
-            entry.task.id: {sketch.id: sketch.index for sketch in entry.sketches} for entry in entries
-        }
+        self._method = method_named(method)
+        self._seed = seed
+        self._roster = roster
+        self._priors = Priors()
+        self._early = EarlyRecords()
+        self._models: dict[str, CostModel] = {}  # the newest of each key of the learner's
+        # By task id, once a task is known: see _join.
+        self._tasks: dict[str, SearchTask] = {}
+        self._searches: dict[str, TaskSearch] = {}
+        self._sketch_index: dict[str, dict[str, int]] = {}
         self._recorder = recorder.get()
         self._learner = None if learner is None else learner.get()
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
@@ -64,9 +56,8 @@ class Searcher:
         # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
         self._lock = asyncio.Lock()
         self._followers: list[asyncio.Task[None]] = []
-        self._batch = chosen.batch
         self._offers: dict[str, Offer] = {}  # the last one of each task
-        self._planned: dict[str, list[Candidate]] = {entry.task.id: [] for entry in entries}
+        self._planned: dict[str, list[Candidate]] = {}
 
     async def start(self) -> None:
         """Read the records of earlier runs, then follow new ones and the learner's models in the background."""
@@ -90,14 +81,40 @@ class Searcher:
         async with self._lock:
             return await asyncio.to_thread(self._offer, task_id, count, taken)
 
+    def _join(self, task_id: str) -> None:
+        """Begin the search of a task that is described by now, with what its records say already."""
+        entry = self._roster.find(task_id)
+        if entry is None:
+            raise ValueError(f"the task {task_id} is not described")
+        search = TaskSearch(
+            entry.sketches,
+            entry.task.workload.flop,
+            entry.abstraction,
+            self._method,
+            # One stream per task, whatever the order in which tasks are served.
+            np.random.default_rng([self._seed, *task_id.encode()]),
+            pools_of(entry),
+            self._priors.loaded(entry.prior),
+        )
+        self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
+        search.observe(group_observations(self._early.taken(task_id), self._sketch_index).get(task_id, ()))
+        key = model_key(entry, self._method.views)
+        if key in self._models:
+            search.use_model(self._models[key])
+        self._planned[task_id] = []
+        self._tasks[task_id] = entry
+        self._searches[task_id] = search
+
     def _offer(self, task_id: str, count: int, taken: int) -> Offer:
+        if task_id not in self._searches:
+            self._join(task_id)
         search, sketches, planned = self._searches[task_id], self._tasks[task_id].sketches, self._planned[task_id]
         last = self._offers.get(task_id)
         if last is not None and last.number > taken:
             planned[:0] = last.candidates
         if len(planned) < count:
             with self._window.working() if self._window else contextlib.nullcontext():
-                proposals = search.propose(max(self._batch, count - len(planned)))
+                proposals = search.propose(max(self._method.batch, count - len(planned)))
             planned += [Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals]
         offer = Offer(
             max(taken, last.number if last is not None else 0) + 1,
@@ -115,6 +132,7 @@ class Searcher:
                 self._caught_up.set()
                 continue
             async with self._lock:
+                self._early.keep(record for record in records if record.task_id not in self._searches)
                 for task_id, observations in group_observations(records, self._sketch_index).items():
                     self._searches[task_id].observe(observations)
                 for record in records:
@@ -137,8 +155,9 @@ class Searcher:
             for key, weights in models.items():
                 model = load_model(weights)
                 async with self._lock:
+                    self._models[key] = model
                     for task_id, entry in self._tasks.items():
-                        if key in (task_id, entry.task.device_class.name):
+                        if key == model_key(entry, self._method.views):
                             self._searches[task_id].use_model(model)
 
 
@@ -149,9 +168,25 @@ def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
     return tuple(Pool(sketch, matrix) for sketch, matrix in zip(entry.sketches, entry.recorded, strict=True))
 
 
-def loaded_priors(entries: Sequence[SearchTask]) -> dict[bytes, CostModel | None]:
-    """The priors of all tasks by their bytes, each read once; None for no bytes."""
-    return {prior: load_model(prior) if prior else None for prior in {entry.prior for entry in entries}}
+def model_key(entry: SearchTask, views: tuple[str, ...]) -> str:
+    """Which model a task's records are for: its device class' where the tasks of that share a model, else its own."""
+    alone = SYMBOLIC in views or entry.own_prior
+    return entry.task.id if alone else entry.task.device_class.name
+
+
+class Priors:
+    """The priors of tasks by their bytes, each read once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[bytes, CostModel] = {}
+
+    def loaded(self, prior: bytes) -> CostModel | None:
+        """None for no bytes."""
+        if not prior:
+            return None
+        if prior not in self._loaded:
+            self._loaded[prior] = load_model(prior)
+        return self._loaded[prior]
 
 
 def group_observations(

@@ -29,9 +29,11 @@ from actors.cluster import Cluster
 from actors.device import device_actor
 from actors.learner import Learner
 from actors.recorder import Recorder
+from actors.roster import Roster
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.builds.builder import BuildWorker
+from devices.host.quiet import QuietWindow
 from devices.opening import opened_device, told_with_its_place
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
@@ -57,8 +59,9 @@ _STOP_SECS = 2.0
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a session tunes, and when it ends. ``rule``: when a measurement ends; the fleet file may add a warm-up and a
-    flush."""
+    """What a session tunes, and when it ends. ``tasks``: all of the network, which are tuned from when they
+    :meth:`TuningSession.join`; their sketches need not be known before. ``rule``: when a measurement ends; the fleet
+    file may add a warm-up and a flush."""
 
     run_id: str
     method: str
@@ -69,7 +72,8 @@ class SessionPlan:
 
 
 class TuningSession:
-    """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``records``, ``close``.
+    """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``begin``, ``join`` for
+    each task as it is described, ``records``, ``close``.
 
     ``artifacts``: folder of kernels that earlier runs built, None for none.
     """
@@ -91,7 +95,12 @@ class TuningSession:
         self._running: asyncio.Future[None] | None = None
         self._abandoned = False
         self._closed = False
-        self._tasks: Shared[tuple[SearchTask, ...]] | None = None
+        self._roster: Roster | None = None
+
+    @property
+    def window(self) -> QuietWindow | None:
+        """What whoever works on this host has to keep to; None where no device shares it."""
+        return QuietWindow(self._window, WINDOW_WAIT_SECS) if self._window else None
 
     async def start_hosts(self) -> dict[str, Fingerprint]:
         """Start builders and devices; returns the fingerprint of each device that answers.
@@ -185,14 +194,15 @@ class TuningSession:
         self._recorder = RecorderClient(actor)
         await self._recorder.put_tasks([entry.task for entry in plan.tasks])
         models = store.parent.absolute() / "models"
-        self._tasks = Shared.put(tuple(entry.without_module() for entry in plan.tasks), models / "session")
+        self._roster = Roster(models / "tasks")
+        await asyncio.to_thread(self._roster.open)
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
-        recorder = Shared.put(self._recorder)
+        recorder = Shared(self._recorder)
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._tasks, plan.method, plan.seed, recorder, self._window, str(models)
+            self._roster, plan.method, plan.seed, recorder, self._window, str(models)
         )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._tasks, plan.method, plan.seed, recorder, Shared.put(LearnerClient(learner)), self._window
+            self._roster, plan.method, plan.seed, recorder, Shared(LearnerClient(learner)), self._window
         )
         self._actors += [learner, searcher]
         search = SearcherClient(searcher)
@@ -243,6 +253,20 @@ class TuningSession:
         """Tune in the background from now on."""
         assert self._scheduler is not None
         self._running = asyncio.ensure_future(_result(self._scheduler))
+
+    async def join(self, entry: SearchTask) -> None:
+        """A task of the plan is described: it is tuned from now on."""
+        assert self._scheduler is not None
+        assert self._roster is not None
+        await asyncio.to_thread(self._roster.add, entry.without_module())
+        with _lost_means_resume():
+            await self._scheduler.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches))
+
+    async def leave_out(self, task_id: str) -> None:
+        """A task of the plan has no sketch: it is not waited for."""
+        assert self._scheduler is not None
+        with _lost_means_resume():
+            await self._scheduler.undescribable(task_id)
 
     async def records(self, cursor: int = 0) -> AsyncIterator[Record | None]:
         """Acknowledged records with ``seq > cursor`` as they come, None whenever a second passes without one; ends
@@ -298,8 +322,8 @@ class TuningSession:
         for actor in reversed(self._actors):  # who calls others first
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
-        if self._tasks is not None:
-            self._tasks.close()
+        if self._roster is not None:
+            await asyncio.to_thread(self._roster.close)
 
 
 def is_local(device: DeviceConfig) -> bool:
@@ -311,8 +335,7 @@ def is_local(device: DeviceConfig) -> bool:
 
 
 def _planned(entry: SearchTask) -> PlannedTask:
-    rules = tuple(sketch.rule for sketch in entry.sketches)
-    return PlannedTask(entry.task, rules, entry.task.workload.flop / entry.abstraction.peak_flops)
+    return PlannedTask(entry.task, None, entry.task.workload.flop / entry.abstraction.peak_flops)
 
 
 async def _result(scheduler: SchedulerClient) -> None:

@@ -171,7 +171,8 @@ def collect(
     ``out/dataset.ftd``.
 
     The trials of earlier runs in ``out`` count; the other arguments are those of :func:`tune`. The dataset is written
-    also where SIGINT or SIGTERM end the collecting early. Raises :class:`fleet_tune.errors.UserError`.
+    also where SIGINT or SIGTERM end the collecting early, once all tasks are described. Raises
+    :class:`fleet_tune.errors.UserError`.
     """
     request = run_request(
         network,

@@ -342,7 +342,8 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a run ends; None: no limit. ``time_budget_secs``: seconds of tuning. ``trials``: of all tasks together,
+    """When a run ends; None: no limit. ``time_budget_secs``: seconds of tuning, counted from when every
+    task is described. ``trials``: of all tasks together,
     ``task_trials``: of each task; both count the trials of earlier runs in the same store.
 
     Raises ValueError for a limit that is not positive, or a time that is not finite.

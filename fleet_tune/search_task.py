@@ -18,7 +18,8 @@ class SearchTask:
 
     ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
     matrix (n, d) for each; None where anything can be measured. ``prior``: a saved cost model that was trained on other
-    records, from which the search starts; empty for none.
+    records, from which the search starts; empty for none. ``own_prior``: it was trained on records of this task's own
+    workload; else the tasks of a device class have the same.
     """
 
     task: Task
@@ -26,6 +27,7 @@ class SearchTask:
     abstraction: DeviceAbstraction
     recorded: tuple[NDArray[np.int64], ...] | None = None
     prior: bytes = b""
+    own_prior: bool = False
 
     def without_module(self) -> SearchTask:
         """The same without the TVM module, which no search reads and which is most of the size."""

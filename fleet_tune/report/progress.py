@@ -72,8 +72,15 @@ def progress_line(progress: Progress) -> str:
         f"{progress.records_per_sec:.1f}/s",
         _networks(progress),
     ]
+    awaited = _awaited(progress)
+    if awaited:
+        parts.append(f"{plural(awaited, 'task')} still being described")
     left = _left(progress)
     return ", ".join([*parts, left] if left else parts)
+
+
+def _awaited(progress: Progress) -> int:
+    return sum(not task.described for task in progress.tasks)
 
 
 def _networks(progress: Progress) -> str:
@@ -146,7 +153,9 @@ class _Panel:
             cut(f"{progress.trials}, {progress.records_per_sec:.1f} a second ({format_outcomes(progress.outcomes)})"),
         )
         finished = sum(task.finished for task in progress.tasks)
-        facts.add_row("tasks", cut(f"{len(progress.tasks)}, {finished} of them finished"))
+        awaited = _awaited(progress)
+        described = f", {awaited} still being described" if awaited else ""
+        facts.add_row("tasks", cut(f"{len(progress.tasks)}, {finished} of them finished{described}"))
         queues = ", ".join(f"{name} {length}" for name, length in progress.queues.items())
         facts.add_row("queues", cut(queues))
         devices = cut("")

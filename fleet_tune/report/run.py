@@ -92,7 +92,7 @@ def task_table(tasks: Sequence[TaskProgress], *, limit: int | None = None) -> Ta
             Text(format_secs(task.best_secs), "bold"),
             f"{task.gflops:.1f}" if measured else NONE,
             f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if measured else NONE,
-            cut(task.best_rule, "dim"),
+            cut(task.best_rule if task.described else "not described yet", "dim"),
         )
     if len(shown) < len(ordered):
         table.add_row(cut(f"… and {len(ordered) - len(shown)} more", "dim"))

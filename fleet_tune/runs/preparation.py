@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -17,11 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from devices.describing.describer import describe_tasks
-from devices.describing.kept import Described
+from devices.host.quiet import QuietWindow
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement
 from devices.networks.lowering_process import LoweringProcess
@@ -30,20 +25,19 @@ from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.device_state import Admin, DeviceState, Health
-from fleet_tune.domain import Fingerprint, Task
+from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import UncheckedError
-from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
-from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, Transferred, TuneResult
+from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, device_classes_of, task_results
 from fleet_tune.runs.incumbents import Supply
 from fleet_tune.runs.out_folder import prepare_folder
 from fleet_tune.runs.places import Here, OnDevice, Place
-from fleet_tune.runs.transfer import lessons, summary, what_applies, with_priors
+from fleet_tune.runs.ready_tasks import ReadyTask, ReadyTasks
+from fleet_tune.runs.transfer import Teaching, what_applies
 from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import Sketch
 from policies.search.methods import method_named
 
 FINGERPRINTS = "fingerprints"
@@ -58,10 +52,28 @@ class Prepared:
     prints: Mapping[str, Fingerprint]  # by device class name
     lowered: Mapping[str, LoweredNetwork]  # by device class name
     here: frozenset[str]  # classes that this machine belongs to
-    tasks: tuple[SearchTask, ...]  # those that have a sketch
+    tasks: tuple[SearchTask, ...]  # those that are ready and have a sketch
     devices: Mapping[str, tuple[DeviceConfig, ...]]  # by device class name: those that answered
     left_out: tuple[LeftOut, ...] = ()
-    transferred: Transferred | None = None  # what the search starts from
+
+    @property
+    def undescribed(self) -> tuple[SearchTask, ...]:
+        """Every task of the network, ready or not, without its sketches."""
+        return tuple(
+            SearchTask(task, (), self.prints[name].abstraction)
+            for name, of_class in self.lowered.items()
+            for task in of_class.tasks
+        )
+
+    def with_ready(self, ready: Sequence[ReadyTask]) -> Prepared:
+        """The same with tasks that are ready, in the order of the network."""
+        places = {entry.task.id: at for at, entry in enumerate(self.undescribed)}
+        ready = sorted(ready, key=lambda each: places[each.entry.task.id])
+        return dataclasses.replace(
+            self,
+            tasks=tuple(each.entry for each in ready if each.entry.sketches),
+            left_out=(*self.left_out, *(missing for each in ready for missing in each.left_out)),
+        )
 
     def to_build(self, records: Path) -> ToBuild:
         """What its networks are built from, with the records in this store: each run before it is published, on this
@@ -90,13 +102,10 @@ def read_network(spec: Any, inputs: Path | None = None) -> Network:
     return load_network(spec, inputs)
 
 
-def prepare(
+def imported(
     network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
 ) -> Prepared:
-    """Import ``network`` for every device class and make the sketches of every task.
-
-    A task without any sketch is none of :attr:`Prepared.tasks`: its kernel stays as it was imported.
-    """
+    """Import ``network`` for every device class. None of its tasks is ready."""
     # This process also times the network's framework, whose threads TVM's must not push from their cores.
     os.environ["TVM_BIND_THREADS"] = "0"
     prints = device_classes_of(by_device)
@@ -107,20 +116,11 @@ def prepare(
         if device.connect == "local" or is_this_machine(by_device[device.name])
     )
     lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
-    datasets = [load(path) for path in fleet.datasets]
-    of_classes = [(name, task) for name, of_class in lowered.items() for task in of_class.tasks]
-    described = describe_tasks([task for _, task in of_classes])
-    tasks: list[SearchTask] = []
-    left_out = [
+    left_out = tuple(
         LeftOut("rewrite", "", name, "", f"without {step}: {reason}")
         for name, of_class in lowered.items()
         for step, reason in of_class.left_out
-    ]
-    for (name, task), of_task in zip(of_classes, described, strict=True):
-        left_out += missing_of(task, of_task)
-        if of_task.sketches:
-            recorded = _recorded(task, of_task.sketches, datasets)
-            tasks.append(SearchTask(task, of_task.sketches, prints[name].abstraction, recorded))
+    )
     devices = {
         name: tuple(
             config
@@ -129,40 +129,31 @@ def prepare(
         )
         for name in prints
     }
-    return Prepared(network, prints, lowered, here, tuple(tasks), devices, tuple(left_out))
+    return Prepared(network, prints, lowered, here, (), devices, left_out)
 
 
-def missing_of(task: Task, described: Described) -> list[LeftOut]:
-    """What is left out of a task; the task itself where it has no sketch."""
-    name, device_class = task.workload.name, task.device_class.name
-    if not described.sketches:
-        reasons = dict.fromkeys(reason for _, reason in described.left_out) or ["no sketch rule applies to it"]
-        return [LeftOut("task", name, device_class, "", "; ".join(reasons))]
-    missing = [LeftOut("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
-    undescribed = [sketch for sketch in described.sketches if sketch.undescribed]
-    return missing + [LeftOut("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
+def prepare(
+    network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
+) -> Prepared:
+    """Import ``network`` for every device class and make the sketches of every task."""
+    prepared = imported(network, by_device, fleet, lowering)
+    return prepared.with_ready(list(ready_tasks(prepared, fleet)))
 
 
-def warmed(prepared: Prepared, request: RunRequest) -> Prepared:
-    """The same with what the search starts from. Raises UserError where ``request.transfer_from`` cannot be used."""
-    method = method_named(request.method)
-    knowledge = what_applies(prepared.tasks, method, request.transfer_from, pretrained=request.pretrained)
-    if knowledge is None:
-        return prepared
-    tasks, transferred = with_priors(prepared.tasks, knowledge, method, request.seed)
-    return dataclasses.replace(prepared, tasks=tasks, transferred=transferred)
+def ready_tasks(
+    prepared: Prepared, fleet: FleetConfig, teaching: Teaching | None = None, window: QuietWindow | None = None
+) -> ReadyTasks:
+    """The tasks of an imported network as they become ready."""
+    teach = None if teaching is None else teaching.taught
+    return ReadyTasks(prepared.undescribed, fleet.datasets, teach, window)
 
 
-def _recorded(
-    task: Task, sketches: Sequence[Sketch], datasets: Sequence[Dataset]
-) -> tuple[NDArray[np.int64], ...] | None:
-    """:attr:`SearchTask.recorded`: None without datasets; no candidate for a task that they do not have."""
-    if not datasets:
-        return None
-    for data in itertools.chain.from_iterable(datasets):
-        if data.task.id == task.id:
-            return data.with_sketches(sketches)[0].decisions
-    return tuple(np.empty((0, sketch.width), dtype=np.int64) for sketch in sketches)
+def teaching_of(prepared: Prepared, request: RunRequest) -> Teaching | None:
+    """What the tasks of a run learn before their first trial; None for nothing. Raises UserError where
+    ``request.transfer_from`` cannot be used."""
+    method, entries = method_named(request.method), prepared.undescribed
+    knowledge = what_applies(entries, method, request.transfer_from, pretrained=request.pretrained)
+    return None if knowledge is None else Teaching(knowledge, method, request.seed, entries)
 
 
 def is_this_machine(fingerprint: Fingerprint) -> bool:
@@ -197,13 +188,13 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
 def plan(request: RunRequest) -> Plan:
     """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
     Raises UserError."""
-    method = method_named(request.method)
+    method_named(request.method)
     if request.transfer_from is not None:
         check_source(request.transfer_from)
     by_device = probe_fleet(request.fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
         prepared = prepare(read_network(request.network, request.inputs), by_device, request.fleet, lowering)
-    knowledge = what_applies(prepared.tasks, method, request.transfer_from, pretrained=request.pretrained)
+    teaching = teaching_of(prepared, request)
     tasks = tuple(
         TaskProgress(
             task_id=entry.task.id,
@@ -224,7 +215,7 @@ def plan(request: RunRequest) -> Plan:
         tasks=tasks,
         trial_limit=request.limits.trials,
         time_budget_secs=request.limits.time_budget_secs,
-        transferred=None if knowledge is None else summary(knowledge, lessons(prepared.tasks, knowledge, method)),
+        transferred=None if teaching is None else teaching.summary(prepared.tasks),
         left_out=prepared.left_out,
         inputs=prepared.network.inputs_from,
     )

@@ -30,6 +30,8 @@ from policies.search.methods import method_named
 
 if TYPE_CHECKING:
     from fleet_tune.runs.preparation import Prepared
+    from fleet_tune.runs.ready_tasks import ReadyTask, ReadyTasks
+    from fleet_tune.runs.transfer import Teaching
 
 _PROGRESS_SECS = 0.5
 
@@ -55,6 +57,9 @@ class Run:
     _last: Progress | None = None
     _start_seq: int = 0
     _stopping: asyncio.Future[None] | None = None
+    _ready: list[ReadyTask] = field(default_factory=list)
+    _joining: asyncio.Task[None] | None = None
+    _teaching: Teaching | None = None
 
     def __post_init__(self) -> None:
         self._interruption = Interruption(self._stop)
@@ -96,16 +101,21 @@ class Run:
         )
         from fleet_tune.runs import preparation  # loaded by now
 
-        prepared = await unless_interrupted(in_thread(preparation.prepare, network, by_device, request.fleet, lowering))
-        if not request.collects:
-            prepared = await unless_interrupted(in_thread(preparation.warmed, prepared, request))
+        prepared = await unless_interrupted(
+            in_thread(preparation.imported, network, by_device, request.fleet, lowering)
+        )
         self._prepared = prepared
+        if not request.collects:
+            self._teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
+        coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window)
+        stack.callback(coming.close)
+        coming.begin()
         meta = preparation.bind_store(request.records, prepared)
         plan = SessionPlan(
             run_id=self.run_id,
             method=request.method,
             seed=request.seed,
-            tasks=prepared.tasks,
+            tasks=prepared.undescribed,
             limits=request.limits,
             rule=MEASURED_BY if request.collects else StopRule(),
         )
@@ -122,6 +132,17 @@ class Run:
             raise Interrupted
         session.begin()
         self._session = session
+        self._joining = asyncio.create_task(self._join(session, coming))
+        stack.callback(self._joining.cancel)
+
+    async def _join(self, session: TuningSession, coming: ReadyTasks) -> None:
+        """Tune the tasks as they become ready."""
+        while (ready := await in_thread(next, coming, None)) is not None:
+            self._ready.append(ready)
+            if ready.entry.sketches:
+                await session.join(ready.entry)
+            else:
+                await session.leave_out(ready.entry.task.id)
 
     async def records(self) -> AsyncIterator[Record]:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
@@ -129,6 +150,8 @@ class Run:
             return
         async with beside(self._report()):
             async for record in self._session.records(self._start_seq):
+                if self._joining is not None and self._joining.done():
+                    self._joining.result()  # a run that has no way to describe its tasks must not wait for them
                 if record is not None:
                     if self._metrics is not None:
                         self._metrics.observe(record)
@@ -137,13 +160,16 @@ class Run:
 
     @property
     def prepared(self) -> Prepared | None:
-        """The imported network; None where a signal came before."""
-        return self._prepared
+        """The imported network with its tasks, once the run is finished; None where a signal came before all of them
+        were described."""
+        complete = self._prepared is not None and len(self._ready) == len(self._prepared.undescribed)
+        return self._prepared if complete else None
 
     async def finish(self) -> TuneResult:
         """Compile and measure the tuned network of every device class, unless the run was interrupted, collects, or
         has recorded devices alone."""
         networks: tuple[NetworkResult, ...] = ()
+        await self._all_described()
         if self._session is not None and self._prepared is not None:
             session, self._session = self._session, None
             await session.close()
@@ -163,10 +189,20 @@ class Run:
             interrupted=self._interruption.came,
             networks=networks,
             signal_number=self._interruption.signal_number,
-            transferred=self._prepared.transferred if self._prepared else None,
+            transferred=self._teaching.summary(self._prepared.tasks) if self._prepared and self._teaching else None,
             left_out=self._prepared.left_out if self._prepared else (),
             inputs=self._prepared.network.inputs_from if self._prepared else "",
         )
+
+    async def _all_described(self) -> None:
+        """Nothing is compiled without a task that may still come; a signal ends the wait."""
+        if self._joining is not None and not self._interruption.came:
+            if not self._joining.done():
+                self._show("describing")
+            with contextlib.suppress(Interrupted):
+                await self._interruption.unless(self._joining)
+        if self._prepared is not None:
+            self._prepared = self._prepared.with_ready(self._ready)
 
     async def _compiled(self, prepared: Prepared) -> tuple[NetworkResult, ...]:
         from fleet_tune.runs import preparation

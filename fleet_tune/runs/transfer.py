@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -135,79 +135,85 @@ def what_applies(
     return None
 
 
-def lessons(entries: Sequence[SearchTask], knowledge: Knowledge, method: Method) -> tuple[Lesson, ...]:
-    """What each task would learn: where the method's model can be pre-trained itself, or a model is given, what all
-    tasks share; else a task whose workload was measured before has a model of its own. Trains nothing. Raises
-    :class:`UserError` where nothing in the source applies to any task."""
-    if method.training is None:
-        raise TransferError(
-            f"the method '{method.name}' has no cost model that could learn from {knowledge.name}",
-            "choose another --method, or leave out --transfer-from",
-        )
-    if knowledge.model is not None:
-        if not transferable(knowledge.model):
-            raise UserError(f"the model {knowledge.name} belongs to one task", "give one that 'model pretrain' wrote")
-        kinds = {knowledge.device_kind}
-    else:
-        kinds = {data.abstraction.kind for data in knowledge.tasks if data.ok.any()}
-    known: Mapping[str, Sequence[TaskData]] = {} if method.learns_on else by_workload(knowledge.tasks)
-    found: list[Lesson] = []
-    for entry in entries:
-        if teaches_own(known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction):
-            found.append("own")
-        else:
-            found.append("shared" if entry.abstraction.kind in kinds else "none")
-    if all(lesson == "none" for lesson in found):
-        if knowledge.model is None:
+class Teaching:
+    """Gives tasks the models that they start from, each as soon as it is described.
+
+    Where the method's model can be pre-trained itself, or a model is given, that is what all tasks share; else a task
+    whose workload was measured before has a model of its own.
+    """
+
+    def __init__(self, knowledge: Knowledge, method: Method, seed: int, entries: Sequence[SearchTask]) -> None:
+        """``entries``: all tasks, described or not. Trains nothing. Raises :class:`UserError` where nothing in the
+        source applies to any of them."""
+        if method.training is None:
             raise TransferError(
-                f"{knowledge.name} was measured on other kinds of devices than those of this fleet",
-                "give another source",
+                f"the method '{method.name}' has no cost model that could learn from {knowledge.name}",
+                "choose another --method, or leave out --transfer-from",
+            )
+        if knowledge.model is not None:
+            if not transferable(knowledge.model):
+                raise UserError(
+                    f"the model {knowledge.name} belongs to one task", "give one that 'model pretrain' wrote"
+                )
+            self._kinds = {knowledge.device_kind}
+        else:
+            self._kinds = {data.abstraction.kind for data in knowledge.tasks if data.ok.any()}
+        self._knowledge = knowledge
+        self._method = method
+        self._seed = seed
+        self._known = {} if method.learns_on else by_workload(knowledge.tasks)
+        self._shared: dict[str, bytes] = {}  # by the kind of device
+        self._lessons: dict[str, Lesson] = {}  # by task id
+        if entries and not any(entry.abstraction.kind in self._kinds for entry in entries):
+            self._refuse()
+
+    def lesson(self, entry: SearchTask) -> Lesson:
+        """What a task that is described starts from."""
+        if entry.task.id not in self._lessons:
+            own = teaches_own(self._known.get(entry.task.workload.hash, ()), entry.sketches, entry.abstraction)
+            shared: Lesson = "shared" if entry.abstraction.kind in self._kinds else "none"
+            self._lessons[entry.task.id] = "own" if own else shared
+        return self._lessons[entry.task.id]
+
+    def taught(self, entry: SearchTask) -> SearchTask:
+        """A task that is described with the model that it starts from."""
+        match self.lesson(entry):
+            case "own":
+                workload = entry.task.workload
+                model, lost = own_prior(self._known[workload.hash], entry.sketches, entry.abstraction, self._seed)
+                if lost:
+                    _LOG.warning("%s: %d records fit no sketch here", workload.name, lost)
+                assert model is not None  # what an own lesson says
+                return dataclasses.replace(entry, prior=model.save(), own_prior=True)
+            case "shared":
+                kind = entry.abstraction.kind
+                if kind not in self._shared:
+                    self._shared[kind] = _shared_prior(self._knowledge, self._method, kind, self._seed)
+                return dataclasses.replace(entry, prior=self._shared[kind])
+            case _:
+                return entry
+
+    def summary(self, entries: Sequence[SearchTask]) -> Transferred:
+        """What people see of it; ``entries``: the tasks that are described."""
+        learned = [self.lesson(entry) for entry in entries]
+        return Transferred(
+            source=self._knowledge.name,
+            candidates=sum(len(data) for data in self._knowledge.tasks),
+            left_out=self._knowledge.left_out,
+            own_tasks=learned.count("own"),
+            shared_tasks=learned.count("shared"),
+        )
+
+    def _refuse(self) -> None:
+        name, model = self._knowledge.name, self._knowledge.model
+        if model is None:
+            raise TransferError(
+                f"{name} was measured on other kinds of devices than those of this fleet", "give another source"
             )
         raise TransferError(
-            f"the model {knowledge.name} is for devices of the kind '{knowledge.device_kind}', and the fleet has none",
+            f"the model {name} is for devices of the kind '{self._knowledge.device_kind}', and the fleet has none",
             "give another model",
         )
-    return tuple(found)
-
-
-def summary(knowledge: Knowledge, learned: Sequence[Lesson]) -> Transferred:
-    """What people see of it."""
-    return Transferred(
-        source=knowledge.name,
-        candidates=sum(len(data) for data in knowledge.tasks),
-        left_out=knowledge.left_out,
-        own_tasks=learned.count("own"),
-        shared_tasks=learned.count("shared"),
-    )
-
-
-def with_priors(
-    entries: Sequence[SearchTask], knowledge: Knowledge, method: Method, seed: int
-) -> tuple[tuple[SearchTask, ...], Transferred]:
-    """The tasks, each with the model that it starts from (:func:`lessons`), and what that was made of. Raises
-    :class:`UserError`."""
-    learned = lessons(entries, knowledge, method)
-    shared = {
-        kind: _shared_prior(knowledge, method, kind, seed)
-        for kind in {
-            entry.abstraction.kind for entry, lesson in zip(entries, learned, strict=True) if lesson == "shared"
-        }
-    }
-    known = by_workload(knowledge.tasks)
-    found: list[SearchTask] = []
-    for entry, lesson in zip(entries, learned, strict=True):
-        prior = b""
-        if lesson == "shared":
-            prior = shared[entry.abstraction.kind]
-        elif lesson == "own":
-            workload = entry.task.workload
-            model, lost = own_prior(known[workload.hash], entry.sketches, entry.abstraction, seed)
-            if lost:
-                _LOG.warning("%s: %d records fit no sketch here", workload.name, lost)
-            assert model is not None  # what an own lesson says
-            prior = model.save()
-        found.append(dataclasses.replace(entry, prior=prior))
-    return tuple(found), summary(knowledge, learned)
 
 
 def _shared_prior(knowledge: Knowledge, method: Method, kind: str, seed: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,11 @@ import pytest
 
 from actors.builder import Builder, Worker
 from actors.calls import Shared, remote_actor
-from actors.clients import BuilderClient, DeviceClient, LearnerClient, RecorderClient, SearcherClient
+from actors.clients import BuilderClient, DeviceClient, LearnerClient, RecorderClient, SchedulerClient, SearcherClient
 from actors.device import device_actor
 from actors.learner import Learner
 from actors.recorder import Recorder
+from actors.roster import Roster
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.protocol import Device
@@ -39,6 +40,15 @@ def search_task(name: str, extent: int = 64, weight: int = 1, device_class: Devi
     return SearchTask(task, (sketch,), SIMULATED_CPU)
 
 
+def roster_of(folder: Path, tasks: Iterable[SearchTask]) -> Roster:
+    """A roster in this folder with tasks that are described."""
+    roster = Roster(folder)
+    roster.open()
+    for entry in tasks:
+        roster.add(entry)
+    return roster
+
+
 def trials(store: Path) -> list[Record]:
     """The records of trials in a store, without revisions."""
     with RecordReader(store) as reader:
@@ -57,10 +67,12 @@ OpenDevice = Callable[[], contextlib.AbstractContextManager[Device]]
 
 @dataclass
 class Fleet:
-    """Real actors around simulated builders and devices."""
+    """Real actors around simulated builders and devices. ``late``: ids of tasks that are not described before
+    :meth:`describe`."""
 
     store: Path
     tasks: tuple[SearchTask, ...]
+    late: frozenset[str] = frozenset()
     device_faults: tuple[Faults, ...] = (Faults(),)
     open_devices: tuple[OpenDevice, ...] = ()  # instead of simulated ones
     make_builder: Callable[[], Worker] | None = None  # instead of a simulated one
@@ -76,26 +88,25 @@ class Fleet:
     check_every_secs: float = 120.0
     learner: bool = False
     actors: dict[str, Any] = field(default_factory=dict)
-    shared: Shared[tuple[SearchTask, ...]] | None = None
 
     def start(
         self, *, trials: int | None = None, time_budget_secs: float | None = None, per_task: int | None = None
     ) -> Any:
         """Start everything; returns the scheduler's actor."""
-        self.shared = Shared.put(self.tasks, self.store.parent / "models" / "session")
+        roster = roster_of(self._folder, (entry for entry in self.tasks if entry.task.id not in self.late))
         recorder = remote_actor(Recorder, concurrency=64).remote(str(self.store), {"network": "toy"})
         records = RecorderClient(recorder)
         learner = None
         if self.learner:
             learner = remote_actor(Learner, restarts=-1, concurrency=16).remote(
-                self.shared, self.method, 0, Shared.put(records), None, str(self.store.parent / "models")
+                roster, self.method, 0, Shared(records), None, str(self.store.parent / "models")
             )
         searcher = remote_actor(Searcher, restarts=-1, concurrency=16).remote(
-            self.shared,
+            roster,
             self.method,
             0,
-            Shared.put(records),
-            None if learner is None else Shared.put(LearnerClient(learner)),
+            Shared(records),
+            None if learner is None else Shared(LearnerClient(learner)),
             None,
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
@@ -111,7 +122,9 @@ class Fleet:
         device_class = self.tasks[0].task.device_class
         run = RunPlan(
             run_id=self.run_id,
-            tasks=tuple(PlannedTask(entry.task, ("toy",), 1e-9) for entry in self.tasks),
+            tasks=tuple(
+                PlannedTask(entry.task, None if entry.task.id in self.late else ("toy",), 1e-9) for entry in self.tasks
+            ),
             devices=dict.fromkeys(devices, device_class.name),
             builders=len(builders),
             limits=Limits(time_budget_secs, trials, per_task),
@@ -131,6 +144,15 @@ class Fleet:
             self.actors["learner"] = learner
         self.actors |= {f"builder-{at}": builder for at, builder in enumerate(builders)}
         return scheduler
+
+    async def describe(self, entry: SearchTask) -> None:
+        """A task that was late is described now."""
+        Roster(self._folder).add(entry)
+        await SchedulerClient(self.actors["scheduler"]).described(entry.task.id, ("toy",))
+
+    @property
+    def _folder(self) -> Path:
+        return self.store.parent / "models" / "tasks"
 
     def stop(self) -> None:
         import ray

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.calls import Shared, ask
+from actors.calls import ask
 from actors.clients import RecorderClient
 from actors.recorder import make_record
 from actors.searcher import Searcher
@@ -103,9 +103,20 @@ class _Given:
         return self.value
 
 
+class _Known:
+    """A roster of tasks that are described."""
+
+    def __init__(self, *entries: SearchTask) -> None:
+        self._entries = {entry.task.id: entry for entry in entries}
+
+    def find(self, task_id: str) -> SearchTask | None:
+        return self._entries.get(task_id)
+
+
 def searcher_of(recorder: Any, entry: SearchTask = SMALL, method: str = "random") -> Searcher:
     given: Any = _Given(RecorderClient(recorder))
-    return Searcher(Shared.put((entry,)), method, 0, given, None, None)
+    roster: Any = _Known(entry)
+    return Searcher(roster, method, 0, given, None, None)
 
 
 async def test_candidates_of_an_offer_that_was_lost_are_offered_again() -> None:

@@ -10,12 +10,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
+from actors.clients import RecorderClient
 from actors.learner import Learner
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
@@ -26,7 +27,7 @@ from policies.cost_models.moa import MomentumModel
 from policies.cost_models.registry import load_model
 from policies.search.search import Observation
 from policies.space.sampling import sample
-from tests.actors.conftest import Fleet, trials
+from tests.actors.conftest import Fleet, roster_of, trials
 from tests.helpers.devices import CPU
 from tests.helpers.tasks import make_task
 
@@ -123,10 +124,12 @@ def entry(size: int, device_class: str, prior: bytes = b"") -> SearchTask:
     return SearchTask(task, (matmul(size),), CPU, prior=prior)
 
 
-def learner_of(entries: tuple[SearchTask, ...], method: str, folder: Path | None = None) -> Learner:
+def learner_of(entries: tuple[SearchTask, ...], method: str, folder: Path) -> Learner:
     """The actor's class as a plain object that has seen 32 records of every task."""
-    made = Learner(Shared.put(entries), method, 0, Shared.put(None), None, None if folder is None else str(folder))
+    roster = roster_of(folder / "tasks", entries)
+    made = Learner(roster, method, 0, Shared(cast("RecorderClient", None)), None, str(folder))
     for each in entries:
+        assert made._join(each.task.id)
         rows = sample(each.sketches[0], 32, np.random.default_rng(1))
         costs = 1e-4 * (1 + np.abs(np.log2(rows[:, 1]) - 3))
         made._tables[each.task.id].observe(
@@ -138,24 +141,33 @@ def learner_of(entries: tuple[SearchTask, ...], method: str, folder: Path | None
 ENTRIES = (entry(64, "one"), entry(128, "one"), entry(64, "two"))
 
 
-def test_a_model_of_shared_features_serves_all_tasks_of_a_class() -> None:
-    learner = learner_of(ENTRIES, "fleet:boosted-invariant")
+def test_a_model_of_shared_features_serves_all_tasks_of_a_class(tmp_path: Path) -> None:
+    learner = learner_of(ENTRIES, "fleet:boosted-invariant", tmp_path)
     assert learner._members == {"one": ["matmul64@one", "matmul128@one"], "two": ["matmul64@two"]}
     weights = learner._train("one")
     assert weights is not None
     assert isinstance(load_model(weights), InvariantTreesModel)
 
 
-def test_a_model_of_symbolic_features_serves_one_task() -> None:
-    learner = learner_of(ENTRIES, "fleet")
+def test_a_task_that_starts_from_a_model_of_its_own_keeps_it_to_itself(tmp_path: Path) -> None:
+    prior = learner_of((entry(64, "one"),), "fleet", tmp_path)._train("matmul64@one")
+    assert prior is not None
+    alone = dataclasses.replace(entry(32, "one"), prior=prior, own_prior=True)
+    learner = learner_of((*ENTRIES, alone), "fleet:boosted-invariant", tmp_path)
+    assert learner._members["one"] == ["matmul64@one", "matmul128@one"]
+    assert learner._members["matmul32@one"] == ["matmul32@one"]
+
+
+def test_a_model_of_symbolic_features_serves_one_task(tmp_path: Path) -> None:
+    learner = learner_of(ENTRIES, "fleet", tmp_path)
     assert set(learner._members) == {"matmul64@one", "matmul128@one", "matmul64@two"}
 
 
-def test_tasks_with_priors_start_from_them() -> None:
+def test_tasks_with_priors_start_from_them(tmp_path: Path) -> None:
     trees = InvariantTreesModel(0, from_analyzer=True)
-    known = learner_of((entry(64, "one"),), "fleet:boosted-invariant")._tables["matmul64@one"].training_set()
+    known = learner_of((entry(64, "one"),), "fleet:boosted-invariant", tmp_path)._tables["matmul64@one"].training_set()
     trees.fit(known.features, known.log_secs, known.groups)
-    learner = learner_of(tuple(dataclasses.replace(each, prior=trees.save()) for each in ENTRIES), "fleet")
+    learner = learner_of(tuple(dataclasses.replace(each, prior=trees.save()) for each in ENTRIES), "fleet", tmp_path)
     weights = learner._train("matmul128@one")
     assert weights is not None
     assert isinstance(load_model(weights), GlobalLocalModel)
@@ -181,8 +193,8 @@ def test_a_model_that_is_adapted_is_kept_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["pruner:offline", "random"])
-async def test_nothing_is_trained_where_nothing_is_to_be(method: str) -> None:
-    learner = Learner(Shared.put((entry(64, "one"),)), method, 0, Shared.put(None), None, None)
+async def test_nothing_is_trained_where_nothing_is_to_be(method: str, tmp_path: Path) -> None:
+    learner = learner_of((entry(64, "one"),), method, tmp_path)
     await learner.start()
     assert learner._worker is None
 

@@ -71,6 +71,38 @@ async def test_the_trial_limit_is_kept_exactly_and_other_runs_resume_and_measure
     assert (await run(fleet(run_id="three").start(trials=70))).new_trials == 0
 
 
+async def test_a_task_that_is_described_late_joins_with_its_records_and_nothing_is_measured_twice(
+    fleet: Callable[..., Fleet],
+) -> None:
+    early, late = search_task("early"), search_task("late", weight=3)
+    first = fleet(run_id="one", tasks=(early, late))
+    await run(first.start(trials=40))
+    first.stop()
+    before = Counter(record.task_id for record in trials(first.store))
+    assert before[late.task.id] > 0
+
+    # Its records come to the searcher and to the learner, which do not know it yet.
+    made = fleet(
+        run_id="two",
+        tasks=(early, late),
+        late=frozenset({late.task.id}),
+        method="fleet:boosted-invariant",
+        learner=True,
+    )
+    scheduler = made.start(trials=120)
+    running = asyncio.ensure_future(run(scheduler))
+    # An even share is kept for the late one.
+    progress = await until(scheduler, lambda progress: progress.trials == 120 - (60 - before[late.task.id]))
+    shown = {task.task_id: (task.described, task.sketches, task.trials) for task in progress.tasks}
+    assert shown[late.task.id] == (False, 0, before[late.task.id])
+    await made.describe(late)
+    progress = await running
+    assert all(task.described for task in progress.tasks)
+    records = trials(made.store)
+    assert progress.trials == len(records) == len({record.candidate.id for record in records}) == 120
+    assert sum(record.task_id == late.task.id for record in records) >= 60
+
+
 async def test_every_task_gets_its_trials_and_no_more(fleet: Callable[..., Fleet]) -> None:
     # 18 candidates are all that "small" has: the others do not wait for it.
     tasks = (search_task("a"), search_task("small", extent=4), search_task("b", weight=3))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devices.describing.describer import describe_tasks
+from devices.describing.describer import Describing
 from devices.describing.kept import Described
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, import_network
@@ -20,11 +19,12 @@ from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target
 from examples.networks import mlp, small_cnn
 from fleet_tune import api
-from fleet_tune.domain import DeviceClass, Task
+from fleet_tune.domain import DeviceClass
 from fleet_tune.report.run import to_json
 from fleet_tune.results import LeftOut
-from fleet_tune.runs import preparation
-from fleet_tune.runs.preparation import Prepared, missing_of
+from fleet_tune.runs import preparation, ready_tasks
+from fleet_tune.runs.preparation import Prepared
+from fleet_tune.runs.ready_tasks import missing_of
 from tests.helpers.lowering_child import write_stand_in
 from tests.helpers.workloads import space, task
 
@@ -34,15 +34,13 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
     assert not whole.left_out
     first, *others = whole.tasks
 
-    def failing(tasks: Sequence[Task]) -> list[Described]:
-        reason = (("", "RuntimeError: The block is no leaf"),)
-        described = describe_tasks(tasks)
-        return [
-            Described((), reason) if of.id == first.task_id else as_it_is
-            for of, as_it_is in zip(tasks, described, strict=True)
-        ]
+    class Failing(Describing):
+        def __next__(self) -> tuple[int, Described]:
+            at, described = super().__next__()
+            reason = (("", "RuntimeError: The block is no leaf"),)
+            return at, Described((), reason) if self._tasks[at].id == first.task_id else described
 
-    monkeypatch.setattr(preparation, "describe_tasks", failing)
+    monkeypatch.setattr(ready_tasks, "Describing", Failing)
     plan = api.plan(mlp())
     assert plan.tasks == tuple(others)
     assert plan.left_out == (LeftOut("task", first.name, first.device_class, "", "RuntimeError: The block is no leaf"),)
@@ -89,4 +87,4 @@ def test_sketches_without_a_description_stay_and_are_told(monkeypatch: pytest.Mo
     sketches = DesignSpace(of).sketches
     assert [sketch.id for sketch in sketches] == [sketch.id for sketch in space("avx2", "squeeze").sketches]
     reason = "ValueError: zip() argument 2 is shorter than argument 1"
-    assert missing_of(of, Described(sketches)) == [LeftOut("description", "squeeze", "avx2", "rfactor", reason)] * 2
+    assert missing_of(of, Described(sketches)) == (LeftOut("description", "squeeze", "avx2", "rfactor", reason),) * 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +20,10 @@ from fleet_tune.results import Transferred
 from fleet_tune.runs import training
 from fleet_tune.runs.transfer import (
     Knowledge,
+    Teaching,
     builtin_applies,
-    lessons,
     read_source,
-    summary,
     what_applies,
-    with_priors,
 )
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel
@@ -72,8 +72,15 @@ def entries(dataset: Dataset, count: int = 2) -> tuple[SearchTask, ...]:
     return tuple(SearchTask(data.task, data.sketches, data.abstraction) for data in dataset.tasks[:count])
 
 
+def taught(entries: Sequence[SearchTask], knowledge: Knowledge, method: str) -> tuple[list[SearchTask], Transferred]:
+    """The tasks with what they start from, and what people see of it."""
+    bare = [dataclasses.replace(entry, sketches=()) for entry in entries]  # what is known before they are described
+    teaching = Teaching(knowledge, method_named(method), 0, bare)
+    return [teaching.taught(entry) for entry in entries], teaching.summary(entries)
+
+
 def test_a_dataset_teaches_tasks_that_it_does_not_have(other: Path, here: Dataset) -> None:
-    warm, transferred = with_priors(entries(here), read_source(other), method_named("fleet"), 0)
+    warm, transferred = taught(entries(here), read_source(other), "fleet")
     for entry in warm:
         assert isinstance(load_model(entry.prior), InvariantTreesModel)
     assert transferred == Transferred(str(other), candidates=192, left_out=0, own_tasks=0, shared_tasks=2)
@@ -83,7 +90,8 @@ def test_the_same_workload_elsewhere_teaches_a_model_of_its_own(other: Path, her
     main_tasks = load(DATA / "znver5-2.ftd")
     assert read_source(other).tasks[0].task.workload.hash == main_tasks[0].task.workload.hash
     known, unknown = entries(main_tasks, 1)[0], entries(here, 1)[0]
-    (own, shared), transferred = with_priors((known, unknown), read_source(other), method_named("fleet"), 0)
+    (own, shared), transferred = taught((known, unknown), read_source(other), "fleet")
+    assert (own.own_prior, shared.own_prior) == (True, False)
     assert type(load_model(own.prior)) is GradientBoostedModel  # of the task's own features, which no other task shares
     assert isinstance(load_model(shared.prior), InvariantTreesModel)
     assert (transferred.own_tasks, transferred.shared_tasks) == (1, 1)
@@ -95,8 +103,9 @@ def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here
     assert not builtin_applies(own, method_named("autotvm"))  # a paper's method starts as it was published
     found = what_applies(own, method_named("fleet"), None, pretrained=True)
     assert found is not None
-    assert summary(found, lessons(own, found, method_named("fleet"))) == Transferred("pretrained", 0, 0, 0, 2)
-    assert all(entry.prior for entry in with_priors(own, found, method_named("fleet"), 0)[0])
+    warm, transferred = taught(own, found, "fleet")
+    assert transferred == Transferred("pretrained", 0, 0, 0, 2)
+    assert all(entry.prior for entry in warm)
     assert what_applies(own, method_named("fleet"), None, pretrained=False) is None
     assert what_applies(own, method_named("autotvm"), None, pretrained=True) is None
 
@@ -104,12 +113,12 @@ def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here
 def test_what_cannot_be_transferred_is_told(here: Dataset, other: Path, tmp_path: Path) -> None:
     own = entries(here, 1)
     with pytest.raises(TransferError, match="no cost model"):
-        with_priors(own, read_source(other), method_named("random"), 0)
+        taught(own, read_source(other), "random")
     with pytest.raises(TransferError, match="never trained here"):
         what_applies(own, method_named("pruner:offline"), None, pretrained=True)
     for_gpu = Knowledge("gpu", model=read_source(Path("pretrained")).model, device_kind="cuda")
     with pytest.raises(UserError, match="fleet has none"):
-        with_priors(own, for_gpu, method_named("fleet"), 0)
+        taught(own, for_gpu, "fleet")
     (tmp_path / "text").write_text("no source")
     with pytest.raises(TransferError, match="is no record database"):
         check_source(tmp_path / "text")

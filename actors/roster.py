@@ -1,0 +1,81 @@
+"""The tasks of a run as they are described, for actors of this host that Ray may start again at any time."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+import shutil
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from fleet_tune.domain import Record
+from fleet_tune.records.atomic_file import write_atomically
+from fleet_tune.search_task import SearchTask
+
+
+class Roster:
+    """A folder with a file for each task that is described. It travels as a value.
+
+    The session adds a task before it tells anybody of it. Who meets the id of a task that it does not know looks here,
+    and so does who was restarted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+
+    def open(self) -> None:
+        """Begin without a task, whatever a run that was killed has left."""
+        self.close()
+        self._folder.mkdir(parents=True)
+
+    def add(self, entry: SearchTask) -> None:
+        """Write down a task, and its prior where no other task of the run has the same."""
+        prior = self._folder / _digest(entry.prior)
+        if not prior.exists():
+            write_atomically(prior, entry.prior, durable=False)
+        packed = pickle.dumps((dataclasses.replace(entry, prior=b""), prior.name))
+        write_atomically(self._path(entry.task.id), zlib.compress(packed, 1), durable=False)
+
+    def find(self, task_id: str) -> SearchTask | None:
+        """The task, or None while it is not described."""
+        try:
+            packed = self._path(task_id).read_bytes()
+        except FileNotFoundError:
+            return None
+        entry: SearchTask
+        entry, prior = pickle.loads(zlib.decompress(packed))
+        return dataclasses.replace(entry, prior=(self._folder / prior).read_bytes())
+
+    def close(self) -> None:
+        """Remove the folder: nobody starts from it any more."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _path(self, task_id: str) -> Path:
+        return self._folder / f"{_digest(task_id.encode())}.task"
+
+
+class EarlyRecords:
+    """Records of tasks that are still being described: those of earlier runs."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, list[Record]] = {}
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        """The tasks of which there are some."""
+        return tuple(self._records)
+
+    def keep(self, records: Iterable[Record]) -> None:
+        """Keep these, without the traces, which no search reads."""
+        for record in records:
+            self._records.setdefault(record.task_id, []).append(dataclasses.replace(record, trace=""))
+
+    def taken(self, task_id: str) -> list[Record]:
+        """Those of a task, which are forgotten here."""
+        return self._records.pop(task_id, [])
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

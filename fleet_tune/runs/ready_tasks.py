@@ -1,0 +1,104 @@
+"""The tasks of an imported network as they become ready: described, and taught what is known already."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from devices.describing.describer import Describing
+from devices.describing.kept import Described
+from devices.host.quiet import QuietWindow
+from fleet_tune.domain import Task
+from fleet_tune.records.dataset import Dataset, load
+from fleet_tune.results import LeftOut
+from fleet_tune.search_task import SearchTask
+from fleet_tune.sketch import Sketch
+
+
+@dataclass(frozen=True)
+class ReadyTask:
+    """A task with its sketches; without any where it cannot be tuned. ``left_out``: what is missing of it, and why."""
+
+    entry: SearchTask
+    left_out: tuple[LeftOut, ...] = ()
+
+
+class ReadyTasks:
+    """An iterator over ``entries``, tasks without sketches, in the order in which they become ready.
+
+    ``datasets``: files that answer for the devices, if any. ``teach``: gives a task what its search starts from.
+    ``window``: of this host, where a device of it may measure meanwhile. Raises DescriberStartError, and what the
+    reading of the datasets raises.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[SearchTask],
+        datasets: Sequence[Path] = (),
+        teach: Callable[[SearchTask], SearchTask] | None = None,
+        window: QuietWindow | None = None,
+    ) -> None:
+        self._entries = entries
+        self._datasets = datasets
+        self._teach = teach
+        self._window = window
+        self._describing = Describing([entry.task for entry in entries], window=window)
+
+    def __iter__(self) -> ReadyTasks:
+        return self
+
+    def __next__(self) -> ReadyTask:
+        at, described = next(self._describing)
+        bare, sketches = self._entries[at], described.sketches
+        if not sketches:
+            return ReadyTask(bare, missing_of(bare.task, described))
+        recorded = _recorded(bare.task, sketches, self._loaded)
+        entry = dataclasses.replace(bare, sketches=sketches, recorded=recorded)
+        if self._teach is not None:
+            with self._window.working() if self._window else contextlib.nullcontext():
+                entry = self._teach(entry)
+        return ReadyTask(entry, missing_of(bare.task, described))
+
+    def begin(self) -> None:
+        """Describe in the background from now on, and not from the first ``next``."""
+        self._describing.begin()
+
+    def close(self) -> None:
+        """Describe nothing more; who waits for the next task is told that there is none."""
+        self._describing.close()
+
+    @cached_property
+    def _loaded(self) -> list[Dataset]:
+        return [load(path) for path in self._datasets]
+
+
+def missing_of(task: Task, described: Described) -> tuple[LeftOut, ...]:
+    """What is left out of a task; the task itself where it has no sketch."""
+    name, device_class = task.workload.name, task.device_class.name
+    if not described.sketches:
+        reasons = dict.fromkeys(reason for _, reason in described.left_out) or ["no sketch rule applies to it"]
+        return (LeftOut("task", name, device_class, "", "; ".join(reasons)),)
+    missing = [LeftOut("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
+    undescribed = [sketch for sketch in described.sketches if sketch.undescribed]
+    missing += [LeftOut("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
+    return tuple(missing)
+
+
+def _recorded(
+    task: Task, sketches: Sequence[Sketch], datasets: Sequence[Dataset]
+) -> tuple[NDArray[np.int64], ...] | None:
+    """:attr:`SearchTask.recorded`: None without datasets; no candidate for a task that they do not have."""
+    if not datasets:
+        return None
+    for data in itertools.chain.from_iterable(datasets):
+        if data.task.id == task.id:
+            return data.with_sketches(sketches)[0].decisions
+    return tuple(np.empty((0, sketch.width), dtype=np.int64) for sketch in sketches)
