@@ -107,13 +107,14 @@ class Searcher:
 
     def _offer(self, task_id: str, count: int, taken: int) -> Offer:
         if task_id not in self._searches:
-            self._join(task_id)
+            with self._working():
+                self._join(task_id)
         search, sketches, planned = self._searches[task_id], self._tasks[task_id].sketches, self._planned[task_id]
         last = self._offers.get(task_id)
         if last is not None and last.number > taken:
             planned[:0] = last.candidates
         if len(planned) < count:
-            with self._window.working() if self._window else contextlib.nullcontext():
+            with self._working():
                 proposals = search.propose(max(self._method.batch, count - len(planned)))
             planned += [Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals]
         offer = Offer(
@@ -125,6 +126,9 @@ class Searcher:
         del planned[:count]
         self._offers[task_id] = offer
         return offer
+
+    def _working(self) -> contextlib.AbstractContextManager[None]:
+        return self._window.working() if self._window else contextlib.nullcontext()
 
     async def _follow_records(self) -> None:
         async for records in self._recorder.stream():

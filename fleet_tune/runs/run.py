@@ -179,6 +179,7 @@ class Run:
                 self._show("compiling")
                 networks = await self._compiled(self._prepared)
         last = self._last
+        tasks = self._prepared.tasks if self._prepared else ()
         return TuneResult(
             network=self._prepared.network.name if self._prepared else str(self.request.network),
             out=self.request.out,
@@ -189,7 +190,7 @@ class Run:
             interrupted=self._interruption.came,
             networks=networks,
             signal_number=self._interruption.signal_number,
-            transferred=self._teaching.summary(self._prepared.tasks) if self._prepared and self._teaching else None,
+            transferred=self._teaching.summary(tasks) if self._teaching and tasks else None,
             left_out=self._prepared.left_out if self._prepared else (),
             inputs=self._prepared.network.inputs_from if self._prepared else "",
         )
