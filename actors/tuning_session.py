@@ -312,6 +312,8 @@ class TuningSession:
         if self._closed:
             return
         self._closed = True
+        if self._running is not None:
+            self._running.cancel()  # nobody waits any more for the scheduler, which is ended below
         if self._recorder is not None:
             with contextlib.suppress(FleetTuneError):
                 await self._recorder.close()

@@ -82,25 +82,29 @@ async def test_a_task_that_is_described_late_joins_with_its_records_and_nothing_
     assert before[late.task.id] > 0
 
     # Its records come to the searcher and to the learner, which do not know it yet.
+    never = search_task("never")
     made = fleet(
         run_id="two",
-        tasks=(early, late),
-        late=frozenset({late.task.id}),
+        tasks=(early, late, never),
+        late=frozenset({late.task.id, never.task.id}),
         method="fleet:boosted-invariant",
         learner=True,
     )
     scheduler = made.start(trials=120)
     running = asyncio.ensure_future(run(scheduler))
-    # An even share is kept for the late one.
-    progress = await until(scheduler, lambda progress: progress.trials == 120 - (60 - before[late.task.id]))
+    # An even share of 40 is kept for each that is late.
+    kept = 40 - before[late.task.id] + 40
+    progress = await until(scheduler, lambda progress: progress.trials == 120 - kept)
     shown = {task.task_id: (task.described, task.sketches, task.trials) for task in progress.tasks}
     assert shown[late.task.id] == (False, 0, before[late.task.id])
+    assert shown[never.task.id] == (False, 0, 0)
     await made.describe(late)
+    await ask(scheduler.undescribable.remote(never.task.id), 60.0, "leave out")
     progress = await running
-    assert all(task.described for task in progress.tasks)
+    assert {task.task_id: task.described for task in progress.tasks} == {early.task.id: True, late.task.id: True}
     records = trials(made.store)
     assert progress.trials == len(records) == len({record.candidate.id for record in records}) == 120
-    assert sum(record.task_id == late.task.id for record in records) >= 60
+    assert sum(record.task_id == late.task.id for record in records) > before[late.task.id]
 
 
 async def test_every_task_gets_its_trials_and_no_more(fleet: Callable[..., Fleet]) -> None:
