@@ -20,6 +20,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from fleet_tune.errors import UserError
+
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
 MODEL = "examples/networks.py:mlp"
@@ -201,7 +203,11 @@ def _uids(out: Path) -> list[str]:
 
 
 def _count(out: Path) -> int:
-    return len(_uids(out)) if (out / "records.db").exists() else 0
+    """Records in the store, 0 while there is none or it is being made."""
+    try:
+        return len(_uids(out))
+    except UserError:
+        return 0
 
 
 def _wait_for_end(head: Head, job: str, deadline_secs: float) -> str:
