@@ -9,6 +9,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fleet_tune.errors import UserError
@@ -40,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         allow_abbrev=False,
         description="Serve this machine as a device until Ctrl-C or SIGTERM.",
-        epilog="Whoever reaches the port can run code here as this user, or as --user: listen on other addresses than "
-        "127.0.0.1 only in a network that you trust.",
+        epilog="Whoever reaches the port and has the key can run code here as this user, or as --user. What they send "
+        "is plain text: listen on other addresses than 127.0.0.1 only in a network that you trust.",
     )
     add = options.add_argument
     add("--bind", "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
@@ -52,6 +53,13 @@ def parser() -> argparse.ArgumentParser:
         help="port to listen on; 0 takes a free one (default: 9090)",
     )
     add("--threads", type=_WholeNumber(1, 4096), help="threads that a kernel runs on (default: all usable cores)")
+    add(
+        "--key-file",
+        metavar="FILE",
+        help="file of the key that clients must have; made where there is none (default: "
+        "~/.config/fleet-tune/device.key)",
+    )
+    add("--no-key", action="store_true", help="serve whoever reaches the port, TVM's own clients too")
     add(
         "--tracker",
         metavar="HOST:PORT",
@@ -94,6 +102,8 @@ def _serve(options: argparse.Namespace) -> None:
         raise ServeOptionError(
             "--advertise is what a tracker tells clients", "give --tracker and --key too, or leave it"
         )
+    if options.no_key and options.key_file is not None:
+        raise ServeOptionError("--no-key and --key-file contradict each other", "give one of them")
     from devices.server import server
 
     server.serve(
@@ -102,12 +112,19 @@ def _serve(options: argparse.Namespace) -> None:
         options.threads,
         decide=_STOP_DECISION,
         announce=lambda line: print(line, flush=True),
+        key_file=None if options.no_key else _key_file(options.key_file),
         tracker=None if options.tracker is None else _tracker(options),
         limits=_limits(options),
         user=options.user,
         realtime=not options.no_realtime,
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )
+
+
+def _key_file(given: str | None) -> Path:
+    from devices.wire.keys import default_key_file
+
+    return default_key_file() if given is None else Path(given)
 
 
 def _tracker(options: argparse.Namespace) -> Tracker:

@@ -6,6 +6,7 @@
     name = "jetson-1"                       # unique
     connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "recorded:dataset.ftd"
     target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
+    key_file = "jetson-1.key"               # a copy of its server's; default: ~/.config/fleet-tune/device.key
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
     count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3
@@ -85,14 +86,17 @@ class _Frozen(BaseModel):
 
 
 class DeviceConfig(_Frozen):
-    """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``count``: of devices
-    that a tracker hands out under one key; :func:`load_fleet` makes as many of it."""
+    """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key
+    that its server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one
+    and the server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
+    of it."""
 
     name: _Name
     connect: str = "local"
     target: str | dict[str, Any] = "native"
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     device_class: _Name | None = None
+    key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     count: Annotated[int, Field(ge=1, le=256)] = 1
 
     @field_validator("connect")
@@ -117,6 +121,15 @@ class DeviceConfig(_Frozen):
         if count > 1 and connect is not None and not isinstance(parse_connection(connect), TrackerConnection):
             raise ValueError("only a tracker has several devices")
         return count
+
+    @field_validator("key_file")
+    @classmethod
+    def _a_server_has_it(cls, file: str | None, info: ValidationInfo) -> str | None:
+        connect = info.data.get("connect")
+        served = (RpcConnection, TrackerConnection)
+        if file is not None and ("\0" in file or (connect and not isinstance(parse_connection(connect), served))):
+            raise ValueError("only a device server has a key")
+        return file
 
     @property
     def connection(self) -> Connection:
@@ -242,7 +255,9 @@ def _counted(table: DeviceConfig) -> list[DeviceConfig]:
 
 
 def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
-    """The device with the path of its dataset resolved: actors run in other working directories."""
+    """The device with the paths of its files resolved: actors run in other working directories."""
+    if device.key_file is not None:
+        return device.model_copy(update={"key_file": str(folder / os.path.expanduser(device.key_file))})
     if isinstance(device.connection, RecordedConnection):
         return device.model_copy(update={"connect": f"{_RECORDED}{folder / device.connection.path}"})
     return device
@@ -305,6 +320,7 @@ _EXPECTED = {
     "threads": "a whole number from 1 to 4096",
     "device_class": _NAME_FORM,
     "count": 'a whole number from 1 to 256; above 1 only with connect = "tracker://host:port/key"',
+    "key_file": 'the path of a copy of the device server\'s key file, with connect = "host:port" or "tracker://..."',
     "workers": "a whole number from 1 to 1024",
     "timeout_secs": "a number of seconds above 0, at most 3600",
 }
