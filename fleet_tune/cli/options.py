@@ -14,8 +14,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 NETWORK_HELP = """
 
-    NETWORK is file.py:function (returns a torch module and a tuple of example inputs), an .onnx file, or a .pt2 file
-    saved by torch.export.
+    NETWORK is file.py:function (returns a torch module and a tuple of example inputs; the file is run), an .onnx file,
+    or a .pt2 file saved by torch.export.
     """
 
 
@@ -30,6 +30,12 @@ def inputs_option(command: _F) -> _F:
     """``--inputs``: the path of an ``.npz`` file."""
     text = "Inputs to compare and time the network on (.npz: by name, or in order). Default: its own examples."
     return click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
+
+
+def trust_option(command: _F) -> _F:
+    """``--trust-model``."""
+    text = "Read a .pt2 file also where that runs code in it (pickles, other operators than torch's own)."
+    return click.option("--trust-model", is_flag=True, help=text)(command)
 
 
 def json_option(command: _F) -> _F:

@@ -28,7 +28,8 @@ class RunRequest:
     ``out``: an absolute path. ``collects``: measure random candidates, each to its end, into a dataset, instead of
     tuning. ``transfer_from``: what the search learns from before its first trial (:mod:`fleet_tune.runs.transfer`),
     ``pretrained``: whether the cost model that comes with fleet-tune is used where nothing is named. ``inputs``: the
-    ``.npz`` file with the network's example inputs, None for its own, or some that are made up."""
+    ``.npz`` file with the network's example inputs, None for its own, or some that are made up.
+    ``trust_model``: code in a ``.pt2`` file may be run."""
 
     network: Any
     out: Path
@@ -42,6 +43,7 @@ class RunRequest:
     pretrained: bool = True
     collects: bool = False
     inputs: Path | None = None
+    trust_model: bool = False
 
     @property
     def records(self) -> Path:
@@ -64,6 +66,7 @@ def run_request(
     pretrained: bool = True,
     collects: bool = False,
     inputs: Path | str | None = None,
+    trust_model: bool = False,
 ) -> RunRequest:
     """The request with these values. Without any limit it has the default one, ten minutes; ``fleet``: a fleet file,
     None for this machine's CPU.
@@ -89,6 +92,7 @@ def run_request(
         pretrained=pretrained,
         collects=collects,
         inputs=checked_inputs(inputs),
+        trust_model=trust_model,
         fleet=resolved_fleet(fleet),
     )
 

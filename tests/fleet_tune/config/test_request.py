@@ -62,6 +62,19 @@ def test_a_value_out_of_its_range_is_told_in_a_line(values: dict[str, Any], told
     assert "\n" not in str(caught.value)
 
 
+def test_a_model_is_trusted_where_that_is_said_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fleet_tune.cli import main as cli
+
+    asked: list[bool] = []
+    monkeypatch.setattr(api, "make_plan", lambda request: asked.append(request.trust_model))
+    monkeypatch.setattr("fleet_tune.report.run.render_plan", lambda _plan: "")
+    for options in ([], ["--trust-model"]):
+        assert cli.main(["tune", "net.pt2", "--dry-run", *options]) == 0
+    api.plan("net.pt2")
+    api.plan("net.pt2", trust_model=True)
+    assert asked == [False, True, False, True]
+
+
 def test_a_file_of_inputs_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "inputs.npz").touch()
     assert run_request("net.onnx", out="o", inputs=tmp_path / "inputs.npz").inputs == tmp_path / "inputs.npz"
