@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from fleet_tune.errors import ClusterError
 
 _REACH_SECS = 10.0
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
+# What a client of HTTP/2 says first: its preface, and settings (a frame of this type) without any.
+_SETTINGS, _FRAME_HEAD_BYTES = 4, 9
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
 _SYSTEM_CONFIG = {"worker_niceness": 0}
 
@@ -116,7 +120,28 @@ def _without_collection() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries an address where nobody listens for minutes. Raises OSError."""
+    """Ray itself tries an address where nobody listens, or somebody else does, for a minute. Raises OSError."""
     host, _, port = address.rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), _REACH_SECS).close()
+    if not (host and port.isdigit()):
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), _REACH_SECS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(_GREETING)
+            if not _settings_in(connection, _REACH_SECS):
+                raise OSError("what listens there is not Ray")
+
+
+def _settings_in(connection: socket.socket, timeout_secs: float) -> bool:
+    """Whether the other side begins as HTTP/2 does, over which Ray's services talk: with its settings."""
+    deadline = time.monotonic() + timeout_secs
+    head = b""
+    try:
+        while len(head) < _FRAME_HEAD_BYTES:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = connection.recv(_FRAME_HEAD_BYTES - len(head))
+            if not chunk:
+                return False
+            head += chunk
+    except OSError:  # silent, or it hung up
+        return False
+    return head[3] == _SETTINGS

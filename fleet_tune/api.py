@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fleet_tune.config import values
 from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.config.request import RunRequest, checked_inputs, resolved_fleet, run_request
+from fleet_tune.config.request import RunRequest, run_request
 from fleet_tune.domain import Record
 from fleet_tune.results import Collected, Plan, Progress, TuneResult
 
@@ -208,17 +209,19 @@ def compile_network(
 ) -> TuneResult:
     """Compile ``network`` from the best records of a database, without tuning. ``inputs`` and
     ``trust_model``: as for :func:`tune`."""
+    # What is wrong with these is told before anything heavy is loaded.
+    request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model)
+    store = values.path("a record database", records, "--records")
     from fleet_tune.runs.preparation import compile_from_records
 
-    given = checked_inputs(inputs)
-    return compile_from_records(network, resolved_fleet(fleet), Path(records), Path(out).absolute(), given, trust_model)
+    return compile_from_records(network, request.fleet, store, request.out, request.inputs, request.trust_model)
 
 
 def load(folder: Path | str) -> CompiledNetwork:
     """The compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
     from devices.networks import compiled
 
-    return compiled.load(Path(folder))
+    return compiled.load(values.path("a compiled network", folder, "the output folder of a run"))
 
 
 def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> TuneResult:

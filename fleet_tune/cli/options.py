@@ -47,9 +47,9 @@ def json_option(command: _F) -> _F:
 
 def time_budget_secs(text: str | None) -> float | None:
     """The value of ``--time-budget`` in seconds. Raises :class:`fleet_tune.errors.UserError`."""
-    from fleet_tune.config.fleet_file import parse_duration
+    from fleet_tune.config.values import duration
 
-    return None if text is None else parse_duration(text)
+    return None if text is None else duration(text)
 
 
 def cost_model_option(help: str, default: str | None = None) -> Callable[[_F], _F]:

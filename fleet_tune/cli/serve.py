@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from fleet_tune.config import values
 from fleet_tune.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PROGRAM = "fleet-tune device serve"
 # The rule that ends a measurement: runs beside the kernel, in the device server. Named, so that a board loads it alone.
 _STOP_DECISION = "policies.measuring.stopping:decide"
+_MOST_BYTES = 1 << 62
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -141,9 +143,12 @@ def _tracker(options: argparse.Namespace) -> Tracker:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not (host and colon and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ServeOptionError(f"--tracker {text!r} is no address", "give HOST:PORT, as in 192.168.1.2:9190")
-    return host, int(port)
+    try:
+        if host and colon:
+            return host, values.digits(port, 1, values.MAX_PORT)
+    except ValueError:
+        pass
+    raise ServeOptionError(f"--tracker {values.shown(text)} is no address", "give HOST:PORT, as in 192.168.1.2:9190")
 
 
 def _limits(options: argparse.Namespace) -> SessionLimits:
@@ -161,14 +166,16 @@ class _WholeNumber:
         self._high = high
 
     def __call__(self, text: str) -> int:
-        if not text.isdigit() or not self._low <= int(text) <= self._high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {self._low} to {self._high}")
-        return int(text)
+        try:
+            return values.digits(text, self._low, self._high)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _size(text: str) -> int:
     """Bytes of ``1000``, ``64M``, ``2G``."""
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: give bytes, or a number with K, M or G")
-    return int(match[1]) * _UNITS[match[2]]
+    match = re.fullmatch(r"([0-9]{1,18})([KMG]?)", text.strip().upper())
+    size = int(match[1]) * _UNITS[match[2]] if match is not None else 0
+    if not 0 < size <= _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{values.shown(text)} is not a size: give bytes, or a number with K, M or G")
+    return size

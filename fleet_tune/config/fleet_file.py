@@ -41,7 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fleet_tune.config.toml_lines import line_of, line_of_error
 from fleet_tune.domain import StopRule
-from fleet_tune.errors import FleetFileError, UserError
+from fleet_tune.errors import FleetFileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class RecordedConnection:
 Connection = LocalConnection | RpcConnection | TrackerConnection | RecordedConnection
 _CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "recorded:FILE"'
 
+_MOST_BYTES, _MOST_CHARACTERS = 128 << 10, 4096
 _RECORDED = "recorded:"
 _REPLAY = "replay:"  # the old word, still read
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -211,7 +212,11 @@ def default_fleet() -> FleetConfig:
 def load_fleet(path: Path) -> FleetConfig:
     """Reads a fleet file. Raises :class:`FleetFileError` that names the file and, for what is in it, line and key."""
     try:
-        text = path.read_bytes().decode()
+        with path.open("rb") as opened:
+            content = opened.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise FleetFileError(f"the fleet file {path} has over {_MOST_BYTES >> 10} KiB", "give a fleet file")
+        text = content.decode()
     except OSError as error:
         raise FleetFileError(
             f"cannot read the fleet file {path}: {os.strerror(error.errno or 0)}", "give an existing file with --fleet"
@@ -225,6 +230,10 @@ def load_fleet(path: Path) -> FleetConfig:
         raise FleetFileError(
             f"{path}, line {line_of_error(error, text)}: not valid TOML: {reason}", "correct this line"
         ) from error
+    except RecursionError as error:
+        raise FleetFileError(f"{path}: its values are nested too deeply", "write it as examples/fleet.toml") from error
+    except ValueError as error:  # of a number of thousands of digits
+        raise FleetFileError(f"{path}: a number has too many digits", "write it as examples/fleet.toml") from error
     source = FleetSource(path, text)
     file = _validated(tables, source)
     names: dict[str, int] = {}
@@ -265,6 +274,8 @@ def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
 
 def parse_connection(text: str) -> Connection:
     """Parses ``connect``; raises ValueError with the accepted forms."""
+    if len(text) > _MOST_CHARACTERS or not text.isprintable():
+        raise ValueError(f"give {_CONNECTIONS}")
     if text == "local":
         return LocalConnection()
     file = text.removeprefix(_RECORDED).removeprefix(_REPLAY)
@@ -272,28 +283,13 @@ def parse_connection(text: str) -> Connection:
         return RecordedConnection(Path(file))
     tracker = re.fullmatch(r"tracker://(?P<address>[^/]+)/(?P<key>[^/\s]+)", text)
     address = re.fullmatch(
-        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})",
+        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})",
         tracker["address"] if tracker else text,
     )
     if address is None or not 1 <= int(address["port"]) <= 65535:
         raise ValueError(f"give {_CONNECTIONS}")
     host, port = address["v6"] or address["host"], int(address["port"])
     return TrackerConnection(host, port, tracker["key"]) if tracker else RpcConnection(host, port)
-
-
-_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of ``300``, ``5m``, ``1h30m``, ``1.5h``, ``2d``; raises :class:`UserError` for anything else or 0."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is not None:
-        parts = zip(match.groups(), _UNITS.values(), strict=True)
-        secs = sum(float(number) * unit for number, unit in parts if number is not None)
-        if secs > 0:
-            return secs
-    raise UserError(f"{text!r} is not a duration", "give seconds, or a form like 90s, 5m or 1h30m")
 
 
 class _FleetFile(_Frozen):

@@ -3,20 +3,26 @@ from __future__ import annotations
 import ipaddress
 import json
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
+import pytest
 
+from actors.cluster import connected
 from actors.run_folder import remove_abandoned, run_folder
+from fleet_tune.errors import ClusterError
 
 # Ray itself lets its agents wait for a minute for a server that is gone.
 DEADLINE_SECS = 30.0
 OWNER = """
 import json, sys, time
 import psutil
+import pytest
 from actors.cluster import connected
 
 with connected(None) as cluster:
@@ -89,3 +95,19 @@ def test_folders_of_others_stay(tmp_path: Path) -> None:
         assert not other.exists()
         assert (live / "owner.lock").exists()
     assert not live.exists()
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_an_address_where_something_else_listens_is_told_at_once(says: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(says)
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=r"what listens there is not Ray.*--address"), connected(address):
+            pass

@@ -144,6 +144,10 @@ def test_loopback_is_recognised(host: str, is_local: bool) -> None:
     ("options", "problem"),
     [
         (["--port", "70000"], "'70000' is not a number from 0 to 65535"),
+        (["--port", "\u00b2"], "is not a number from 0 to 65535"),
+        (["--threads", "9" * 5000], "is not a number from 1 to 4096"),
+        (["--memory", "9" * 400 + "G"], "is not a size"),
+        (["--tracker", "h:" + "9" * 400, "--key", "k"], "is no address"),
         (["--threads", "0"], "'0' is not a number from 1 to 4096"),
         (["--max-upload", "lots"], "'lots' is not a size"),
         (["--memory", "0"], "'0' is not a size"),
