@@ -62,6 +62,17 @@ class TrackerClient:
             raise TrackerError(f"{self._name} cannot be reached within {timeout_secs:g} s") from error
         except OSError as error:
             raise TrackerError(f"{self._name} cannot be reached: {error.strerror or error}") from error
+        self._greet(deadline)
+
+    @classmethod
+    def over(cls, connection: socket.socket, name: str, timeout_secs: float) -> TrackerClient:
+        """Of a connection that is there already; ``name``: of the tracker, for messages."""
+        client = cls.__new__(cls)
+        client._name, client._timeout_secs, client._socket = name, timeout_secs, connection
+        client._greet(time.monotonic() + timeout_secs)
+        return client
+
+    def _greet(self, deadline: float) -> None:
         try:
             self._send(_INT.pack(MAGIC), deadline)
             if self._read(_INT.size, deadline) != _INT.pack(MAGIC):
