@@ -2,7 +2,9 @@
 #
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run all tests
-#   make fuzz [FUZZ_EXAMPLES=1000 PYTEST_ARGS=]  look for new failing cases of the property tests: make each an @example
+#   make fuzz [FUZZ_EXAMPLES=1000 FUZZ_READERS=120000 PYTEST_ARGS=]  look for new failing cases of the property tests: make
+#                           each an @example; FUZZ_READERS inputs for each reader of what others wrote or send, over a
+#                           million in all
 #   make test-arm64         set up, then tune an emulated aarch64 board beside this machine (downloads 150 MB once)
 #   make zoo                networks of torchvision, transformers and every usual layer, and all of ONNX's own tests of single
 #                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo); writes
@@ -21,6 +23,7 @@ OUT ?= demo-out
 PYTEST_ARGS ?=
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 FUZZ_EXAMPLES ?= 1000
+FUZZ_READERS ?= 120000
 PYTHON ?=
 
 VENV := .venv
@@ -50,7 +53,9 @@ test: setup
 # hypothesis marks its tests itself. A property takes as long as it takes: no limit on a test.
 fuzz: setup
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -q -m hypothesis --timeout 0 \
-		-n logical --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+		-n logical --maxprocesses 4 --dist worksteal -k 'not fuzzed' $(PYTEST_ARGS)
+	FUZZ_EXAMPLES=$(FUZZ_READERS) $(BIN)/python -m pytest -q -m hypothesis --timeout 0 \
+		-n logical --maxprocesses 4 --dist worksteal -k fuzzed $(PYTEST_ARGS)
 
 test-arm64: setup
 	@PYTHON='$(CURDIR)/$(BIN)/python' tests/arm64/board.sh prepare

@@ -5,32 +5,35 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import shutil
 import socket
-import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actors.calls import first_line
-from actors.embedded_ray import only_what_is_used
+from actors.embedded_ray import LOOPBACK, only_what_is_used
+from actors.run_folder import run_folder
 from fleet_tune.errors import ClusterError
 
-# Ray's own files in an embedded cluster: the path must be short, since it holds Unix sockets.
-_EMBEDDED_PREFIX = "ft-ray-"
 _REACH_SECS = 10.0
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
+# What a client of HTTP/2 says first: its preface, and settings (a frame of this type) without any.
+_SETTINGS, _FRAME_HEAD_BYTES = 4, 9
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
 _SYSTEM_CONFIG = {"worker_niceness": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A connected Ray cluster. ``node_id``: the node of this driver, where the output folder is."""
+    """A connected Ray cluster. ``node_id``: the node of this driver, where the output folder is. ``folder``: of this
+    run alone, on that node; removed with the connection."""
 
     node_id: str
     embedded: bool
+    folder: Path
 
     def here(self) -> Any:
         """Scheduling strategy that pins an actor to the driver's node."""
@@ -48,19 +51,31 @@ def connected(address: str | None) -> Iterator[Cluster]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    if ray.is_initialized():
-        # The caller connected (a notebook, a test, a service): use its cluster and leave it as it was.
-        yield Cluster(ray.get_runtime_context().get_node_id(), embedded=False)
-        return
-    folder: Path | None = None
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(run_folder())
+        except OSError as error:
+            raise ClusterError(
+                f"cannot make a folder in /tmp: {error.strerror or error}", "free space there, or let this user write"
+            ) from error
+        given = ray.is_initialized()  # by the caller (a notebook, a test, a service): it is used, and left as it was
+        if not given:
+            _connect(address, folder)
+            stack.callback(_disconnect)
+        yield Cluster(ray.get_runtime_context().get_node_id(), address is None and not given, folder)
+
+
+def _connect(address: str | None, folder: Path) -> None:
+    import ray
+
     try:
         if address is None:
-            folder = Path(tempfile.mkdtemp(prefix=_EMBEDDED_PREFIX, dir="/tmp"))
             with only_what_is_used():
                 ray.init(
                     address="local",
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
+                    _node_ip_address=LOOPBACK,
                     _temp_dir=str(folder),
                     _system_config=_SYSTEM_CONFIG,
                     logging_level="error",
@@ -71,8 +86,6 @@ def connected(address: str | None) -> Iterator[Cluster]:
             _check_reachable(address)
             ray.init(address=address, logging_level="error", log_to_driver=False)
     except Exception as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
         where = "an embedded Ray cluster" if address is None else f"the Ray cluster at {address!r}"
         raise ClusterError(
             f"cannot start {where}: {first_line(error)}"
@@ -83,13 +96,13 @@ def connected(address: str | None) -> Iterator[Cluster]:
             else "try again when the machine is less busy; check free memory and space in /tmp, or give a cluster "
             "with --address",
         ) from error
-    try:
-        yield Cluster(ray.get_runtime_context().get_node_id(), embedded=address is None)
-    finally:
-        with _without_collection():
-            ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _disconnect() -> None:
+    import ray
+
+    with _without_collection():
+        ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -107,7 +120,28 @@ def _without_collection() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries an address where nobody listens for minutes. Raises OSError."""
+    """Ray itself tries an address where nobody listens, or somebody else does, for a minute. Raises OSError."""
     host, _, port = address.rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), _REACH_SECS).close()
+    if not (host and port.isdigit()):
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), _REACH_SECS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(_GREETING)
+            if not _settings_in(connection, _REACH_SECS):
+                raise OSError("what listens there is not Ray")
+
+
+def _settings_in(connection: socket.socket, timeout_secs: float) -> bool:
+    """Whether the other side begins as HTTP/2 does, over which Ray's services talk: with its settings."""
+    deadline = time.monotonic() + timeout_secs
+    head = b""
+    try:
+        while len(head) < _FRAME_HEAD_BYTES:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = connection.recv(_FRAME_HEAD_BYTES - len(head))
+            if not chunk:
+                return False
+            head += chunk
+    except OSError:  # silent, or it hung up
+        return False
+    return head[3] == _SETTINGS

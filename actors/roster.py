@@ -16,7 +16,8 @@ from fleet_tune.search_task import SearchTask
 
 
 class Roster:
-    """A folder with a file for each task that is described. It travels as a value.
+    """A folder with a file for each task that is described, a pickle: this user alone may write there. It travels as a
+    value.
 
     The session adds a task before it tells anybody of it. Who meets the id of a task that it does not know looks here,
     and so does who was restarted.

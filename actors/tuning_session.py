@@ -194,7 +194,7 @@ class TuningSession:
         self._recorder = RecorderClient(actor)
         await self._recorder.put_tasks([entry.task for entry in plan.tasks])
         models = store.parent.absolute() / "models"
-        self._roster = Roster(models / "tasks")
+        self._roster = Roster(self._cluster.folder / "tasks")
         await asyncio.to_thread(self._roster.open)
         # Handles travel as values: as arguments of an actor that may restart, Ray warns of each on the terminal.
         recorder = Shared(self._recorder)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from devices.protocol import Device
 from devices.server.server import DeviceServer
 from devices.simulated.recorded import RecordedDevice
 from devices.timing.evaluator import load_decide
+from devices.wire.keys import default_key_file, new_key, read_key
 from fleet_tune.config.fleet_file import (
     DeviceConfig,
     FleetConfig,
@@ -17,7 +19,7 @@ from fleet_tune.config.fleet_file import (
     RecordedConnection,
     TrackerConnection,
 )
-from fleet_tune.errors import DatasetError, DeviceUnreachableError, FleetFileError, UserError
+from fleet_tune.errors import DatasetError, DeviceKeyError, DeviceUnreachableError, FleetFileError, UserError
 from fleet_tune.records.dataset import load
 
 STOP_DECISION = "policies.measuring.stopping:decide"
@@ -37,19 +39,33 @@ def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Devic
         return
     # Here, and not at the top: the driver names this function before it has loaded TVM.
     from devices.client.rpc_device import RpcDevice
+    from devices.client.session import ServerKey
     from devices.targets import NATIVE, resolve_target
 
     with contextlib.ExitStack() as stack:
         if isinstance(connection, LocalConnection):
-            server = stack.enter_context(DeviceServer(threads=config.threads, decide=STOP_DECISION, realtime=realtime))
+            # This server's key is known in this process alone: no other user of the machine gets in.
+            server_key = ServerKey(new_key(), demanded=True)
+            server = stack.enter_context(
+                DeviceServer(threads=config.threads, decide=STOP_DECISION, realtime=realtime, secret=server_key.secret)
+            )
             host, port = server.host, server.port
             if config.target == NATIVE:  # known here: the server would start a process that loads TVM to find out
                 config = config.model_copy(update={"target": json.loads(resolve_target(NATIVE, config.threads))})
         else:
             host, port = connection.host, connection.port
+            server_key = ServerKey(_expected_key(config), demanded=config.key_file is not None)
         key = connection.key if isinstance(connection, TrackerConnection) else None
-        device = RpcDevice(config, host, port, decide=STOP_DECISION, tracker_key=key)
+        device = RpcDevice(config, host, port, decide=STOP_DECISION, tracker_key=key, server_key=server_key)
         yield stack.enter_context(contextlib.closing(device))
+
+
+def _expected_key(config: DeviceConfig) -> bytes | None:
+    """The key of the file that the fleet file names, else of this user's own servers, if there is one."""
+    if config.key_file is not None:
+        return read_key(Path(config.key_file))
+    own = default_key_file()
+    return read_key(own) if own.exists() else None
 
 
 @contextlib.contextmanager
@@ -61,7 +77,8 @@ def told_with_its_place(fleet: FleetConfig, name: str, unreachable: bool = True)
     except FleetFileError:
         raise
     except UserError as error:
-        place = fleet.where(name, "connect" if isinstance(error, DatasetError) else "target")
+        key = {DatasetError: "connect", DeviceKeyError: "key_file"}.get(type(error), "target")
+        place = fleet.where(name, key)
         raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
     except DeviceUnreachableError as error:
         if not unreachable:

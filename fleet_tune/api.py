@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fleet_tune.config import values
 from fleet_tune.config.fleet_file import FleetConfig
-from fleet_tune.config.request import RunRequest, checked_inputs, resolved_fleet, run_request
+from fleet_tune.config.request import RunRequest, run_request
 from fleet_tune.domain import Record
 from fleet_tune.results import Collected, Plan, Progress, TuneResult
 
@@ -53,6 +54,7 @@ def tune(
     transfer_from: Path | str | None = None,
     pretrained: bool = True,
     inputs: Path | str | None = None,
+    trust_model: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
@@ -68,7 +70,8 @@ def tune(
 
     ``inputs``: an ``.npz`` file with the inputs on which the network is compared with its framework and timed, by name
     or in order. Without it they are the network's own examples; an ``.onnx`` file has none: they are made up, in the
-    ranges that its graph allows.
+    ranges that its graph allows. ``trust_model``: a ``.pt2`` file may hold code, which runs when it is read; without
+    this such a file is refused. A ``.py`` file always runs.
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
@@ -86,6 +89,7 @@ def tune(
         transfer_from=transfer_from,
         pretrained=pretrained,
         inputs=inputs,
+        trust_model=trust_model,
     )
     return run_tuning(request, on_progress)
 
@@ -104,6 +108,7 @@ async def stream(
     transfer_from: Path | str | None = None,
     pretrained: bool = True,
     inputs: Path | str | None = None,
+    trust_model: bool = False,
 ) -> AsyncIterator[Record]:
     """Tune as :func:`tune` does and yield each new record as soon as it is durable. When the iteration ends by itself,
     the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
@@ -122,6 +127,7 @@ async def stream(
         transfer_from=transfer_from,
         pretrained=pretrained,
         inputs=inputs,
+        trust_model=trust_model,
     )
     async with Run(request, None).opened() as run:
         async for record in run.records():
@@ -139,6 +145,7 @@ def plan(
     transfer_from: Path | str | None = None,
     pretrained: bool = True,
     inputs: Path | str | None = None,
+    trust_model: bool = False,
 ) -> Plan:
     """What :func:`tune` would do: the tasks with weights and sketches, and what the search would start from. Starts no
     cluster, trains and measures nothing."""
@@ -152,6 +159,7 @@ def plan(
         transfer_from=transfer_from,
         pretrained=pretrained,
         inputs=inputs,
+        trust_model=trust_model,
     )
     return make_plan(request)
 
@@ -165,6 +173,7 @@ def collect(
     fleet: Path | str | FleetConfig | None = None,
     address: str | None = None,
     seed: int = 0,
+    trust_model: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Collected:
     """Measure ``task_trials`` random candidates of every task of ``network``, each to its end, into
@@ -184,6 +193,7 @@ def collect(
         address=address,
         seed=seed,
         collects=True,
+        trust_model=trust_model,
     )
     return run_collection(request, on_progress)
 
@@ -195,19 +205,23 @@ def compile_network(
     out: Path | str,
     fleet: Path | str | FleetConfig | None = None,
     inputs: Path | str | None = None,
+    trust_model: bool = False,
 ) -> TuneResult:
-    """Compile ``network`` from the best records of a database, without tuning. ``inputs``: as for :func:`tune`."""
+    """Compile ``network`` from the best records of a database, without tuning. ``inputs`` and
+    ``trust_model``: as for :func:`tune`."""
+    # What is wrong with these is told before anything heavy is loaded.
+    request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model)
+    store = values.path("a record database", records, "--records")
     from fleet_tune.runs.preparation import compile_from_records
 
-    given = checked_inputs(inputs)
-    return compile_from_records(network, resolved_fleet(fleet), Path(records), Path(out).absolute(), given)
+    return compile_from_records(network, request.fleet, store, request.out, request.inputs, request.trust_model)
 
 
 def load(folder: Path | str) -> CompiledNetwork:
     """The compiled network in ``folder``: a callable on numpy arrays and torch tensors."""
     from devices.networks import compiled
 
-    return compiled.load(Path(folder))
+    return compiled.load(values.path("a compiled network", folder, "the output folder of a run"))
 
 
 def run_tuning(request: RunRequest, on_progress: Callable[[Progress], None] | None = None) -> TuneResult:

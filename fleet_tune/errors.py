@@ -74,6 +74,10 @@ class ClusterError(UserError):
     """The Ray cluster cannot be reached or used."""
 
 
+class DeviceKeyError(UserError):
+    """A device server asks for a key that we do not have, or the file of one cannot be used: give the right file."""
+
+
 class DevicesLostError(UserError):
     """No device of a class answers any more: bring one back and run again."""
 

@@ -51,7 +51,7 @@ class _Serving:
     """``fleet-tune device serve`` on a port of its own, registered at a tracker, and started again when killed."""
 
     def __init__(self, port: int, tracker_port: int) -> None:
-        command = ["-m", "fleet_tune", "device", "serve", "--port", str(port), "--memory", "1G"]
+        command = ["-m", "fleet_tune", "device", "serve", "--no-key", "--port", str(port), "--memory", "1G"]
         self._command = [sys.executable, *command, "--tracker", f"127.0.0.1:{tracker_port}", "--key", "bench"]
         self.start()
 

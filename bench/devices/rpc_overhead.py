@@ -66,7 +66,19 @@ def run(rounds: int) -> BenchResult:
     port = free_port()
     address = f"127.0.0.1:{port}"
     ours_port, peer_port = free_port(), free_port()
-    serve = ("-m", "fleet_tune", "device", "serve", "--port", str(ours_port), "--tracker", address, "--key", _OURS)
+    serve = (
+        "-m",
+        "fleet_tune",
+        "device",
+        "serve",
+        "--no-key",
+        "--port",
+        str(ours_port),
+        "--tracker",
+        address,
+        "--key",
+        _OURS,
+    )
     plain = ("-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(peer_port))
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracker(port))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from devices.client.session import RpcSession, SessionLostError, SessionTimeoutError
+from devices.client.session import RpcSession, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.targets import NATIVE, TargetError, device_kind, resolve_target
 from devices.wire.tracker import TrackerError, request_server
@@ -36,7 +36,14 @@ class Connection:
     """
 
     def __init__(
-        self, config: DeviceConfig, host: str, port: int, tracker_key: str | None, timeout_secs: float, cache_bytes: int
+        self,
+        config: DeviceConfig,
+        host: str,
+        port: int,
+        tracker_key: str | None,
+        timeout_secs: float,
+        cache_bytes: int,
+        server_key: ServerKey,
     ) -> None:
         self.target = "" if config.target == NATIVE else resolve_target(config.target, config.threads)
         self.bench: Workbench | None = None
@@ -47,6 +54,7 @@ class Connection:
         self._port = port
         self._tracker_key = tracker_key
         self._cache_bytes = cache_bytes
+        self._server_key = server_key
         # Under which name our own servers know this client from one session to the next.
         self._name = secrets.token_hex(8)
 
@@ -119,7 +127,7 @@ class Connection:
             remaining = deadline - time.monotonic()
             try:
                 return self._new_session(max(0.1, remaining))
-            except SessionTimeoutError:
+            except (SessionTimeoutError, SessionRefusedError):
                 raise
             except SessionLostError:
                 if remaining <= pause_secs:
@@ -132,12 +140,13 @@ class Connection:
 
         Our own server ends hanging kernels itself; a plain one is asked for a session that expires.
         """
+        name, key = self._name, self._server_key
         if self._tracker_key is None:
-            return RpcSession(self._host, self._port, "", timeout_secs, _PLAIN_SESSION_SECS, self._name)
+            return RpcSession(self._host, self._port, "", timeout_secs, _PLAIN_SESSION_SECS, name, key)
         deadline = time.monotonic() + timeout_secs
         if self.held is not None:
             try:
-                return RpcSession(*self.held, timeout_secs=min(_HELD_SECS, timeout_secs), name=self._name)
+                return RpcSession(*self.held, timeout_secs=min(_HELD_SECS, timeout_secs), name=name, server_key=key)
             except SessionLostError:
                 self.held = None
         try:
@@ -145,7 +154,7 @@ class Connection:
         except TrackerError as error:
             raise SessionLostError(str(error)) from error
         remaining = max(1.0, deadline - time.monotonic())
-        session = RpcSession(server.host, server.port, server.match_key, remaining, _PLAIN_SESSION_SECS, self._name)
+        session = RpcSession(server.host, server.port, server.match_key, remaining, _PLAIN_SESSION_SECS, name, key)
         if session.ours:  # a plain one serves whom the tracker sends, and nobody else
             self.held = (server.host, server.port)
         return session

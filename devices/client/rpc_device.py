@@ -15,7 +15,7 @@ from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
 from devices.client.network import LoadedNetwork
 from devices.client.probe import Probe
-from devices.client.session import SessionLostError, SessionTimeoutError
+from devices.client.session import NO_KEY, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.protocol import Artifact, MeasureRequest
@@ -24,7 +24,7 @@ from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Fingerprint, Measurement, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError, ProbeError, UncheckedError, UserError
+from fleet_tune.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
 
 
 class RpcDevice:
@@ -34,7 +34,7 @@ class RpcDevice:
     held as long as it works, and first sought where it was when its session is lost.
     ``decide``: ``"module:function"`` of the stopping rule, used against a plain TVM RPC server; our own server has its
     own. ``connect_timeout_secs``: how long an unreachable or busy server is waited for before the device counts as
-    lost. ``cache_bytes``: tensors kept on the device between candidates.
+    lost. ``cache_bytes``: tensors kept on the device between candidates. ``server_key``: the key that the server has.
 
     Connects when it is first needed, and again after a lost session. Raises TargetError for a target that nobody knows.
     """
@@ -48,9 +48,10 @@ class RpcDevice:
         connect_timeout_secs: float = 15.0,
         cache_bytes: int = 512 << 20,
         tracker_key: str | None = None,
+        server_key: ServerKey = NO_KEY,
     ) -> None:
         self._config = config
-        self._connection = Connection(config, host, port, tracker_key, connect_timeout_secs, cache_bytes)
+        self._connection = Connection(config, host, port, tracker_key, connect_timeout_secs, cache_bytes, server_key)
         self._decide = load_decide(decide)
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
@@ -63,10 +64,14 @@ class RpcDevice:
         """Probe the device: run the probes, read its properties.
 
         Raises DeviceUnreachableError, TargetError if the device's own CPU was asked for and its server cannot tell, or
-        if it cannot run code for its target.
+        if it cannot run code for its target, DeviceKeyError if its server has another key than ours.
         """
         with self._reached():
-            bench = self._connection.workbench()
+            try:
+                bench = self._connection.workbench()
+            except SessionRefusedError as error:
+                problem, _, next_step = str(error).partition("; ")
+                raise DeviceKeyError(problem, next_step) from error
             target = self._connection.target
             device_class = DeviceClass(self._config.device_class or default_device_class_name(target), target)
             try:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import rpc
@@ -26,7 +27,7 @@ from devices.builds.linking import LinkerError
 from devices.client.watchdog import SILENCE_SECS, Watchdog
 from devices.failures import last_line
 from devices.wire import handshake
-from devices.wire.handshake import HandshakeError
+from devices.wire.handshake import HandshakeError, KeyRefusedError
 from devices.wire.linking_there import NO_LINKER
 
 _ALIVE_SECS = 5.0
@@ -48,14 +49,31 @@ class SessionTimeoutError(SessionLostError):
     """The other side did not answer within the deadline, and the session was given up."""
 
 
+class SessionRefusedError(SessionLostError):
+    """The other side is a server whose key we do not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKey:
+    """The key that a server is expected to have, None for none. ``demanded``: a server that has none is refused, be it
+    a plain one; else it is used without."""
+
+    secret: bytes | None = field(default=None, repr=False)
+    demanded: bool = False
+
+
+NO_KEY = ServerKey()
+
+
 class RpcSession:
     """One session with a TVM RPC server, ours or a plain one.
 
     ``timeout_secs``: deadline for connecting; a server that is busy with another client is waited for as long.
     ``plain_secs``: what a plain server is asked to end the session after, whatever it does then. ``name``: under which
-    our own server knows this client (see :mod:`devices.wire.handshake`).
+    our own server knows this client (see :mod:`devices.wire.handshake`). ``server_key``: what the server asks for.
 
-    Raises SessionLostError if nobody listens, SessionTimeoutError past the deadline.
+    Raises SessionLostError if nobody listens, SessionTimeoutError past the deadline, SessionRefusedError if the server
+    has another key.
     """
 
     def __init__(
@@ -66,6 +84,7 @@ class RpcSession:
         timeout_secs: float = 10.0,
         plain_secs: float | None = None,
         name: str = "",
+        server_key: ServerKey = NO_KEY,
     ) -> None:
         self._socket: socket.socket | None = None
         self._watched: socket.socket | None = None
@@ -73,8 +92,10 @@ class RpcSession:
         self._dog = Watchdog(self.gives_sign_of_life, self.cut)
         deadline = time.monotonic() + timeout_secs
         try:
-            self.ours = self._watch(host, port, timeout_secs)
+            shown = self._watch(host, port, timeout_secs, server_key)
+            self.ours = shown is not None
             options = f"{key} -name={name}" if name and self.ours else key
+            options += shown or ""
             with _connecting_alone(deadline):
                 self._others = _sockets_to(self._peer)
                 with self.deadline(max(0.1, deadline - time.monotonic())):
@@ -197,27 +218,33 @@ class RpcSession:
         except OSError:
             return False
 
-    def _watch(self, host: str, port: int, timeout_secs: float) -> bool:
-        """Reach the server, learn whether it is one of ours, and keep the connection to one that is."""
+    def _watch(self, host: str, port: int, timeout_secs: float, key: ServerKey) -> str | None:
+        """Reach the server, learn whether it is one of ours, and keep the connection to one that is. Returns what shows
+        it that we have its key, None for a plain one."""
         try:
             connection = socket.create_connection((host, port), timeout=timeout_secs)
         except TimeoutError as error:
             raise SessionTimeoutError(f"no connection to {host}:{port} within {timeout_secs:g} s") from error
-        except OSError as error:
-            raise SessionLostError(f"no connection to {host}:{port}: {error.strerror or error}") from error
-        ours = False
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+            reason = getattr(error, "strerror", None) or error
+            raise SessionLostError(f"no connection to {host}:{port}: {reason}") from error
         try:
             self._peer = connection.getpeername()
-            ours = handshake.watch(connection)
-            if ours:
+            shown = handshake.watch(connection, timeout_secs, key.secret, key.demanded)
+            if shown is not None:
                 self._watched = connection
-            return ours
+            return shown
+        except KeyRefusedError as error:
+            raise SessionRefusedError(
+                f"the device server at {host}:{port} {error}; copy the key file that it names when it starts, and name "
+                'the copy in the fleet file: key_file = "FILE"'
+            ) from error
         except TimeoutError as error:
             raise SessionTimeoutError(f"{host}:{port} did not answer within {timeout_secs:g} s") from error
         except (OSError, HandshakeError) as error:
             raise SessionLostError(f"{host}:{port} is no TVM RPC server, or it ended: {error}") from error
         finally:
-            if not ours:
+            if self._watched is None:
                 connection.close()
 
     def _find_socket(self) -> socket.socket:

@@ -29,8 +29,13 @@ _log = logging.getLogger(__name__)
 
 
 def user_folder() -> Path:
-    """The folder in the user's cache: for what runs have in common, and where a run's own folder is not seen."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fleet-tune" / "artifacts"
+    """The folder in the user's cache: for what runs have in common, and where a run's own folder is not seen. Of a
+    user without a home it is one that cannot be made: nothing is kept, and the log says so."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        cache = Path(os.devnull)
+    return cache / "fleet-tune" / "artifacts"
 
 
 class FileCache:

@@ -26,19 +26,22 @@ __all__ = ["Network", "load_network", "locate"]
 
 
 def load_network(
-    spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]], inputs: Path | None = None
+    spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]],
+    inputs: Path | None = None,
+    trusted: bool = False,
 ) -> Network:
     """Reads and translates a network.
 
     ``spec``: one of the three forms of this module's docstring, or a pair of a torch module and its example inputs.
     ``inputs``: an ``.npz`` file with the inputs on which the network is compared with its framework, and timed. Without
     one they are the network's own examples, and where it has none they are made up (see
-    :mod:`devices.networks.input_ranges`).
+    :mod:`devices.networks.input_ranges`). ``trusted``: what is in a ``.pt2`` file may be run; else one that cannot be
+    read without that is refused. A ``.py`` file is code, and runs.
 
     Raises :class:`NetworkError` when it or its inputs cannot be read, :class:`UnsupportedNetworkError` when it cannot
     be compiled.
     """
-    network = _read(spec)
+    network = _read(spec, trusted)
     if inputs is not None:
         return network.given(read_inputs(inputs, network), str(inputs))
     if network.inputs_from:
@@ -48,7 +51,7 @@ def load_network(
     return with_made_up_inputs(network)
 
 
-def _read(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -> Network:
+def _read(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]], trusted: bool) -> Network:
     if isinstance(spec, tuple):
         module, inputs = checked_example(spec, "the network given")
         return from_torch(type(module).__name__, module, inputs, "the network given")
@@ -56,4 +59,4 @@ def _read(spec: str | Path | tuple[torch.nn.Module, tuple[torch.Tensor, ...]]) -
     if function:
         module, inputs = checked_example(call_function(file, function), str(spec))
         return from_torch(function, module, inputs, str(spec))
-    return replace(from_onnx_file(file), inputs_from="") if file.suffix == ".onnx" else from_pt2(file)
+    return replace(from_onnx_file(file), inputs_from="") if file.suffix == ".onnx" else from_pt2(file, trusted)

@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm import relax
 
 from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
+from devices.failures import last_line
 from devices.instruction_sets import missing_here
 from devices.networks.edges import flat, handed_out, is_torch, shares_memory, taken_in
 from devices.networks.tensor_file import file_digest
@@ -26,6 +27,7 @@ from devices.networks.tensor_file import read as read_tensors
 from devices.protocol import TensorSpec
 from devices.targets import device_kind, is_native
 from devices.wire.linking_there import linked
+from fleet_tune.config.values import shown
 from fleet_tune.errors import OutputFolderError, UserError
 
 _SCHEMA = 1
@@ -69,7 +71,13 @@ class CompiledNetwork:
         """Loads a folder written by :func:`devices.networks.compiled.compile_network`."""
         manifest = _read_manifest(folder)
         target = json.dumps(manifest["target"])
-        if not is_native(target):
+        try:
+            native = is_native(target)
+        except Exception as error:  # of TVM, for what is no target
+            raise OutputFolderError(
+                f"{folder}/manifest.json is damaged (target: {last_line(error)})", _AGAIN
+            ) from error
+        if not native:
             raise OutputFolderError(
                 f"{folder} was compiled for another kind of processor ({manifest['device_class']})",
                 "load it on a device of that class",
@@ -96,7 +104,8 @@ class CompiledNetwork:
                 f"{folder} cannot be loaded with TVM {tvm.__version__} (it was compiled with {built_with}): {error}",
                 _AGAIN,
             ) from error
-        threads = int(manifest.get("threads") or manifest["target"].get("num-cores") or os.cpu_count() or 1)
+        cores = manifest["target"].get("num-cores")
+        threads = int(manifest.get("threads") or (cores if _is_size(cores) else 0) or os.cpu_count() or 1)
         return cls(module, arrays, inputs, kind, threads, manifest)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -199,14 +208,44 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise OutputFolderError(
             f"{folder} holds no compiled network (no manifest.json)", "give a folder that 'fleet-tune tune' finished"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise OutputFolderError(f"{folder}/manifest.json is damaged ({error})", _AGAIN) from error
     if schema != _SCHEMA:
-        raise OutputFolderError(f"{folder} has the manifest schema {schema}, this version reads {_SCHEMA}", _AGAIN)
+        raise OutputFolderError(
+            f"{folder} has the manifest schema {shown(schema)}, this version reads {_SCHEMA}", _AGAIN
+        )
     missing = {"target", "device_class", "files", "parameters", "inputs"} - manifest.keys()
     if missing:
         raise OutputFolderError(f"{folder}/manifest.json is damaged (no {', '.join(sorted(missing))})", _AGAIN)
+    wrong = [name for name, has_form in _FORMS.items() if name in manifest and not has_form(manifest[name])]
+    if wrong:
+        raise OutputFolderError(f"{folder}/manifest.json is damaged ({', '.join(wrong)})", _AGAIN)
     return dict(manifest)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _is_input(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), str) for name in ("name", "dtype"))
+        and isinstance(value.get("shape"), list)
+        and all(_is_size(extent) for extent in value["shape"])
+    )
+
+
+# What the parts of a manifest that are read here must be.
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    "target": lambda value: isinstance(value, dict) and isinstance(value.get("kind"), str),
+    "device_class": lambda value: isinstance(value, str),
+    "files": lambda value: isinstance(value, dict),
+    "parameters": lambda value: isinstance(value, list) and all(isinstance(key, str) for key in value),
+    "inputs": lambda value: isinstance(value, list) and all(_is_input(each) for each in value),
+    "versions": lambda value: isinstance(value, dict),
+    "threads": lambda value: value is None or (_is_size(value) and value <= 4096),
+}
 
 
 def _read_checked(folder: Path, name: str, manifest: Mapping[str, Any]) -> Path:

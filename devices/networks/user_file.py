@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def locate(spec: str | Path) -> tuple[Path, str]:
     file = Path(path)
     if not function and file.suffix == ".py":
         raise NetworkError(f"{file} is a Python file, but no function is named", f"write {file}:FUNCTION")
-    if not file.is_file():
+    if not os.path.isfile(file):  # False, too, for what no file can be called
         raise NetworkError(f"no such file: {file}", FORMS)
     if not function and file.suffix not in (".onnx", ".pt2"):
         raise NetworkError(f"{file} is not a network that we read", FORMS)

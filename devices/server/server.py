@@ -27,6 +27,7 @@ from devices.host.confinement import PrivateFolder, SessionLimits, check_account
 from devices.server.registration import Tracker
 from devices.server.session_server import Settings
 from devices.timing.evaluator import load_decide
+from devices.wire.keys import read_or_make_key
 from fleet_tune.errors import FleetTuneError, UserError
 
 DEFAULT_KEY = ""
@@ -52,8 +53,9 @@ class ServerAddressError(UserError):
 class DeviceServer:
     """A supervised TVM RPC server for one device.
 
-    ``host``, ``port``: where to listen; port 0 takes a free one (see :attr:`port`). Whoever reaches the port can run
-    code as this user, so the default is loopback. ``threads``: threads that kernels run on (TVM's own default is half
+    ``host``, ``port``: where to listen; port 0 takes a free one (see :attr:`port`). Whoever reaches the port, and knows
+    ``secret`` (:mod:`devices.wire.keys`; None: whoever reaches it), can run code as this user; what they send is plain
+    text. So the default is loopback. ``threads``: threads that kernels run on (TVM's own default is half
     of the logical CPUs); None for all CPUs that this process may use. ``decide``: ``"module:function"`` of the rule
     that stops a measurement; None to stop at the rule's maximum only.
     ``key``: what clients may name to be served, besides nothing (TVM's routing label, no secret). ``tracker``: where to
@@ -74,6 +76,7 @@ class DeviceServer:
         decide: str | None = None,
         key: str = DEFAULT_KEY,
         *,
+        secret: bytes | None = None,
         tracker: Tracker | None = None,
         limits: SessionLimits | None = None,
         user: str | None = None,
@@ -88,6 +91,7 @@ class DeviceServer:
         self.tvm_says = ""
         self._requested_port = port
         self._decide = decide
+        self._secret = secret
         self._key = tracker.key if tracker is not None else key
         self._tracker = tracker
         self._limits = limits or default_limits()
@@ -230,6 +234,8 @@ class DeviceServer:
             environment,
             pass_fds=[settings.listening, settings.lock],
         )
+        # Not on its command line, which everybody can read.
+        child.channel.tell(self._secret or b"")
         try:
             self.tvm_says = str(_message(child, _START_TIMEOUT_SECS)["tvm_says"])
         except (EOFError, OSError) as error:
@@ -299,6 +305,7 @@ def serve(
     key: str = DEFAULT_KEY,
     announce: Callable[[str], None] = print,
     *,
+    key_file: Path | None = None,
     tracker: Tracker | None = None,
     limits: SessionLimits | None = None,
     user: str | None = None,
@@ -306,17 +313,29 @@ def serve(
     log: Callable[[str], None] = _log.info,
 ) -> None:
     """Serve this machine as a device until SIGTERM or SIGINT; ``announce`` gets one line when it is ready, ``log`` what
-    happens later, and first of all TVM's warning where the address can be reached from other machines.
+    happens later, and first of all TVM's warning where the address can be reached from other machines. ``key_file``: of
+    the key that clients must have, made where there is none; None to serve everybody.
 
-    Raises ServerAddressError, ServerStartError, AccountError.
+    Raises ServerAddressError, ServerStartError, AccountError, DeviceKeyError.
     """
     server = DeviceServer(
-        host, port, threads, decide, key, tracker=tracker, limits=limits, user=user, realtime=realtime, log=log
+        host,
+        port,
+        threads,
+        decide,
+        key,
+        secret=None if key_file is None else read_or_make_key(key_file),
+        tracker=tracker,
+        limits=limits,
+        user=user,
+        realtime=realtime,
+        log=log,
     )
 
     def ready(running: DeviceServer) -> None:
         if running.exposed:
             log(f"{running.host} can be reached from other machines. {running.tvm_says}")
-        announce(f"device server ready on {running.host}:{running.port} ({running.threads} threads)")
+        asked = "" if key_file is None else f"; clients need the key in {key_file}"
+        announce(f"device server ready on {running.host}:{running.port} ({running.threads} threads){asked}")
 
     server.serve_forever(ready)

@@ -5,7 +5,10 @@ Run as ``python -m devices.server.session_server SETTINGS``. It speaks the hands
 (:mod:`devices.wire.handshake`) and hands the connection to TVM's own server loop, in a forked session process. TVM's
 Python server, which does the same, ends for good when a session process dies of a crashing kernel, and waits for ever
 on a client that connects and says nothing; this one notes how the session ended and takes the next client at once. It
-never waits for anything but events, so it answers those who watch it, and its parent, while a session runs.
+never waits for anything but events, so it answers those who watch it, and its parent, while a session runs, and while
+another client takes its time to say what it wants.
+
+Its parent's first message is the key that clients must know, empty where there is none.
 
 On top of TVM's functions a session has those of :mod:`devices.server.functions`.
 """
@@ -40,7 +43,8 @@ from devices.host.confinement import SessionLimits, become, confine
 from devices.host.priority import KERNEL_PRIORITY, refusal
 from devices.server.registration import Registration, Tracker
 from devices.timing.evaluator import load_decide
-from devices.wire.handshake import Client, HandshakeError, read_client
+from devices.wire.handshake import Client, Greeting, HandshakeError
+from devices.wire.keys import new_challenge
 
 # The parent hears of this process so often; without that it is replaced.
 HEARTBEAT_SECS = 1.0
@@ -54,7 +58,7 @@ _RETURN_SECS = 2.0
 # Above that of kernels (see :mod:`devices.host.priority`), which may have all cores for seconds; this process works
 # little.
 WATCHING_PRIORITY = KERNEL_PRIORITY + 1
-# Connections at a time, and clients whose sessions' ends are kept.
+# Connections at a time, and clients whose sessions' ends are kept. Who has not shown the key makes room for others.
 _MAX_CONNECTIONS = 128
 _MAX_ENDS = 64
 
@@ -85,6 +89,16 @@ class Settings:
         return cls(**given, limits=limits, tracker=Tracker(**tracker) if tracker else None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stranger:
+    """A connection since some moment on which nobody has shown yet to be served. ``greeting``: for one that has not yet
+    said what it wants; ``challenge``: for one that watches, which shall prove the key for this number."""
+
+    since: float
+    greeting: Greeting | None = None
+    challenge: str = ""
+
+
 @dataclass
 class _Session:
     """A forked process that serves ``client``."""
@@ -100,9 +114,10 @@ class _Session:
 def main() -> None:
     settings = Settings.from_json(sys.argv[1])
     channel = parent_channel()
+    secret = channel.receive_bytes() or None
     read_in_background(channel, lambda _message: None, lambda: _remove(Path(settings.folder)))
     without_torch()
-    server = SessionServer(settings, channel)
+    server = SessionServer(settings, channel, secret)
     if settings.user is not None:
         become(settings.user, WATCHING_PRIORITY if settings.realtime else 0)
     channel.tell(json.dumps({"ready": True, "tvm_says": _what_tvm_says()}).encode())
@@ -127,14 +142,16 @@ def _remove(folder: Path) -> None:
 
 
 class SessionServer:
-    """Accepts clients on a listening socket, serves one session at a time, until the process is killed."""
+    """Accepts clients on a listening socket, serves one session at a time, until the process is killed. ``secret``: the
+    key that clients must know; None to serve everybody."""
 
-    def __init__(self, settings: Settings, channel: Channel) -> None:
+    def __init__(self, settings: Settings, channel: Channel, secret: bytes | None) -> None:
         from devices.server.functions import SessionFunctions
 
         self._settings = settings
         self._folder = Path(settings.folder)
         self._channel = channel
+        self._secret = secret
         for left in self._folder.glob("session-*"):  # of a process before this one that was killed
             shutil.rmtree(left, ignore_errors=True)
         self._functions = SessionFunctions(
@@ -142,7 +159,7 @@ class SessionServer:
         )
         self._listening = socket.socket(fileno=settings.listening)
         self._listening.setblocking(False)
-        self._silent: dict[socket.socket, float] = {}
+        self._strangers: dict[socket.socket, _Stranger] = {}
         self._waiting: deque[Client] = deque()
         self._watching: set[socket.socket] = set()
         self._session: _Session | None = None
@@ -172,7 +189,7 @@ class SessionServer:
             if now >= beat_at:
                 self._channel.tell(b"{}")
                 beat_at = now + HEARTBEAT_SECS
-            self._give_up_silent(now)
+            self._give_up_strangers(now)
             self._end_stopped(now)
             if self._session is None and self._waiting:
                 self._start_session(self._waiting.popleft())
@@ -181,17 +198,18 @@ class SessionServer:
 
     def _handle_events(self, wait_secs: float) -> None:
         waiting = {client.connection: client for client in self._waiting}
-        watched = [self._listening, self._signals, *self._silent, *waiting, *self._watching]
+        watched = [self._listening, self._signals, *self._strangers, *waiting, *self._watching]
         readable, _, _ = select.select(watched, [], [], max(0.0, wait_secs))
         for ready in readable:
+            if ready.fileno() < 0:
+                continue  # closed for another one that was ready too
             if ready is self._listening:
                 self._accept()
             elif ready is self._signals:
                 self._reap()
-            elif ready in self._silent:
-                del self._silent[ready]
-                self._listen_to(ready)
-            elif ready in self._watching:
+            elif (stranger := self._strangers.get(ready)) is not None and stranger.greeting is not None:
+                self._listen_to(ready, stranger.greeting)
+            elif stranger is not None or ready in self._watching:
                 self._answer_watcher(ready)
             else:  # a client that waits has nothing to say: it hung up
                 self._waiting.remove(waiting[ready])
@@ -202,20 +220,29 @@ class SessionServer:
             connection, _ = self._listening.accept()
         except OSError:
             return  # it hung up before it was accepted
-        if len(self._silent) + len(self._waiting) + len(self._watching) >= _MAX_CONNECTIONS:
-            connection.close()
-            return
-        self._silent[connection] = time.monotonic()
+        if len(self._strangers) + len(self._waiting) + len(self._watching) >= _MAX_CONNECTIONS:
+            if not self._strangers:
+                connection.close()
+                return
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
+        self._strangers[connection] = _Stranger(time.monotonic(), Greeting(connection))
 
-    def _listen_to(self, connection: socket.socket) -> None:
-        """Hear what a new client wants."""
+    def _listen_to(self, connection: socket.socket, greeting: Greeting) -> None:
+        """Hear what a new client wants, as far as it has said it."""
         try:
-            client = read_client(connection)
+            client = greeting.heard()
+            if client is None:
+                return
+            since = self._strangers.pop(connection).since
             if client.watches:
-                client.accept(self._settings.key)
-                connection.setblocking(False)
-                self._watching.add(connection)
-            elif not (client.key in ("", self._settings.key) or self._is_match_key(client.key)):
+                challenge = client.accept_watcher(self._settings.key, self._secret)
+                if challenge:
+                    self._strangers[connection] = _Stranger(since, challenge=challenge)
+                else:
+                    self._watching.add(connection)
+            elif not (self._is_known(client) and self._is_asked_for(client.key)):
                 client.refuse()
             else:
                 self._reap()  # a session of this client may have ended by itself a moment ago
@@ -229,9 +256,29 @@ class SessionServer:
                 else:
                     self._waiting.append(client)
         except HandshakeError:
+            self._strangers.pop(connection, None)
             connection.close()
 
-    def _is_match_key(self, key: str) -> bool:
+    def _is_known(self, client: Client) -> bool:
+        """Whether the client has shown the key, for a number that one who watches was given. Such a number serves once;
+        who watches is from then on a client, and no stranger."""
+        if self._secret is None:
+            return True
+        for connection, stranger in self._strangers.items():
+            if stranger.challenge and stranger.challenge == client.challenge:
+                known = client.knows(self._secret)
+                if known:
+                    del self._strangers[connection]
+                    self._watching.add(connection)
+                else:
+                    self._strangers[connection] = _Stranger(stranger.since, challenge=new_challenge())
+                return known
+        return False
+
+    def _is_asked_for(self, key: str) -> bool:
+        """Whether a client that names ``key`` means this server."""
+        if key in ("", self._settings.key):
+            return True
         return self._registration is not None and self._registration.accepts(key)
 
     def _answer_watcher(self, connection: socket.socket) -> None:
@@ -243,12 +290,13 @@ class SessionServer:
         except OSError:
             pass
         self._watching.discard(connection)
+        self._strangers.pop(connection, None)
         connection.close()
 
-    def _give_up_silent(self, now: float) -> None:
-        for connection, since in list(self._silent.items()):
-            if now - since > SILENCE_TIMEOUT_SECS:
-                del self._silent[connection]
+    def _give_up_strangers(self, now: float) -> None:
+        for connection, stranger in list(self._strangers.items()):
+            if now - stranger.since > SILENCE_TIMEOUT_SECS:
+                del self._strangers[connection]
                 connection.close()
 
     def _start_session(self, client: Client) -> None:
@@ -279,7 +327,7 @@ class SessionServer:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         others = [each.connection for each in self._waiting]
-        for other in (self._listening, self._signals, self._wakeup, *self._silent, *self._watching, *others):
+        for other in (self._listening, self._signals, self._wakeup, *self._strangers, *self._watching, *others):
             other.close()
         self._channel.close()
         if self._registration is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import reprlib
 import socket
 import struct
 import time
@@ -28,6 +29,7 @@ _SUCCESS, _PUT, _REQUEST, _UPDATE_INFO, _SUMMARY, _PENDING = 0, 3, 4, 5, 6, 7
 _INT = struct.Struct("<i")
 # The summary of a fleet of thousands; what is longer is no tracker's answer.
 _MAX_ANSWER = 4 << 20
+_MAX_PORT, _MAX_WORD = 65535, 253
 _PRIORITY = 1  # TVM's default
 
 
@@ -60,6 +62,17 @@ class TrackerClient:
             raise TrackerError(f"{self._name} cannot be reached within {timeout_secs:g} s") from error
         except OSError as error:
             raise TrackerError(f"{self._name} cannot be reached: {error.strerror or error}") from error
+        self._greet(deadline)
+
+    @classmethod
+    def over(cls, connection: socket.socket, name: str, timeout_secs: float) -> TrackerClient:
+        """Of a connection that is there already; ``name``: of the tracker, for messages."""
+        client = cls.__new__(cls)
+        client._name, client._timeout_secs, client._socket = name, timeout_secs, connection
+        client._greet(time.monotonic() + timeout_secs)
+        return client
+
+    def _greet(self, deadline: float) -> None:
         try:
             self._send(_INT.pack(MAGIC), deadline)
             if self._read(_INT.size, deadline) != _INT.pack(MAGIC):
@@ -94,8 +107,8 @@ class TrackerClient:
         """Match keys of this connection that nobody was given yet."""
         answer = self.ask([_PENDING])
         if not isinstance(answer, list):
-            raise TrackerError(f"{self._name} answered {answer!r}")
-        return [str(key) for key in answer]
+            raise TrackerError(f"{self._name} answered {reprlib.repr(answer)}")
+        return [key for key in answer if isinstance(key, str)]
 
     def request(self, key: str, user: str, timeout_secs: float) -> ServerAddress:
         """The next free server of ``key``. Closing the connection takes the request back."""
@@ -103,9 +116,11 @@ class TrackerClient:
             answer = self.ask([_REQUEST, key, user, _PRIORITY], timeout_secs)
             code, (host, port, match_key) = answer
             self._told(code, _SUCCESS)
-            return ServerAddress(str(host), int(port), str(match_key))
+            if not (_is_word(host) and type(port) is int and 1 <= port <= _MAX_PORT and _is_word(match_key)):
+                raise ValueError("not an address")
+            return ServerAddress(host, port, match_key)
         except (TypeError, ValueError) as error:
-            raise TrackerError(f"{self._name} answered a request with {answer!r}") from error
+            raise TrackerError(f"{self._name} answered a request with {reprlib.repr(answer)}") from error
 
     def count(self, key: str) -> tuple[int, int]:
         """Servers that are listed under ``key``, and how many of them are free."""
@@ -114,7 +129,7 @@ class TrackerClient:
             self._told(code, _SUCCESS)
             listed = sum(1 for server in summary["server_info"] if server["key"] == f"server:{key}")
             return listed, int(summary["queue_info"].get(key, {}).get("free", 0))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise TrackerError(f"{self._name} sent no summary") from error
 
     def ask(self, message: Sequence[Any], timeout_secs: float | None = None) -> Any:
@@ -130,10 +145,12 @@ class TrackerClient:
             return json.loads(self._read(length, deadline))
         except ValueError as error:
             raise TrackerError(f"{self._name} sent what is not JSON") from error
+        except RecursionError as error:
+            raise TrackerError(f"{self._name} sent a message that is nested too deeply") from error
 
     def _told(self, code: Any, expected: int) -> None:
         if code != expected:
-            raise TrackerError(f"{self._name} refused: {code!r}")
+            raise TrackerError(f"{self._name} refused: {reprlib.repr(code)}")
 
     def _send(self, data: bytes, deadline: float) -> None:
         try:
@@ -159,6 +176,17 @@ class TrackerClient:
         if isinstance(error, TimeoutError):
             return TrackerError(f"{self._name} did not answer in time")
         return TrackerError(f"{self._name}: {error.strerror or error}")
+
+
+def _is_word(text: object) -> bool:
+    """Whether it can be a host or a key: nothing else in it than one word of printable ASCII."""
+    return (
+        isinstance(text, str)
+        and 0 < len(text) <= _MAX_WORD
+        and text.isascii()
+        and text.isprintable()
+        and " " not in text
+    )
 
 
 def request_server(host: str, port: int, key: str, timeout_secs: float) -> ServerAddress:

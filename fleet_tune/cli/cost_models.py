@@ -55,8 +55,10 @@ def pretrain(data: tuple[Path, ...], out: Path, cost_model: str, compact: bool, 
 @click.option("--momentum", type=click.FloatRange(0.0, 1.0), default=0.99, show_default=True, help="Of --moa.")
 @json_option
 def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum: float, as_json: bool) -> None:
+    from fleet_tune.config import values
     from fleet_tune.runs import training
 
+    values.share("the momentum", momentum, "--momentum")  # a range of click's lets NaN pass
     training.check_out(out)
     _show(training.finetune(model, data, out, momentum if moa else None), out, as_json)
 

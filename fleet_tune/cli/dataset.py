@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fleet_tune.cli.options import NETWORK_HELP, fleet_option, json_option, network_name, time_budget_secs
+from fleet_tune.cli.options import NETWORK_HELP, fleet_option, json_option, network_name, time_budget_secs, trust_option
 
 _file_argument = click.argument("file", type=click.Path(path_type=Path))
 
@@ -34,6 +34,7 @@ def dataset() -> None:
 @click.option("--time-budget", metavar="TIME", help="Measuring time at most, as 90s, 5m or 1h30m.")
 @fleet_option
 @click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
+@trust_option
 @json_option
 def collect(
     network: str,
@@ -43,6 +44,7 @@ def collect(
     time_budget: str | None,
     fleet: Path | None,
     address: str | None,
+    trust_model: bool,
     as_json: bool,
 ) -> int:
     from fleet_tune import api
@@ -59,6 +61,7 @@ def collect(
         address=address,
         seed=seed,
         collects=True,
+        trust_model=trust_model,
     )
 
     from fleet_tune.report.dataset import collected_json, render_collected

@@ -27,7 +27,9 @@ def _order(command: _F) -> _F:
 @click.command("list")
 @_fleet_argument
 @click.option("--out", type=click.Path(path_type=Path), help="Output folder of a run. Default: that of the last run.")
-@click.option("--events", type=click.IntRange(min=0), default=15, show_default=True, help="Last changes to show.")
+@click.option(
+    "--events", type=click.IntRange(0, 1_000_000), default=15, show_default=True, help="Last changes to show."
+)
 @json_option
 def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> None:
     """Print the state of every device of FLEET, as the last run that used it knows it, and the last changes with their

@@ -28,6 +28,7 @@ from fleet_tune.cli.options import (
     json_option,
     network_name,
     time_budget_secs,
+    trust_option,
 )
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
@@ -118,6 +119,7 @@ def _report_options(command: _F) -> _F:
 @click.option("--time-budget", metavar="TIME", help="Tuning time, as 90s, 5m or 1h30m. Default without --trials: 10m.")
 @fleet_option
 @inputs_option
+@trust_option
 @click.option(
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
@@ -146,6 +148,7 @@ def tune(
     time_budget: str | None,
     fleet: Path | None,
     inputs: Path | None,
+    trust_model: bool,
     out: Path | None,
     address: str | None,
     seed: int,
@@ -173,6 +176,7 @@ def tune(
         transfer_from=transfer_from,
         pretrained=not no_pretrained,
         inputs=inputs,
+        trust_model=trust_model,
     )
     if cost_model or offline_model:
         from policies.search.methods import spec
@@ -205,6 +209,7 @@ def tune(
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
 @fleet_option
 @inputs_option
+@trust_option
 @_report_options
 def compile_command(
     network: str,
@@ -212,6 +217,7 @@ def compile_command(
     out: Path,
     fleet: Path | None,
     inputs: Path | None,
+    trust_model: bool,
     as_json: bool,
     svg: Path | None,
 ) -> int:
@@ -220,7 +226,11 @@ def compile_command(
 
     fleet_config = None if fleet is None else load_fleet(fleet)
     return _report(
-        api.compile_network(network, records=records, out=out, fleet=fleet_config, inputs=inputs), as_json, svg
+        api.compile_network(
+            network, records=records, out=out, fleet=fleet_config, inputs=inputs, trust_model=trust_model
+        ),
+        as_json,
+        svg,
     )
 
 

@@ -14,8 +14,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 NETWORK_HELP = """
 
-    NETWORK is file.py:function (returns a torch module and a tuple of example inputs), an .onnx file, or a .pt2 file
-    saved by torch.export.
+    NETWORK is file.py:function (returns a torch module and a tuple of example inputs; the file is run), an .onnx file,
+    or a .pt2 file saved by torch.export.
     """
 
 
@@ -32,6 +32,12 @@ def inputs_option(command: _F) -> _F:
     return click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
 
 
+def trust_option(command: _F) -> _F:
+    """``--trust-model``."""
+    text = "Read a .pt2 file also where that runs code in it (pickles, other operators than torch's own)."
+    return click.option("--trust-model", is_flag=True, help=text)(command)
+
+
 def json_option(command: _F) -> _F:
     """``--json``, as the argument ``as_json``."""
     return click.option(
@@ -41,9 +47,9 @@ def json_option(command: _F) -> _F:
 
 def time_budget_secs(text: str | None) -> float | None:
     """The value of ``--time-budget`` in seconds. Raises :class:`fleet_tune.errors.UserError`."""
-    from fleet_tune.config.fleet_file import parse_duration
+    from fleet_tune.config.values import duration
 
-    return None if text is None else parse_duration(text)
+    return None if text is None else duration(text)
 
 
 def cost_model_option(help: str, default: str | None = None) -> Callable[[_F], _F]:

@@ -9,8 +9,10 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from fleet_tune.config import values
 from fleet_tune.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 PROGRAM = "fleet-tune device serve"
 # The rule that ends a measurement: runs beside the kernel, in the device server. Named, so that a board loads it alone.
 _STOP_DECISION = "policies.measuring.stopping:decide"
+_MOST_BYTES = 1 << 62
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -40,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         allow_abbrev=False,
         description="Serve this machine as a device until Ctrl-C or SIGTERM.",
-        epilog="Whoever reaches the port can run code here as this user, or as --user: listen on other addresses than "
-        "127.0.0.1 only in a network that you trust.",
+        epilog="Whoever reaches the port and has the key can run code here as this user, or as --user. What they send "
+        "is plain text: listen on other addresses than 127.0.0.1 only in a network that you trust.",
     )
     add = options.add_argument
     add("--bind", "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
@@ -52,6 +55,13 @@ def parser() -> argparse.ArgumentParser:
         help="port to listen on; 0 takes a free one (default: 9090)",
     )
     add("--threads", type=_WholeNumber(1, 4096), help="threads that a kernel runs on (default: all usable cores)")
+    add(
+        "--key-file",
+        metavar="FILE",
+        help="file of the key that clients must have; made where there is none (default: "
+        "~/.config/fleet-tune/device.key)",
+    )
+    add("--no-key", action="store_true", help="serve whoever reaches the port, TVM's own clients too")
     add(
         "--tracker",
         metavar="HOST:PORT",
@@ -94,6 +104,8 @@ def _serve(options: argparse.Namespace) -> None:
         raise ServeOptionError(
             "--advertise is what a tracker tells clients", "give --tracker and --key too, or leave it"
         )
+    if options.no_key and options.key_file is not None:
+        raise ServeOptionError("--no-key and --key-file contradict each other", "give one of them")
     from devices.server import server
 
     server.serve(
@@ -102,12 +114,19 @@ def _serve(options: argparse.Namespace) -> None:
         options.threads,
         decide=_STOP_DECISION,
         announce=lambda line: print(line, flush=True),
+        key_file=None if options.no_key else _key_file(options.key_file),
         tracker=None if options.tracker is None else _tracker(options),
         limits=_limits(options),
         user=options.user,
         realtime=not options.no_realtime,
         log=lambda line: print(line, file=sys.stderr, flush=True),
     )
+
+
+def _key_file(given: str | None) -> Path:
+    from devices.wire.keys import default_key_file
+
+    return default_key_file() if given is None else Path(given)
 
 
 def _tracker(options: argparse.Namespace) -> Tracker:
@@ -124,9 +143,12 @@ def _tracker(options: argparse.Namespace) -> Tracker:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not (host and colon and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ServeOptionError(f"--tracker {text!r} is no address", "give HOST:PORT, as in 192.168.1.2:9190")
-    return host, int(port)
+    try:
+        if host and colon:
+            return host, values.digits(port, 1, values.MAX_PORT)
+    except ValueError:
+        pass
+    raise ServeOptionError(f"--tracker {values.shown(text)} is no address", "give HOST:PORT, as in 192.168.1.2:9190")
 
 
 def _limits(options: argparse.Namespace) -> SessionLimits:
@@ -144,14 +166,16 @@ class _WholeNumber:
         self._high = high
 
     def __call__(self, text: str) -> int:
-        if not text.isdigit() or not self._low <= int(text) <= self._high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {self._low} to {self._high}")
-        return int(text)
+        try:
+            return values.digits(text, self._low, self._high)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _size(text: str) -> int:
     """Bytes of ``1000``, ``64M``, ``2G``."""
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper())
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: give bytes, or a number with K, M or G")
-    return int(match[1]) * _UNITS[match[2]]
+    match = re.fullmatch(r"([0-9]{1,18})([KMG]?)", text.strip().upper())
+    size = int(match[1]) * _UNITS[match[2]] if match is not None else 0
+    if not 0 < size <= _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{values.shown(text)} is not a size: give bytes, or a number with K, M or G")
+    return size

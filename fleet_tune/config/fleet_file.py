@@ -6,6 +6,7 @@
     name = "jetson-1"                       # unique
     connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "recorded:dataset.ftd"
     target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
+    key_file = "jetson-1.key"               # a copy of its server's; default: ~/.config/fleet-tune/device.key
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
     count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3
@@ -40,7 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fleet_tune.config.toml_lines import line_of, line_of_error
 from fleet_tune.domain import StopRule
-from fleet_tune.errors import FleetFileError, UserError
+from fleet_tune.errors import FleetFileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class RecordedConnection:
 Connection = LocalConnection | RpcConnection | TrackerConnection | RecordedConnection
 _CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "recorded:FILE"'
 
+_MOST_BYTES, _MOST_CHARACTERS = 128 << 10, 4096
 _RECORDED = "recorded:"
 _REPLAY = "replay:"  # the old word, still read
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -85,14 +87,17 @@ class _Frozen(BaseModel):
 
 
 class DeviceConfig(_Frozen):
-    """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``count``: of devices
-    that a tracker hands out under one key; :func:`load_fleet` makes as many of it."""
+    """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key
+    that its server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one
+    and the server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
+    of it."""
 
     name: _Name
     connect: str = "local"
     target: str | dict[str, Any] = "native"
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     device_class: _Name | None = None
+    key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     count: Annotated[int, Field(ge=1, le=256)] = 1
 
     @field_validator("connect")
@@ -117,6 +122,15 @@ class DeviceConfig(_Frozen):
         if count > 1 and connect is not None and not isinstance(parse_connection(connect), TrackerConnection):
             raise ValueError("only a tracker has several devices")
         return count
+
+    @field_validator("key_file")
+    @classmethod
+    def _a_server_has_it(cls, file: str | None, info: ValidationInfo) -> str | None:
+        connect = info.data.get("connect")
+        served = (RpcConnection, TrackerConnection)
+        if file is not None and ("\0" in file or (connect and not isinstance(parse_connection(connect), served))):
+            raise ValueError("only a device server has a key")
+        return file
 
     @property
     def connection(self) -> Connection:
@@ -198,7 +212,11 @@ def default_fleet() -> FleetConfig:
 def load_fleet(path: Path) -> FleetConfig:
     """Reads a fleet file. Raises :class:`FleetFileError` that names the file and, for what is in it, line and key."""
     try:
-        text = path.read_bytes().decode()
+        with path.open("rb") as opened:
+            content = opened.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise FleetFileError(f"the fleet file {path} has over {_MOST_BYTES >> 10} KiB", "give a fleet file")
+        text = content.decode()
     except OSError as error:
         raise FleetFileError(
             f"cannot read the fleet file {path}: {os.strerror(error.errno or 0)}", "give an existing file with --fleet"
@@ -212,6 +230,10 @@ def load_fleet(path: Path) -> FleetConfig:
         raise FleetFileError(
             f"{path}, line {line_of_error(error, text)}: not valid TOML: {reason}", "correct this line"
         ) from error
+    except RecursionError as error:
+        raise FleetFileError(f"{path}: its values are nested too deeply", "write it as examples/fleet.toml") from error
+    except ValueError as error:  # of a number of thousands of digits
+        raise FleetFileError(f"{path}: a number has too many digits", "write it as examples/fleet.toml") from error
     source = FleetSource(path, text)
     file = _validated(tables, source)
     names: dict[str, int] = {}
@@ -242,7 +264,9 @@ def _counted(table: DeviceConfig) -> list[DeviceConfig]:
 
 
 def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
-    """The device with the path of its dataset resolved: actors run in other working directories."""
+    """The device with the paths of its files resolved: actors run in other working directories."""
+    if device.key_file is not None:
+        return device.model_copy(update={"key_file": str(folder / os.path.expanduser(device.key_file))})
     if isinstance(device.connection, RecordedConnection):
         return device.model_copy(update={"connect": f"{_RECORDED}{folder / device.connection.path}"})
     return device
@@ -250,6 +274,8 @@ def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
 
 def parse_connection(text: str) -> Connection:
     """Parses ``connect``; raises ValueError with the accepted forms."""
+    if len(text) > _MOST_CHARACTERS or not text.isprintable():
+        raise ValueError(f"give {_CONNECTIONS}")
     if text == "local":
         return LocalConnection()
     file = text.removeprefix(_RECORDED).removeprefix(_REPLAY)
@@ -257,28 +283,13 @@ def parse_connection(text: str) -> Connection:
         return RecordedConnection(Path(file))
     tracker = re.fullmatch(r"tracker://(?P<address>[^/]+)/(?P<key>[^/\s]+)", text)
     address = re.fullmatch(
-        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})",
+        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})",
         tracker["address"] if tracker else text,
     )
     if address is None or not 1 <= int(address["port"]) <= 65535:
         raise ValueError(f"give {_CONNECTIONS}")
     host, port = address["v6"] or address["host"], int(address["port"])
     return TrackerConnection(host, port, tracker["key"]) if tracker else RpcConnection(host, port)
-
-
-_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of ``300``, ``5m``, ``1h30m``, ``1.5h``, ``2d``; raises :class:`UserError` for anything else or 0."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is not None:
-        parts = zip(match.groups(), _UNITS.values(), strict=True)
-        secs = sum(float(number) * unit for number, unit in parts if number is not None)
-        if secs > 0:
-            return secs
-    raise UserError(f"{text!r} is not a duration", "give seconds, or a form like 90s, 5m or 1h30m")
 
 
 class _FleetFile(_Frozen):
@@ -305,6 +316,7 @@ _EXPECTED = {
     "threads": "a whole number from 1 to 4096",
     "device_class": _NAME_FORM,
     "count": 'a whole number from 1 to 256; above 1 only with connect = "tracker://host:port/key"',
+    "key_file": 'the path of a copy of the device server\'s key file, with connect = "host:port" or "tracker://..."',
     "workers": "a whole number from 1 to 1024",
     "timeout_secs": "a number of seconds above 0, at most 3600",
 }

@@ -1,24 +1,24 @@
 """What a run is asked for: one value from the command line or the Python API to the state of the run.
 
-:func:`run_request` is the one place where the values are checked.
+:func:`run_request` is the one place where the values are checked, by the rules of :mod:`fleet_tune.config.values`.
 """
 
 from __future__ import annotations
 
-import math
-import numbers
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from fleet_tune.config import values
 from fleet_tune.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
 from fleet_tune.records.sources import RECORDS_FILE
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
-MAX_SEED = 2**32 - 1
-_MAX_PORT = 65535
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class RunRequest:
     ``out``: an absolute path. ``collects``: measure random candidates, each to its end, into a dataset, instead of
     tuning. ``transfer_from``: what the search learns from before its first trial (:mod:`fleet_tune.runs.transfer`),
     ``pretrained``: whether the cost model that comes with fleet-tune is used where nothing is named. ``inputs``: the
-    ``.npz`` file with the network's example inputs, None for its own, or some that are made up."""
+    ``.npz`` file with the network's example inputs, None for its own, or some that are made up.
+    ``trust_model``: code in a ``.pt2`` file may be run."""
 
     network: Any
     out: Path
@@ -42,6 +43,7 @@ class RunRequest:
     pretrained: bool = True
     collects: bool = False
     inputs: Path | None = None
+    trust_model: bool = False
 
     @property
     def records(self) -> Path:
@@ -64,6 +66,7 @@ def run_request(
     pretrained: bool = True,
     collects: bool = False,
     inputs: Path | str | None = None,
+    trust_model: bool = False,
 ) -> RunRequest:
     """The request with these values. Without any limit it has the default one, ten minutes; ``fleet``: a fleet file,
     None for this machine's CPU.
@@ -72,80 +75,60 @@ def run_request(
     """
     if trials is None and time_budget_secs is None and task_trials is None:
         time_budget_secs = DEFAULT_TIME_BUDGET_SECS
+    if not isinstance(network, str | Path | tuple):
+        raise RequestError(
+            f"a network is a path, file.py:function, or a torch module with its inputs, not {values.shown(network)}",
+            "give one of these",
+        )
+    if not isinstance(method, str):
+        raise RequestError(f"a method is a name, not {values.shown(method)}", "give one with --method")
     return RunRequest(
         network=network,
         # Actors run in other working directories.
-        out=Path(out).absolute(),
+        out=values.path("the output folder", out, "--out").absolute(),
         limits=Limits(
-            time_budget_secs=_checked_budget(time_budget_secs),
-            trials=_checked_trials("trials", trials, "--trials"),
-            task_trials=_checked_trials("trials of every task", task_trials, "--per-task"),
+            time_budget_secs=_given(values.seconds, "a time budget", time_budget_secs, "--time-budget"),
+            trials=_given(_trials, "the number of trials", trials, "--trials"),
+            task_trials=_given(_trials, "the number of trials of every task", task_trials, "--per-task"),
         ),
         method=method,
-        seed=_checked_seed(seed),
-        address=address,
-        metrics_port=_checked_port(metrics_port),
-        transfer_from=None if transfer_from is None else Path(transfer_from),
-        pretrained=pretrained,
+        seed=values.whole_number("a seed", seed, 0, values.MAX_SEED, "--seed"),
+        address=values.cluster_address(address),
+        metrics_port=_given(_port, "the port of the metrics", metrics_port, "--metrics-port"),
+        transfer_from=_given(values.path, "what to learn from", transfer_from, "--transfer-from"),
+        pretrained=values.flag("pretrained", pretrained, "--no-pretrained"),
         collects=collects,
         inputs=checked_inputs(inputs),
+        trust_model=values.flag("trust_model", trust_model, "--trust-model"),
         fleet=resolved_fleet(fleet),
     )
+
+
+def _given(check: Callable[[str, Any, str], _T], what: str, value: Any, option: str) -> _T | None:
+    """``value`` as ``check`` makes of it, None where there is none."""
+    return None if value is None else check(what, value, option)
+
+
+def _trials(what: str, value: Any, option: str) -> int:
+    return values.whole_number(what, value, 1, values.MOST_TRIALS, option)
+
+
+def _port(what: str, value: Any, option: str) -> int:
+    return values.whole_number(what, value, 1, values.MAX_PORT, option)
 
 
 def resolved_fleet(fleet: Path | str | FleetConfig | None) -> FleetConfig:
     """The fleet of a fleet file; None: this machine's CPU. Raises :class:`FleetFileError`."""
     if fleet is None:
         return default_fleet()
-    return fleet if isinstance(fleet, FleetConfig) else load_fleet(Path(fleet))
+    return fleet if isinstance(fleet, FleetConfig) else load_fleet(values.path("a fleet file", fleet, "--fleet"))
 
 
 def checked_inputs(inputs: Path | str | None) -> Path | None:
     """The path of an existing file of inputs. Raises :class:`RequestError`."""
     if inputs is None:
         return None
-    if not Path(inputs).is_file():
-        raise RequestError(f"there is no file {inputs}", "give --inputs an .npz file, as numpy.savez writes it")
-    return Path(inputs)
-
-
-def _checked_budget(secs: float | None) -> float | None:
-    if secs is None:
-        return None
-    if isinstance(secs, bool) or not isinstance(secs, numbers.Real) or not (math.isfinite(secs) and secs > 0):
-        raise RequestError(
-            f"a time budget is a positive, finite number of seconds, not {secs!r}",
-            "give one with --time-budget, as 90s, 5m or 1h30m",
-        )
-    return float(secs)
-
-
-def _checked_trials(what: str, count: int | None, option: str) -> int | None:
-    if count is None:
-        return None
-    if not _is_whole(count, 1):
-        raise RequestError(
-            f"the number of {what} is a whole number from 1, not {count!r}", f"give 1 or more with {option}"
-        )
-    return int(count)
-
-
-def _checked_seed(seed: int) -> int:
-    if not _is_whole(seed, 0, MAX_SEED):
-        raise RequestError(f"a seed is a whole number from 0 to {MAX_SEED}, not {seed!r}", "give another with --seed")
-    return int(seed)
-
-
-def _checked_port(port: int | None) -> int | None:
-    if port is None:
-        return None
-    if not _is_whole(port, 1, _MAX_PORT):
-        raise RequestError(
-            f"the port of the metrics is a whole number from 1 to {_MAX_PORT}, not {port!r}",
-            "give another port with --metrics-port",
-        )
-    return int(port)
-
-
-def _is_whole(value: object, low: int, high: float = math.inf) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and low <= int(value) <= high
+    path = values.path("a file of inputs", inputs, "--inputs")
+    if not os.path.isfile(path):
+        raise RequestError(f"there is no file {path}", "give --inputs an .npz file, as numpy.savez writes it")
+    return path

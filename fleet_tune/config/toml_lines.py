@@ -13,6 +13,9 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
+# Of one value: each line of it is one more attempt, and a large file must not take minutes.
+_MOST_LINES = 50
+
 
 def line_of(text: str, path: Sequence[str | int]) -> int:
     """The line, from 1, on which the statement that gives the value at ``path`` begins; ``text`` is valid TOML.
@@ -51,9 +54,11 @@ def _known_depth(value: Any, path: Sequence[str | int]) -> int:
 
 
 def _valid_prefix(lines: Sequence[str], count: int) -> tuple[dict[str, Any], int]:
-    """The longest prefix of at most ``count`` lines that is valid TOML: its value and its number of lines."""
-    while True:
+    """The longest prefix of at most ``count`` lines that is valid TOML: its value and its number of lines. It is not
+    found within a value of very many lines: that of no lines is returned."""
+    for _ in range(_MOST_LINES):
         try:
             return tomllib.loads("".join(f"{line}\n" for line in lines[:count])), count
         except tomllib.TOMLDecodeError:
             count -= 1
+    return {}, 0

@@ -49,14 +49,14 @@ def decode(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         arrays = load(content)
         length = int.from_bytes(content[:_HEADER_BYTES], "little")
         metadata = json.loads(content[_HEADER_BYTES : _HEADER_BYTES + length])
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"no whole safetensors file ({error})") from error
     try:
         fields = json.loads(metadata["__metadata__"][_FIELDS])
         version = fields["format"]
         newer = version > FORMAT_VERSION
         digest = None if newer else fields.pop("digest")
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(f"its manifest is missing or wrong ({error!r})") from error
     if newer:
         raise NewerFormatError(f"it has format {version} and this fleet-tune reads up to {FORMAT_VERSION}")

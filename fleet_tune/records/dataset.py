@@ -351,7 +351,15 @@ def decode(content: bytes, name: str) -> Dataset:
         if not unpacker.eof:
             raise _damaged(name, "it ends early" if len(body) < _MAX_BYTES else "it is too large")
         return _dataset(msgpack.unpackb(body))
-    except (zlib.error, msgpack.UnpackException, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (
+        zlib.error,
+        msgpack.UnpackException,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise _damaged(name, f"{type(error).__name__}: {error}") from error
 
 

@@ -108,7 +108,7 @@ def decode(content: bytes, path: Path, feature_version: int) -> ModelFile:
         raise _not_ours(path, str(error)) from error
     try:
         manifest = _manifest(fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _not_ours(path, f"its manifest is missing or wrong ({error!r})") from error
     if manifest.feature_version != feature_version:
         raise ModelFileError(

@@ -97,9 +97,10 @@ class Prepared:
         return None
 
 
-def read_network(spec: Any, inputs: Path | None = None) -> Network:
-    """The network of :attr:`RunRequest.network` on :attr:`RunRequest.inputs`."""
-    return load_network(spec, inputs)
+def read_network(spec: Any, inputs: Path | None = None, trusted: bool = False) -> Network:
+    """The network of :attr:`RunRequest.network` on :attr:`RunRequest.inputs`. ``trusted``: as
+    :attr:`RunRequest.trust_model`."""
+    return load_network(spec, inputs, trusted)
 
 
 def imported(
@@ -193,7 +194,8 @@ def plan(request: RunRequest) -> Plan:
         check_source(request.transfer_from)
     by_device = probe_fleet(request.fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
-        prepared = prepare(read_network(request.network, request.inputs), by_device, request.fleet, lowering)
+        network = read_network(request.network, request.inputs, request.trust_model)
+        prepared = prepare(network, by_device, request.fleet, lowering)
     teaching = teaching_of(prepared, request)
     tasks = tuple(
         TaskProgress(
@@ -222,16 +224,16 @@ def plan(request: RunRequest) -> Plan:
 
 
 def compile_from_records(
-    spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None = None
+    spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None = None, trusted: bool = False
 ) -> TuneResult:
     """Compile the network that ``spec`` names (:attr:`RunRequest.network`) from the records of any store, without
-    tuning. ``out``: absolute. ``inputs``: as :attr:`RunRequest.inputs`."""
+    tuning. ``out``: absolute. ``inputs``, ``trusted``: as :attr:`RunRequest.inputs` and ``trust_model``."""
     started = time.monotonic()
     prepare_folder(out)
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     with contextlib.closing(LoweringProcess()) as lowering:
-        prepared = check(prepare(read_network(spec, inputs), probe_fleet(fleet), fleet, lowering), lowering)
+        prepared = check(prepare(read_network(spec, inputs, trusted), probe_fleet(fleet), fleet, lowering), lowering)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, prepared.tasks, records)

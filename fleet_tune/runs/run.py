@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _PROGRESS_SECS = 0.5
 
 
-def _read_network(spec: Any, inputs: Path | None) -> Network:
+def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
     # Here, in a thread, and not at the top: loading TVM takes seconds, in which the actors start.
     from fleet_tune.runs import preparation
 
-    return preparation.read_network(spec, inputs)
+    return preparation.read_network(spec, inputs, trusted)
 
 
 @dataclass
@@ -97,7 +97,10 @@ class Run:
         stack.push_async_callback(session.close)
         lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         by_device, network = await unless_interrupted(
-            asyncio.gather(session.start_hosts(), in_thread(_read_network, request.network, request.inputs))
+            asyncio.gather(
+                session.start_hosts(),
+                in_thread(_read_network, request.network, request.inputs, request.trust_model),
+            )
         )
         from fleet_tune.runs import preparation  # loaded by now
 

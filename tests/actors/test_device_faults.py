@@ -72,7 +72,18 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "fleet_tune", "device", "serve", "--port", str(self.port), "--threads", "2"]
+        command = [
+            sys.executable,
+            "-m",
+            "fleet_tune",
+            "device",
+            "serve",
+            "--no-key",
+            "--port",
+            str(self.port),
+            "--threads",
+            "2",
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert "ready" in self.process.stdout.readline()

@@ -38,6 +38,9 @@ class Call:
 
 
 class Here:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
     def here(self) -> str:
         return "here"
 
@@ -48,7 +51,7 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     (tmp_path / "fleet.toml").write_text(fleet)
     monkeypatch.setattr(Made, "made", {}, raising=False)
     monkeypatch.setattr("actors.tuning_session.remote_actor", Made)
-    session = TuningSession(cast(Any, Here()), load_fleet(tmp_path / "fleet.toml"), "run")
+    session = TuningSession(cast(Any, Here(tmp_path)), load_fleet(tmp_path / "fleet.toml"), "run")
     plan = SessionPlan("run", "random", 0, (search_task("a"),), Limits(trials=10), StopRule(max_batches=7))
     await session.start_tuning(plan, tmp_path / "records.db", {}, {})
     schedule: SchedulerPlan = Made.made[Scheduler][0]

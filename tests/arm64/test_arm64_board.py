@@ -151,7 +151,7 @@ def board(tracker: int) -> Iterator[Board]:
     )
     assert made.returncode == 0, made.stderr
     python = str(Path(made.stdout.strip().splitlines()[-1]) / "bin" / "python3")
-    serve = ["-m", "fleet_tune", "device", "serve", "--port", "0", "--threads", "2"]
+    serve = ["-m", "fleet_tune", "device", "serve", "--no-key", "--port", "0", "--threads", "2"]
     registered = ["--tracker", f"127.0.0.1:{tracker}", "--key", KEY]
     process = Process([python, *serve, *registered], {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
     try:

@@ -13,6 +13,7 @@ from devices.failures import brief
 from devices.networks.network import Array, Network, example_array, network_of
 from devices.networks.refusals import quiet, unsupported
 from devices.networks.torch.arrays import array_of, tensor_of
+from devices.networks.torch.trusted import load_program
 from devices.networks.user_file import FORMS
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
@@ -79,19 +80,23 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
     return _from_program(name, program, _TorchFramework(module, inputs), where)
 
 
-def from_pt2(file: Path) -> Network:
+def from_pt2(file: Path, trusted: bool = False) -> Network:
+    """The network in the file. ``trusted``: what is in it may be run (see :mod:`devices.networks.torch.trusted`)."""
     import torch
 
     from devices.networks.torch import quantization  # noqa: F401 - registers the operators that the file may have
 
     with quiet():
         try:
-            program = torch.export.load(str(file))
+            program = load_program(file, trusted)
+        except NetworkError:
+            raise
         except Exception as error:
             raise NetworkError(f"{file} is not a network saved by torch.export: {brief(error)}", FORMS) from error
     _refuse_dynamic_program(program, str(file))
-    inputs, keywords = program.example_inputs or ((), {})
-    if keywords or not all(isinstance(value, torch.Tensor) for value in inputs):
+    given: Any = program.example_inputs or ((), {})
+    inputs, keywords = given if isinstance(given, tuple) and len(given) == 2 else (given, ())
+    if keywords or not isinstance(inputs, tuple | list) or not all(isinstance(value, torch.Tensor) for value in inputs):
         raise UnsupportedNetworkError(
             f"{file} takes inputs that are no positional tensors", "export it with positional tensor arguments only"
         )

@@ -95,7 +95,7 @@ def test_a_board_needs_python_numpy_and_tvm_alone(tmp_path: Path) -> None:
         check=False,
     )
     assert check.returncode != 0
-    with served(env={"PYTHONPATH": paths}) as (process, port):
+    with served("--no-key", env={"PYTHONPATH": paths}) as (process, port):
         session = RpcSession("127.0.0.1", port, timeout_secs=30)
         with session.deadline(60):
             assert session.ours
@@ -123,7 +123,7 @@ def test_a_board_that_is_asked_for_more_says_what_is_missing(tmp_path: Path) -> 
 
 
 def test_what_tvm_says_is_printed_where_others_can_reach_the_port() -> None:
-    with served("--bind", "0.0.0.0") as (process, _):
+    with served("--no-key", "--bind", "0.0.0.0") as (process, _):
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert errors.startswith(
@@ -144,6 +144,10 @@ def test_loopback_is_recognised(host: str, is_local: bool) -> None:
     ("options", "problem"),
     [
         (["--port", "70000"], "'70000' is not a number from 0 to 65535"),
+        (["--port", "\u00b2"], "is not a number from 0 to 65535"),
+        (["--threads", "9" * 5000], "is not a number from 1 to 4096"),
+        (["--memory", "9" * 400 + "G"], "is not a size"),
+        (["--tracker", "h:" + "9" * 400, "--key", "k"], "is no address"),
         (["--threads", "0"], "'0' is not a number from 1 to 4096"),
         (["--max-upload", "lots"], "'lots' is not a size"),
         (["--memory", "0"], "'0' is not a size"),
@@ -153,6 +157,8 @@ def test_loopback_is_recognised(host: str, is_local: bool) -> None:
         (["--tracker", "10.0.0.1:9190", "--key", "a:b"], "--key 'a:b' is not a key"),
         (["--advertise", "10.0.0.1"], "--advertise is what a tracker tells clients"),
         (["--user", "nobody-of-this-name"], "there is no user 'nobody-of-this-name'"),
+        (["--no-key", "--key-file", "x"], "--no-key and --key-file contradict each other"),
+        (["--key-file", "/proc/no/key"], "cannot make the key file /proc/no/key"),
         (["--bnd", "x"], "unrecognized arguments: --bnd x"),
     ],
 )
@@ -255,7 +261,7 @@ def test_what_killed_servers_left_is_removed_by_the_next_one() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_clients_reach_another_user_and_its_rights() -> None:
-    with served("--user", "nobody") as (process, port):
+    with served("--no-key", "--user", "nobody") as (process, port):
         session = RpcSession("127.0.0.1", port, timeout_secs=20)
         (child,) = psutil.Process(process.pid).children()
         (running,) = child.children()

@@ -234,6 +234,11 @@ def test_a_tracker_that_is_away_or_silent_is_given_up(free_port: int) -> None:
         request_server("127.0.0.1", silent.getsockname()[1], "cpu", 0.3)
 
 
+def answer(body: bytes) -> bytes:
+    """What a tracker sends: its magic number, and one message."""
+    return struct.pack("<ii", 0x2F271, len(body)) + body
+
+
 @pytest.mark.parametrize(
     ("says", "problem"),
     [
@@ -243,13 +248,20 @@ def test_a_tracker_that_is_away_or_silent_is_given_up(free_port: int) -> None:
         (struct.pack("<ii", 0x2F271, 4) + b"[0,[", "not JSON"),
         (struct.pack("<ii", 0x2F271, 4) + b"[-1]", "answered a request"),
         (struct.pack("<ii", 0x2F271, 14) + b'[-1,["h",1,2]]', "refused"),
+        (answer(b"[" * 1_000_000), "nested too deeply"),
+        (answer(b"[" * 300 + b"]" * 300), "answered a request"),
+        (answer(b"9" * 5000), "not JSON"),
+        (answer(b'[0,["host",1e999,"key"]]'), "answered a request"),
+        (answer(b'[0,["host",70000,"key"]]'), "answered a request"),
+        (answer(b'[0,["host",9090,"key -name=other"]]'), "answered a request"),
+        (answer(b'[0,["a host",9090,"key"]]'), "answered a request"),
         (b"", "closed the connection"),
     ],
 )
 def test_what_is_no_tracker_is_told_so(says: bytes, problem: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def answer() -> None:
+        def speak() -> None:
             connection, _ = listening.accept()
             with connection:
                 connection.recv(4)
@@ -257,7 +269,7 @@ def test_what_is_no_tracker_is_told_so(says: bytes, problem: str) -> None:
                 if len(says) > 4:
                     connection.recv(1000)
 
-        threading.Thread(target=answer, daemon=True).start()
+        threading.Thread(target=speak, daemon=True).start()
         with pytest.raises(TrackerError, match=problem):
             request_server("127.0.0.1", listening.getsockname()[1], "cpu", 60)
 

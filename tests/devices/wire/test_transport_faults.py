@@ -150,7 +150,7 @@ def test_a_stopped_serving_process_is_replaced(native_target: str, make_artifact
 
 
 def test_a_stopped_supervisor_disturbs_nobody(native_target: str, make_artifact: MakeArtifact) -> None:
-    command = [sys.executable, "-m", "fleet_tune", "device", "serve", "--port", "0", "--threads", "1"]
+    command = [sys.executable, "-m", "fleet_tune", "device", "serve", "--no-key", "--port", "0", "--threads", "1"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline().split(":")[1].split()[0])

@@ -321,13 +321,13 @@ def test_a_process_ends_with_code_2_and_no_traceback(program: list[str], tmp_pat
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines() == [
         "error: fleet.toml, line 4: unknown key 'thread' in [[device]]",
-        "next: did you mean threads? keys known here: name, connect, target, threads, device_class, count",
+        "next: did you mean threads? keys known here: name, connect, target, threads, device_class, key_file, count",
     ]
     assert not (tmp_path / "fleet-tune-out").exists()
 
 
 def test_a_served_device_says_when_it_is_ready_and_ends_on_sigterm() -> None:
-    command = [sys.executable, "-m", "fleet_tune", "device", "serve", "--port", "0", "--threads", "1"]
+    command = [sys.executable, "-m", "fleet_tune", "device", "serve", "--no-key", "--port", "0", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         ready = server.stdout.readline()

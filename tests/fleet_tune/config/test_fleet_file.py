@@ -21,8 +21,8 @@ from fleet_tune.config.fleet_file import (
     default_fleet,
     load_fleet,
     parse_connection,
-    parse_duration,
 )
+from fleet_tune.config.values import duration
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError, UserError
 
@@ -239,15 +239,42 @@ def test_what_is_no_connection_is_refused(text: str) -> None:
     [("300", 300), ("5m", 300), ("1h30m", 5400), ("90s", 90), ("1.5h", 5400), ("2d", 172800), (" 1M30 ", 90)],
 )
 def test_durations(text: str, secs: float) -> None:
-    assert parse_duration(text) == secs
+    assert duration(text) == secs
 
 
 @pytest.mark.parametrize("text", ["", "0", "0m", "-5m", "5x", "m", "30m1h", "1e3", "inf", "5 m"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="not a duration"):
-        parse_duration(text)
+        duration(text)
 
 
 @given(st.integers(0, 48), st.integers(0, 59), st.integers(1, 59))
 def test_the_parts_of_a_duration_add_up(hours: int, minutes: int, secs: int) -> None:
-    assert parse_duration(f"{hours}h{minutes}m{secs}s") == hours * 3600 + minutes * 60 + secs
+    assert duration(f"{hours}h{minutes}m{secs}s") == hours * 3600 + minutes * 60 + secs
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("a = " + "{a=" * 5000, "nested too deeply"),
+        ("a = " + "9" * 5000, "too many digits"),
+        ('[[device]]\nname = "a"\nthreads = ' + "9" * 400, "line 3: threads = 999"),
+        ('[[device]]\nname = "a"\n[build]\ntimeout_secs = ' + "9" * 400, "line 4: timeout_secs = 999"),
+        ('[[device]]\nname = "a"\n[build]\ntimeout_secs = nan', "line 4: timeout_secs = NaN"),
+        ('[[device]]\nname = "a"\nconnect = "h:\u0663"', "line 3: connect = "),
+        ('[[device]]\nname = "a"\nconnect = "recorded:a\\u0000b"', "line 3: connect = "),
+        ("#" * (128 << 10) + "#", "has over 128 KiB"),
+    ],
+)
+def test_what_no_fleet_file_has(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "fleet.toml").write_text(text)
+    with pytest.raises(FleetFileError, match=problem) as caught:
+        load_fleet(tmp_path / "fleet.toml")
+    assert len(str(caught.value)) < 500
+
+
+def test_a_value_of_very_many_lines_takes_no_minutes(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text('[[device]]\nname = "a"\nmany = [\n' + "1,\n" * 2_000 + "]\n")
+    with pytest.raises(FleetFileError, match="unknown key 'many'"):
+        load_fleet(tmp_path / "fleet.toml")

@@ -11,7 +11,8 @@ import pytest
 
 from fleet_tune import api
 from fleet_tune.config.fleet_file import default_fleet
-from fleet_tune.config.request import DEFAULT_TIME_BUDGET_SECS, MAX_SEED, RunRequest, run_request
+from fleet_tune.config.request import DEFAULT_TIME_BUDGET_SECS, RunRequest, run_request
+from fleet_tune.config.values import MAX_SEED
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
 
@@ -52,6 +53,10 @@ def test_the_ends_of_the_ranges_are_in_them() -> None:
         *(({"task_trials": count}, "number of trials of every task") for count in (0, 1.0)),
         *(({"seed": seed}, "seed") for seed in (-1, MAX_SEED + 1, 0.5, None)),
         *(({"metrics_port": port}, "port") for port in (0, 65536, -1, "80")),
+        *(({"address": address}, "address of a Ray") for address in ("", "local", "ray://h:1", "h:70000", "h", 6379)),
+        *(({name: value}, "not") for name in ("inputs", "transfer_from", "fleet") for value in (5, "", "a\0b", b"x")),
+        *(({name: value}, "true or false") for name in ("pretrained", "trust_model") for value in (None, 1, "no")),
+        ({"method": None}, "method is a name"),
     ],
 )
 def test_a_value_out_of_its_range_is_told_in_a_line(values: dict[str, Any], told: str) -> None:
@@ -60,6 +65,67 @@ def test_a_value_out_of_its_range_is_told_in_a_line(values: dict[str, Any], told
     assert repr(next(iter(values.values()))) in caught.value.problem
     assert caught.value.next_step
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize("name", ["trials", "task_trials", "time_budget_secs", "seed", "metrics_port"])
+def test_numbers_of_many_digits(name: str, digits: int) -> None:
+    with pytest.raises(RequestError) as caught:
+        run_request("net.onnx", out="o", **{name: 10**digits})
+    assert len(str(caught.value)) < 300
+
+
+def test_what_the_python_api_is_given_in_the_place_of_paths_and_networks() -> None:
+    for wrong in (None, 5, b"net"):
+        with pytest.raises(RequestError, match="a network is a path"):
+            api.plan(wrong)
+        with pytest.raises(RequestError, match="a record database is a path"):
+            api.compile_network("net.onnx", records=wrong, out="o")
+        with pytest.raises(RequestError, match="the output folder is a path"):
+            api.tune("net.onnx", out=wrong)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="a compiled network is a path"):
+            api.load(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--time-budget", "nan"],
+        ["--time-budget", "-5"],
+        ["--time-budget", "9" * 400],
+        ["--time-budget", "\u0663m"],
+        ["--trials", "9" * 400],
+        ["--trials", "9" * 5000],
+        ["--trials", "-1"],
+        ["--seed", "-1"],
+        ["--seed", "9" * 400],
+        ["--metrics-port", "0"],
+        ["--address", "not a host"],
+        ["--inputs", "x" * 5000],
+        ["--fleet", "x" * 5000],
+    ],
+)
+def test_wrong_options_end_in_two_lines(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from fleet_tune.cli import main as cli
+
+    assert cli.main(["tune", "net.onnx", *options]) == 2
+    problem, next_step, *others = capsys.readouterr().err.splitlines()
+    assert problem.startswith("error: ")
+    assert next_step.startswith("next: ")
+    assert not others
+
+
+def test_a_model_is_trusted_where_that_is_said_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fleet_tune.cli import main as cli
+
+    asked: list[bool] = []
+    monkeypatch.setattr(api, "make_plan", lambda request: asked.append(request.trust_model))
+    monkeypatch.setattr("fleet_tune.report.run.render_plan", lambda _plan: "")
+    for options in ([], ["--trust-model"]):
+        assert cli.main(["tune", "net.pt2", "--dry-run", *options]) == 0
+    api.plan("net.pt2")
+    api.plan("net.pt2", trust_model=True)
+    assert asked == [False, True, False, True]
 
 
 def test_a_file_of_inputs_must_be_there(tmp_path: Path) -> None:

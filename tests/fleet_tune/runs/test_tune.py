@@ -247,7 +247,7 @@ async def test_stream_yields_each_record_as_it_becomes_durable(tmp_path: Path) -
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) -> None:
     serving = subprocess.Popen(
-        [sys.executable, "-m", "fleet_tune", "device", "serve", "--port", str(free_port), "--threads", "1"],
+        [sys.executable, "-m", "fleet_tune", "device", "serve", "--no-key", "--port", str(free_port), "--threads", "1"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
