@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.cluster import connected
+from actors.cluster import _connect
 from actors.run_folder import remove_abandoned, run_folder
 from fleet_tune.errors import ClusterError
 
@@ -109,5 +109,6 @@ def test_an_address_where_something_else_listens_is_told_at_once(says: bytes) ->
 
         threading.Thread(target=answer, daemon=True).start()
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(ClusterError, match=r"what listens there is not Ray.*--address"), connected(address):
-            pass
+        # Not connected(): another test of this process may have a cluster, which that would use.
+        with pytest.raises(ClusterError, match=r"what listens there is not Ray.*--address"):
+            _connect(address, Path("/tmp"))

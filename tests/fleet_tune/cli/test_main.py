@@ -69,7 +69,7 @@ def test_the_options_reach_the_run(tuned: Recorded, tmp_path: Path) -> None:
     file.write_text('[[device]]\nname = "a"')
     arguments = (
         f"tune dir/networks.py:resnet18 --method random --trials 64 --time-budget 1m30s --fleet {file} --out o"
-        " --address ray://h:1 --seed 7 --metrics-port 9464"
+        " --address h:1 --seed 7 --metrics-port 9464"
     )
     assert cli.main(arguments.split()) == 0
     assert tuned.requests == [
@@ -80,7 +80,7 @@ def test_the_options_reach_the_run(tuned: Recorded, tmp_path: Path) -> None:
             limits=Limits(time_budget_secs=90.0, trials=64),
             method="random",
             seed=7,
-            address="ray://h:1",
+            address="h:1",
             metrics_port=9464,
         )
     ]
@@ -182,7 +182,13 @@ def test_compile_builds_from_records(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert (
         cli.main(["compile", "net.onnx", "--records", "a/records.db", "--out", "b", "--inputs", "i.npz", "--json"]) == 0
     )
-    options = {"records": Path("a/records.db"), "out": Path("b"), "fleet": None, "inputs": Path("i.npz")}
+    options: dict[str, Any] = {
+        "records": Path("a/records.db"),
+        "out": Path("b"),
+        "fleet": None,
+        "inputs": Path("i.npz"),
+    }
+    options["trust_model"] = False
     assert calls == [("net.onnx", options)]
     assert json.loads(capsys.readouterr().out)["new_trials"] == 8
 
@@ -210,7 +216,11 @@ def test_the_summary_can_be_saved_as_a_picture(tuned: Recorded, tmp_path: Path) 
         ("tune", "Missing argument 'NETWORK'.", "fleet-tune tune --help"),
         ("tune a b", "Got unexpected extra argument", "fleet-tune tune --help"),
         ("tune a --nonsense", "No such option '--nonsense'.", "fleet-tune tune --help"),
-        ("tune a --trials 0", "the number of trials is a whole number from 1, not 0", "give 1 or more"),
+        (
+            "tune a --trials 0",
+            "the number of trials is a whole number from 1 to 1000000000, not 0",
+            "give another with --trials",
+        ),
         ("tune a --trials many", "Invalid value for '--trials': 'many' is not a valid integer", "--help"),
         ("tune a --time-budget 5x", "'5x' is not a duration", "90s, 5m or 1h30m"),
         ("tune a --metrics-port 70000", "the port of the metrics is a whole number from 1 to 65535", "--metrics-port"),
