@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +19,16 @@ from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 if TYPE_CHECKING:
     import onnx
 
+_IN_INTEGERS = re.compile(r"^QLinear|^QGemm$|Integer")
+
 
 @dataclass(frozen=True)
 class _OnnxFramework:
+    """``in_integers``: whether operators of the network multiply integers of 8 bits."""
+
     file: Path
     inputs: dict[str, Array]
+    in_integers: bool = False
 
     def run(self) -> tuple[Array, ...]:
         """ONNX Runtime's outputs, or those of ONNX's own evaluator where ONNX Runtime is not installed or does not know
@@ -44,14 +51,25 @@ class _OnnxFramework:
         return replace(self, inputs=dict(zip(self.inputs, inputs, strict=True)))
 
     def _run_with_onnxruntime(self) -> tuple[Array, ...]:
+        if self.in_integers:
+            with contextlib.suppress(Exception):  # signed activations: those kernels do not saturate
+                return self._run_session(without_saturation=True)
+        return self._run_session(without_saturation=False)
+
+    def _run_session(self, without_saturation: bool) -> tuple[Array, ...]:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what it refuses is told by us, not by its log
-        # As the network is defined: its kernels for 8 bits saturate on processors without instructions for them, and
-        # packed weights are one more copy of them.
+        # As the network is defined, and packed weights are one more copy of them.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
+        if without_saturation:
+            # Its kernels for unsigned with signed 8 bits saturate on processors without instructions for them (AVX2);
+            # the way around that is an optimisation of this level.
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+            options.add_session_config_entry("session.x64quantprecision", "1")
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
         # By its path: models above 2 GB have no other form.
         session = onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
         return tuple(np.asarray(out) for out in session.run(None, self.inputs))
@@ -103,7 +121,9 @@ def from_onnx_file(file: Path) -> Network:
         module, readable = _translated(proto, types, str(file))
     module = _with_weights(module, readable, model.weights)
     _check_outputs(module, readable, str(file))
-    return network_of(file.stem, module, tuple(inputs.values()), _OnnxFramework(file, inputs), tuple(inputs))
+    in_integers = any(_IN_INTEGERS.search(node.op_type) for node in proto.graph.node)
+    framework = _OnnxFramework(file, inputs, in_integers)
+    return network_of(file.stem, module, tuple(inputs.values()), framework, tuple(inputs))
 
 
 def _translated(proto: onnx.ModelProto, types: dict[str, str], where: str) -> tuple[Any, onnx.ModelProto]:
