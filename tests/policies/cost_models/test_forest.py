@@ -17,7 +17,8 @@ def test_predicts_what_scikit_learn_does() -> None:
     logs = np.nan_to_num(matrix[:, 0]) + np.nan_to_num(matrix[:, 1]) ** 2
     model = RandomForestModel(seed=3)
     model.fit(FeatureTable({"symbolic": matrix}), logs, np.zeros(200, dtype=np.int64))
-    peer = RandomForestRegressor(n_estimators=10, max_features=10, random_state=3).fit(matrix, logs)
+    peer = RandomForestRegressor(n_estimators=10, max_features=10, random_state=3)
+    peer.fit(matrix, logs, sample_weight=np.ones(len(logs)))
     fresh = rng.standard_normal((300, 15)).astype(np.float32)
     fresh[rng.random(fresh.shape) < 0.2] = np.nan
     mean, deviation = model.predict(FeatureTable({"symbolic": fresh}))
