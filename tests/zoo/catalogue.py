@@ -133,6 +133,8 @@ def lifeless(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
         values = output.double()
         if values.numel() > 1 and not bool((values != values.flatten()[0]).any()):
             return f"output {at} is constant"
+        if output.shape != other.shape:
+            continue
         largest = values[values.isfinite()].abs().max()
         change = (values - other.double()).nan_to_num(0.0, 0.0, 0.0).abs().max()
         if not change > 1e-2 * largest:
