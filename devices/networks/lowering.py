@@ -31,14 +31,14 @@ from devices.builds.executables import (
     tensor_specs,
 )
 from devices.failures import brief
-from devices.networks.block_names import with_stable_names
 from devices.networks.comparison import compare, network_tolerance
-from devices.networks.constants import fold_constants
+from devices.networks.graph.block_names import with_stable_names
+from devices.networks.graph.constants import fold_constants
+from devices.networks.graph.parallel_products import combined_products
+from devices.networks.graph.quantization import in_floats, quantizes
+from devices.networks.graph.rewrites import rewrite
+from devices.networks.graph.transposed_convolutions import without_transposed
 from devices.networks.network import Array, Network
-from devices.networks.parallel_products import combined_products
-from devices.networks.quantization import in_floats, quantizes
-from devices.networks.rewrites import rewrite
-from devices.networks.transposed_convolutions import without_transposed
 from devices.protocol import TensorSpec
 from devices.targets import parse_target
 from fleet_tune.domain import DeviceClass, Task, Workload

@@ -1,7 +1,7 @@
 """ONNX's operators on quantised tensors as operators on floats between DequantizeLinear and QuantizeLinear.
 
 ``QLinearConv`` and its kin, which older quantisers write, so become what newer ones write: every tensor is dequantised,
-the operator computes in floats, its result is quantised. :mod:`devices.networks.quantization` has the rest.
+the operator computes in floats, its result is quantised. :mod:`devices.networks.graph.quantization` has the rest.
 """
 
 from __future__ import annotations

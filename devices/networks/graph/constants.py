@@ -1,8 +1,8 @@
 """Values of a network that depend on constants alone (masks, position tables, indices) become constants.
 
-Most single operators are folded with numpy on the way (:mod:`devices.networks.rewrites`). Whatever else depends on
-constants alone is compiled as one function for this machine and run once: TVM's FoldConstant, which compiles a function
-for every call, takes seconds for a hundred calls.
+Most single operators are folded with numpy on the way (:mod:`devices.networks.graph.rewrites`). Whatever else depends
+on constants alone is compiled as one function for this machine and run once: TVM's FoldConstant, which compiles a
+function for every call, takes seconds for a hundred calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.executables import Array, has_fixed_shape, run_on_host, tensor_specs
-from devices.networks.numpy_operators import MAX_BYTES
+from devices.networks.graph.numpy_operators import MAX_BYTES
 
 # Neither reads nor writes anything but its operands, and gives the same each time.
 _KERNEL = "relax.call_tir"

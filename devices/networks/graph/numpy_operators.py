@@ -147,6 +147,6 @@ def evaluate(call: Call, operands: list[Array]) -> Array | None:
         else:
             return None
     except (NotImplementedError, ValueError, TypeError, AttributeError):
-        return None  # left to :func:`devices.networks.constants.fold_constants`
+        return None  # left to :func:`devices.networks.graph.constants.fold_constants`
     # A different type means that numpy and TVM disagree on the operator (type promotion): keep TVM's.
     return np.asarray(result, order="C") if str(result.dtype) == str(call.ty.dtype) and result.shape == shape else None

@@ -12,11 +12,11 @@ from torch import nn
 from tvm import relax
 
 from devices.builds.executables import calls, run_on_host
-from devices.networks import constants, numpy_operators
-from devices.networks.constants import fold_constants
 from devices.networks.frontend import load_network
+from devices.networks.graph import constants, numpy_operators
+from devices.networks.graph.constants import fold_constants
+from devices.networks.graph.rewrites import rewrite
 from devices.networks.lowering import check_network, import_network
-from devices.networks.rewrites import rewrite
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from devices.builds.executables import blocks
-from devices.networks.block_names import stable_name, with_stable_names
 from devices.networks.frontend import load_network
+from devices.networks.graph.block_names import stable_name, with_stable_names
 from devices.networks.lowering import import_network
 from devices.sketches.spaces import parse_module
 from devices.targets import resolve_target

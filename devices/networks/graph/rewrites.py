@@ -31,7 +31,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
-from devices.networks.numpy_operators import Array, axes_of, evaluate, ints, shape_of
+from devices.networks.graph.numpy_operators import Array, axes_of, evaluate, ints, shape_of
 
 _AFFINE = frozenset({"relax.add", "relax.subtract", "relax.multiply", "relax.divide"})
 _CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose"))

@@ -24,7 +24,7 @@ from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from devices.builds.tensors import array_of
-from devices.networks.numpy_operators import Array, shape_of
+from devices.networks.graph.numpy_operators import Array, shape_of
 
 _COPIES = ("relax.permute_dims", "relax.strided_slice")
 _Readers = Mapping[Any, list[Any]]
