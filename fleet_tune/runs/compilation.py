@@ -360,7 +360,8 @@ class _ClassBuild:
     def _extra(self, admitted: Admitted) -> dict[str, Any]:
         """What the manifest says beside what the network is made of."""
         fingerprint, rules = self.what.prints[self.name], self.what.rules
-        tasks = {task.id: _entry(task, admitted.records.get(task.id), rules) for task in self.lowered.tasks}
+        with RecordReader(self.what.records) as reader:
+            tasks = {task.id: _entry(task, admitted.records.get(task.id), rules, reader) for task in self.lowered.tasks}
         return {
             "threads": fingerprint.threads,
             "device_fingerprint": dataclasses.asdict(fingerprint),
@@ -401,10 +402,10 @@ def traces(records: Mapping[str, Record]) -> dict[str, str | None]:
     return {task_id: record.trace for task_id, record in records.items()}
 
 
-def _entry(task: Task, record: Record | None, rules: Mapping[str, str]) -> dict[str, Any]:
+def _entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: RecordReader) -> dict[str, Any]:
     if record is None:
         return {}
-    secs = record.measurement.cost_secs
+    secs = _usual_secs(reader, record)
     return {
         "best_secs": secs,
         "gflops": task.workload.flop / secs / 1e9,

@@ -27,7 +27,7 @@ from devices.failures import last_line
 from devices.opening import opened_device
 from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
-from fleet_tune.domain import Candidate, Outcome, Record, StopRule, Task
+from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.search_task import SearchTask
 from policies.measuring.stopping import following
@@ -132,6 +132,8 @@ class FirstChoices:
         device.add_oracle(oracle)
         rule = self.measuring.applied_to(StopRule())
         run_id, best_secs = uuid.uuid4().hex[:12], math.inf
+        with RecordReader(self.records) as reader:
+            speed = reader.usual_speed(self.device.name)
         for each in others:
             assert each.candidate is not None
             if time.monotonic() >= deadline:
@@ -143,7 +145,9 @@ class FirstChoices:
             if measured.outcome is Outcome.DEVICE_LOST:
                 continue
             if measured.verified:
-                best_secs = measured.cost_secs
+                best_secs = measured.raw_secs
+            if measured.outcome is Outcome.OK:  # no probe was run: the device is taken to be as fast as usual
+                measured = replace(measured, speed=speed, speed_error=UNKNOWN_SPREAD)
             revision = revisions[each.candidate]
             yield make_record(each.candidate, each.trace, measured, run_id, self.device.name, revision)
 
