@@ -24,8 +24,7 @@ from bench.peers.candidates import Scheduler
 from bench.processes import die_with_parent
 from bench.result import BenchError
 from devices.sketches.intrinsics import load_intrinsics
-from devices.sketches.rules import REGISTER_BLOCKED
-from devices.sketches.spaces import parse_module
+from devices.sketches.spaces import OWN_RULES, parse_module
 from devices.targets import parse_target
 from fleet_tune.records.dataset import TaskData
 
@@ -92,7 +91,7 @@ class PeerSearch:
 def _measured(data: TaskData, count: int, seed: int) -> tuple[list[Any], list[Any]]:
     """``count`` random rows of MetaSchedule's sketches as its own measured candidates and results."""
     scheduler = Scheduler(data)
-    theirs = {sketch.id for sketch in data.sketches if sketch.rule != REGISTER_BLOCKED}
+    theirs = {sketch.id for sketch in data.sketches if sketch.rule not in OWN_RULES}
     rows = [row for row in np.flatnonzero(data.ok).tolist() if data.candidate(row).sketch_id in theirs]
     if len(rows) < count:
         raise BenchError(f"{data.task.workload.name}: {len(rows)} candidates of MetaSchedule's sketches, not {count}")

@@ -1,10 +1,11 @@
 """Design spaces: from a task to its sketches, and from a candidate to a scheduled program.
 
 The sketches of a task are MetaSchedule's (its space generator with the default rules of the target) and those of our
-own rule (:mod:`devices.sketches.rules`). A sketch is a trace whose sampling decisions are open; a candidate closes
-them. Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which
-vectorise, unroll, bind threads and re-lay out constant weights. The resulting trace, post-processors included, is what
-a record stores: applied to the unscheduled program it gives the same scheduled program, here and in plain TVM."""
+own rules (:mod:`devices.sketches.rules`, :mod:`devices.sketches.transposes`). A sketch is a trace whose sampling
+decisions are open; a candidate closes them. Scheduling applies the closed trace to the task's program and then
+MetaSchedule's post-processors, which vectorise, unroll, bind threads and re-lay out constant weights. The resulting
+trace, post-processors included, is what a record stores: applied to the unscheduled program it gives the same scheduled
+program, here and in plain TVM."""
 
 from __future__ import annotations
 
@@ -32,12 +33,15 @@ from devices.sketches.generation import REFUSALS, first_line, generated, rule_na
 from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
 from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
 from devices.sketches.traces import full_text, open_text
+from devices.sketches.transposes import TILED_TRANSPOSE, tiled_transposes
 from devices.targets import parse_target
 from fleet_tune.domain import Candidate, Task
 from fleet_tune.sketch import Choice, Sketch, Tile
 
 _LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
+OWN_RULES = {REGISTER_BLOCKED: register_blocked, TILED_TRANSPOSE: tiled_transposes}
+"""The rules that are not MetaSchedule's, by their names."""
 
 GENERATED = "MetaSchedule's rules"
 """Stands for the rule of all sketches that MetaSchedule would make, where it makes none."""
@@ -82,7 +86,7 @@ class DesignSpace:
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
         self.left_out: tuple[tuple[str, str], ...] = ((GENERATED, refusal),) if refusal else ()
-        spaces = [(REGISTER_BLOCKED, s.trace) for s in register_blocked(self._module, self._target)]
+        spaces = [(rule, own.trace) for rule, make in OWN_RULES.items() for own in make(self._module, self._target)]
         spaces += [(rule_name(trace), trace) for trace in traces]
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
