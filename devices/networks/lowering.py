@@ -1,15 +1,7 @@
-"""From a network to tasks: the graph pipeline, and one task for each distinct workload of the network.
-
-Layout. Convolutions run channels-last (NHWC, weights HWIO) on CPUs and on CUDA. On a CPU the output channels are then
-the contiguous axis of input, weights and output: register-blocked kernels vectorise over them whatever the image
-size is. On CUDA neighbouring threads take neighbouring channels, so that all three are read and written in whole memory
-transactions, and the convolution has the form of a matrix product, which tensor-core sketches need. Both are also the
-forms that MetaSchedule's rules are written for; NCHW loses that on images of 7x7 and 14x14.
-"""
+"""From a network to tasks: the graph pipeline, and one task for each distinct workload of the network."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +26,7 @@ from devices.failures import brief
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.graph.block_names import with_stable_names
 from devices.networks.graph.constants import fold_constants
+from devices.networks.graph.layouts import channels_last, has_convolutions, pays
 from devices.networks.graph.parallel_products import combined_products
 from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites import rewrite
@@ -46,17 +39,6 @@ from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 # Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
-_DESIRED_LAYOUTS = {
-    "relax.nn.conv2d": ["NHWC", "HWIO"],
-    # Named, or it takes the layout of its input, which TVM cannot lower.
-    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
-}
-# Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
-# puts transposes around every ReLU6.
-_ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
-# Operators whose rule in TVM is wrong: it raises, or (repeat of all elements) gives them in another order. Without one
-# they get their inputs in the layout that they had.
-_WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
 _QUANTISED = 5e-2
 
 __all__ = [
@@ -223,21 +205,8 @@ def _buffers(kernel: Any) -> list[Any]:
 # --- graph pipeline --------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _register_layouts() -> None:
-    """Gives the operators without a layout rule the one that TVM has for ReLU, and takes the wrong ones away."""
-    attribute = "FRelaxInferLayout"
-    rule = tvm.ir.Op.get("relax.nn.relu").get_attr(attribute)
-    for name in _ELEMENTWISE_WITHOUT_LAYOUT:
-        if tvm.ir.Op.get(name).get_attr(attribute) is None:
-            tvm.ir.register_op_attr(name, attribute, rule)
-    for name in _WRONG_LAYOUT_RULES:
-        tvm.ir.Op.get(name).reset_attr(attribute)
-
-
 def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
     """Relax operators to fused TensorIR functions, constants as arguments that may be laid out freely."""
-    _register_layouts()
     transform, sequential, name = relax.transform, tvm.transform.Sequential, steps.name
     canonical = [
         transform.DecomposeOpsForInference(),
@@ -254,11 +223,14 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         # What one product saves is the waking of other threads.
         if target.kind.name != "llvm" or int(target.attrs.get("num-cores", 2)) > 1:
             module = steps.optional("the combination of products of one input", combined_products, module)
-        if _uses(module["main"], frozenset(_DESIRED_LAYOUTS)):
-            module = steps.optional("the choice of layouts", transform.ConvertLayout(_DESIRED_LAYOUTS), module)
+        as_given = module
+        if has_convolutions(module["main"]):
+            module = steps.optional("the choice of layouts", channels_last, module)
         module = steps.needed("the normal form", transform.Normalize(), module)
-        # Folds the transposed weights, and moves the transposes together that ConvertLayout could not.
+        # Folds the transposed weights, and moves the transposes together that are left of the choice of layouts.
         module = steps.optional("the folding of transposes", rewrite, module)
+        if not pays(as_given, module):
+            module = steps.needed("the normal form", transform.Normalize(), as_given)
         _refuse_constant(module["main"], name)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
@@ -273,10 +245,6 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         module = steps.optional("fusion", sequential(fusion), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
         return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
-
-
-def _uses(main: Any, operators: frozenset[str]) -> bool:
-    return any(isinstance(call.op, tvm.ir.Op) and call.op.name in operators for call in calls(main.body))
 
 
 def _refuse_constant(main: Any, name: str) -> None:

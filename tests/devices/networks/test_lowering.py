@@ -142,6 +142,19 @@ def test_depthwise_and_relu6_stay_in_one_layout() -> None:
     assert sum("transpose" in name for name in names(lowered)) == 1  # of the input
 
 
+@pytest.mark.parametrize(
+    ("convolution", "transposes"),
+    [
+        (nn.Conv2d(32, 32, 3, padding=1), 2),  # 576 operations for each number of the output
+        (nn.Conv2d(32, 32, 3, padding=1, groups=32), 0),  # 18
+    ],
+)
+def test_the_layout_changes_where_that_pays(convolution: nn.Module, transposes: int) -> None:
+    lowered, network = imported(convolution, torch.randn(1, 32, 12, 12))
+    agrees(lowered, network)
+    assert sum("transpose" in name for name in names(lowered)) == transposes
+
+
 def test_operators_between_convolutions_in_either_layout() -> None:
     module = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Softplus(), nn.Conv2d(8, 8, 1), nn.InstanceNorm2d(8), nn.GELU(),
