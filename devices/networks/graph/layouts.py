@@ -1,4 +1,4 @@
-"""Layouts of convolutions: channels last (NHWC, weights HWIO), on CPUs and on CUDA, where that pays.
+"""Layouts of convolutions: channels last (NHWC, weights HWIO, and their like), on CPUs and on CUDA, where that pays.
 
 On a CPU the output channels are then the contiguous axis of input, weights and output: register-blocked kernels
 vectorise over them whatever the image size is. On CUDA neighbouring threads take neighbouring channels, so that all
@@ -25,10 +25,13 @@ from tvm.ir import Call, GenericConst
 from devices.builds.executables import calls
 
 _DESIRED_LAYOUTS = {
+    "relax.nn.conv1d": ["NWC", "WIO"],
     "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv3d": ["NDHWC", "DHWIO"],
     # Named, or it takes the layout of its input, which TVM cannot lower.
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
 }
+_CONVOLUTIONS = frozenset(_DESIRED_LAYOUTS) - {"relax.nn.conv2d_transpose"}
 # Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
 # puts transposes around every ReLU6.
 _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
@@ -42,7 +45,7 @@ _WORTHWHILE = 32
 
 def has_convolutions(main: Any) -> bool:
     """Whether ``main`` has operators that :func:`channels_last` is about."""
-    return any(_operator(call) in _DESIRED_LAYOUTS for call in calls(main.body))
+    return any(_operator(call) in _CONVOLUTIONS for call in calls(main.body))
 
 
 def channels_last(module: Any) -> Any:
@@ -73,8 +76,8 @@ def _moves(transpose: Call) -> bool:
 
 
 def _operations(main: Any) -> int:
-    """Floating-point operations of the convolutions of ``main`` (NCHW, OIHW): two for each product."""
-    convolutions = [call for call in calls(main.body) if _operator(call) == "relax.nn.conv2d"]
+    """Floating-point operations of the convolutions of ``main`` (weights OI...): two for each product."""
+    convolutions = [call for call in calls(main.body) if _operator(call) in _CONVOLUTIONS]
     return sum(
         2 * _elements(call.ty) * prod(int(extent) for extent in call.args[1].ty.shape.values[1:])
         for call in convolutions

@@ -155,6 +155,24 @@ def test_the_layout_changes_where_that_pays(convolution: nn.Module, transposes: 
     assert sum("transpose" in name for name in names(lowered)) == transposes
 
 
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (
+            nn.Sequential(nn.Conv1d(8, 32, 3), nn.BatchNorm1d(32), nn.GELU(), nn.MaxPool1d(2), nn.Conv1d(32, 32, 3)),
+            (20,),
+        ),
+        (nn.Sequential(nn.Conv3d(8, 32, 3), nn.ReLU6(), nn.MaxPool3d(2), nn.Conv3d(32, 32, 3, groups=2)), (9, 9, 10)),
+    ],
+)
+def test_channels_last_in_one_and_three_dimensions(module: nn.Module, shape: tuple[int, ...]) -> None:
+    lowered, network = imported(module, torch.randn(1, 8, *shape))
+    agrees(lowered, network)
+    convolutions = [each.workload.name for each in lowered.tasks if "conv" in each.workload.name]
+    assert len(convolutions) == 2
+    assert all(name.endswith("x32") for name in convolutions)
+
+
 def test_operators_between_convolutions_in_either_layout() -> None:
     module = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Softplus(), nn.Conv2d(8, 8, 1), nn.InstanceNorm2d(8), nn.GELU(),
