@@ -127,8 +127,9 @@ def _array(shape: tuple[int, ...], dtype: str, at: int, within: Range, positive:
         low, high = (high - 1, high) if low == -math.inf else (low, min(high, low + 1))
         return np.asarray((low + (high - low) * rng.random(shape)).astype(numpy_dtype(dtype)))
     if dtype == "bool":
-        mask = rng.integers(0, 2, shape).astype(bool)
-        mask[..., :1] = True
+        mask = np.asarray(rng.integers(0, 2, shape), bool)
+        if shape:
+            mask[..., :1] = True
         return mask
     least = max(0, math.ceil(within.low)) if within.low > -math.inf else 0
     if within.index or within.high < least + 1:

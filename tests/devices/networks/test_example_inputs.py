@@ -162,3 +162,16 @@ def test_a_file_that_is_no_file_of_arrays_is_refused(tmp_path: Path, content: by
     with pytest.raises(NetworkError, match="cannot be read as arrays") as caught:
         load_network(two(), tmp_path / "inputs.npz")
     assert caught.value.next_step == "save x float32[2, 3], ids int32[2, 3] with numpy.savez"
+
+
+def test_a_condition_that_is_one_value_is_made_up(tmp_path: Path) -> None:
+    node = helper.make_node
+    file = onnx_file(
+        tmp_path / "net.onnx",
+        [node("Where", ["condition", "x", "y"], ["out"])],
+        [("condition", BOOL, []), ("x", FLOAT, [3]), ("y", FLOAT, [3])],
+        [("out", FLOAT, [3])],
+    )
+    condition = by_name(load_network(str(file)))["condition"]
+    assert condition.shape == ()
+    assert condition.dtype == bool
