@@ -15,11 +15,10 @@ from typing import Any
 from devices.failures import last_line
 from devices.host import warm_child
 from devices.host.child import Channel
+from devices.networks.exchange_folder import MORE_SPACE
 from devices.protocol import encode_task
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
-
-MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has some"
 
 
 def main() -> None:

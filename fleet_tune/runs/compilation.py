@@ -12,10 +12,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from devices.failures import brief
 from devices.networks import compiled
+from devices.networks.compile_process import CompileProcess
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
@@ -40,6 +41,20 @@ from fleet_tune.search_task import SearchTask
 _SAME = 1.02
 _FRAMEWORK_REPEATS = 50
 _LOG = logging.getLogger(__name__)
+
+
+class Compiler(Protocol):
+    """What compiles networks: :class:`~devices.networks.compile_process.CompileProcess`, or in this process
+    :mod:`devices.networks.compiled`."""
+
+    def compile_network(
+        self,
+        lowered: LoweredNetwork,
+        best: Mapping[str, str | None],
+        out: Path,
+        manifest_extra: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """See :func:`devices.networks.compiled.compile_network`."""
 
 
 def device_classes_of(by_device: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
@@ -96,13 +111,16 @@ def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[Searc
     )
 
 
-def build_networks(what: ToBuild, out: Path) -> tuple[NetworkResult, ...]:
+def build_networks(what: ToBuild, out: Path, compiler: Compiler | None = None) -> tuple[NetworkResult, ...]:
     """Compile the network of every device class from its best records, check it where it runs, measure it beside the
     untuned one, and publish it in ``out`` if it is right; each class by itself.
 
     A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
     published. What goes wrong with one class is told in its result and takes nothing from the others, except for
     what the user can mend; where no class got a network, the first error is raised."""
+    if compiler is None:
+        with contextlib.closing(CompileProcess()) as process:
+            return build_networks(what, out, process)
     expected = what.network.framework_outputs()
     results = []
     errors: list[Exception] = []
@@ -110,7 +128,7 @@ def build_networks(what: ToBuild, out: Path) -> tuple[NetworkResult, ...]:
         folder = folder_of(out, name, len(what.lowered))
         place = what.places.get(name)
         try:
-            results.append(_ClassBuild(what, lowered, folder, expected, place).built())
+            results.append(_ClassBuild(what, lowered, folder, compiler, expected, place).built())
         except UserError:
             raise
         except Exception as error:
@@ -163,6 +181,7 @@ class _ClassBuild:
     what: ToBuild
     lowered: LoweredNetwork
     folder: Path
+    compiler: Compiler
     expected: tuple[Array, ...]
     place: Place | None
     unchecked: str = "none of its devices can run it"
@@ -187,7 +206,7 @@ class _ClassBuild:
                 problem = f"it is wrong, and which kernel is at fault could not be found: {error}"
                 return dataclasses.replace(result, published="nothing", problem=problem)
             fallbacks = self._fallbacks(admitted, incumbents)
-            compiled.compile_network(self.lowered, traces(admitted.records), self.stage, self._extra(admitted))
+            self.compiler.compile_network(self.lowered, traces(admitted.records), self.stage, self._extra(admitted))
             absolute, relative = self.errors or (None, None)
             result = dataclasses.replace(
                 result,
@@ -202,7 +221,7 @@ class _ClassBuild:
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
         """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
         try:
-            compiled.compile_network(self.lowered, traces(records), self.stage)
+            self.compiler.compile_network(self.lowered, traces(records), self.stage)
         except DiskFullError:
             raise
         except Exception as error:  # whatever TVM raises, or a trace that does not fit
@@ -269,7 +288,7 @@ class _ClassBuild:
             return None
         folder = self.stage.with_name("untuned")
         try:
-            return compiled.compile_network(self.lowered, {}, folder, {**self._extra(admitted), "tasks": {}})
+            return self.compiler.compile_network(self.lowered, {}, folder, {**self._extra(admitted), "tasks": {}})
         except Exception as error:  # whatever TVM raises, or no space: what is to be published is not touched by it
             self._not_compared(error)
             return None

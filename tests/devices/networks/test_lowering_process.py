@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
-from devices.networks import lowering_process
+from devices.host.warm_process import ChildStartError
+from devices.networks import exchange_folder
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement, import_network
-from devices.networks.lowering_process import LoweringProcess, LoweringStartError
+from devices.networks.lowering_process import LoweringProcess
 from devices.targets import resolve_target
 from examples.networks import small_cnn
 from fleet_tune.domain import DeviceClass
@@ -98,7 +99,7 @@ def test_a_step_that_only_what_is_optional_makes_fail_is_tried_without_that(
     network: Network, opened: Opened, tmp_path: Path
 ) -> None:
     process = opened(LegalizeOps="crash")
-    process._ready_child()
+    process._process._ready_child()
     write_stand_in(tmp_path, {})  # the next process does not crash, as where an earlier step had led TVM astray
     lowered = process.lowered(network, CPU)
     reasons = dict(lowered.left_out)
@@ -152,7 +153,7 @@ def test_what_the_user_is_to_mend_is_told_as_it_is(
 def test_a_child_that_cannot_start_is_told(network: Network) -> None:
     with (
         contextlib.closing(LoweringProcess("no_such_module")) as process,
-        pytest.raises(LoweringStartError, match="No module named no_such_module"),
+        pytest.raises(ChildStartError, match="No module named no_such_module"),
     ):
         process.lowered(network, CPU)
 
@@ -160,13 +161,13 @@ def test_a_child_that_cannot_start_is_told(network: Network) -> None:
 def test_nothing_is_left_when_it_is_closed(network: Network, opened: Opened) -> None:
     process = opened()
     lowered = process.lowered(network, CPU)
-    folder = Path(process._folder.name)
+    folder = process._folder.path
     assert folder.is_dir()
     process.close()
     assert not folder.exists()
-    assert process._child is None
+    assert process._process._child is None
     assert len(lowered.tasks) > 0
-    with pytest.raises(LoweringStartError, match="closed"):
+    with pytest.raises(ChildStartError, match="closed"):
         process.lowered(network, CPU)
 
 
@@ -174,8 +175,8 @@ def test_its_files_go_with_a_parent_that_is_killed() -> None:
     code = """
 from devices.networks.lowering_process import LoweringProcess
 process = LoweringProcess()
-process._ready_child()
-print(process._folder.name, flush=True)
+process._process._ready_child()
+print(process._folder.path, flush=True)
 input()
 """
     parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -192,6 +193,6 @@ input()
 
 def test_large_files_go_where_there_is_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TMPDIR", raising=False)
-    assert lowering_process._roomy_folder() in ("/var/tmp", None)
+    assert exchange_folder._roomy_place() in ("/var/tmp", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert lowering_process._roomy_folder() is None
+    assert exchange_folder._roomy_place() is None

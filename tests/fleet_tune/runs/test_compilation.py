@@ -121,7 +121,7 @@ def built(
 ) -> NetworkResult:
     prints = {"cpu": make_fingerprint(CLASS)}
     what = ToBuild(network, {"cpu": lowered}, prints, entries, {"cpu": place}, records, **others)
-    [result] = build_networks(what, records.parent)
+    [result] = build_networks(what, records.parent, compiled)
     return result
 
 
@@ -308,7 +308,7 @@ def test_what_goes_wrong_with_one_class_takes_nothing_from_the_others(
     prints = dict.fromkeys(both, make_fingerprint(CLASS))
     places = {"broken": Broken(network), "cpu": Faked(network)}
     what = ToBuild(network, both, prints, entries, places, records)
-    broken, right = build_networks(what, tmp_path)
+    broken, right = build_networks(what, tmp_path, compiled)
     assert (broken.device_class, broken.published) == ("broken", "nothing")
     assert "nobody expected this" in broken.problem
     assert right.published == "tuned"

@@ -1,0 +1,109 @@
+"""A child process that answers one request after another (:mod:`devices.host.warm_child`), seen from its parent: it is
+started when it is needed, and another takes the place of one that crashes or hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from devices.host.child import Child
+from fleet_tune.errors import FleetTuneError
+
+_START_SECS = 120.0
+
+
+class ChildStartError(FleetTuneError):
+    """A child process could not be started: a fault of the installation, not of what it was to do."""
+
+
+class ChildLostError(Exception):
+    """A child process ended, or gave no answer in time; the text says how, in one line. ``late``: the latter."""
+
+    def __init__(self, reason: str, late: bool) -> None:
+        super().__init__(reason)
+        self.late = late
+
+
+class WarmProcess:
+    """One child process at a time, of ``module``. Not thread-safe, but for :meth:`close`.
+
+    ``does``: what it is for, for errors ("lowers networks"). ``answer_secs``: seconds after which a child that gives
+    no answer counts as hung.
+    """
+
+    def __init__(
+        self, module: str, does: str, arguments: Sequence[str], env: Mapping[str, str], answer_secs: float
+    ) -> None:
+        self._module = module
+        self._does = does
+        self._arguments = arguments
+        self._env = env
+        self._answer_secs = answer_secs
+        self._child: Child | None = None
+        self._ready = False
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the child if there is none, without waiting until it is ready."""
+        if self._closed:
+            raise ChildStartError(f"the process that {self._does} is closed")
+        if self._child is None:
+            self._child = Child(self._module, self._arguments, self._env)
+            self._ready = False
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Raises :class:`ChildStartError`, :class:`ChildLostError`."""
+        child = self._ready_child()
+        try:
+            child.channel.send(request)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self) -> dict[str, Any]:
+        """The next answer. Raises :class:`ChildLostError`, :class:`ChildStartError` after :meth:`close`."""
+        child = self._ready_child()
+        try:
+            return child.channel.receive(self._answer_secs)
+        except (EOFError, OSError) as error:
+            raise self._lost(error) from error
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """:meth:`send` and :meth:`receive`."""
+        self.send(request)
+        return self.receive()
+
+    def close(self) -> None:
+        """End the child, also while another thread waits for its answer."""
+        self._closed = True
+        self.end()
+
+    def end(self) -> None:
+        """End the child; the next request starts another."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+    def _ready_child(self) -> Child:
+        self.start()
+        child = self._child
+        assert child is not None
+        if not self._ready:
+            try:
+                child.channel.receive(_START_SECS)
+            except (EOFError, OSError) as error:
+                reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
+                raise ChildStartError(f"the process that {self._does} did not start: {reason}") from error
+            self._ready = True
+        return child
+
+    def _lost(self, error: Exception) -> Exception:
+        child, late = self._child, isinstance(error, TimeoutError)
+        if self._closed or child is None:
+            return ChildStartError(f"the process that {self._does} is closed")
+        if late:
+            reason = f"its process gave no answer within {self._answer_secs:g} s"
+        else:
+            how, _, _ = child.obituary().partition('; File "')  # of a stack without names
+            reason = f"its process ended: {how}"
+        self.end()
+        return ChildLostError(reason, late)

@@ -1,0 +1,91 @@
+"""Compiles networks in a child process: what LLVM makes of a schedule may crash, hang or take all memory there, and the
+process that asked tells it of the records that the network was made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devices.host.confinement import memory_total_bytes
+from devices.host.warm_process import ChildLostError, WarmProcess
+from devices.networks.compile_worker import REFUSALS
+from devices.networks.exchange_folder import ExchangeFolder, writing
+from devices.protocol import encode_task
+from fleet_tune.errors import FleetTuneError
+
+if TYPE_CHECKING:
+    from devices.networks.lowering import LoweredNetwork
+
+ANSWER_SECS = 3600.0
+"""Seconds after which a child that compiles a network counts as hung."""
+
+
+class CompilationError(FleetTuneError):
+    """A network could not be compiled: TVM failed, or the process in which it did ended; in one line."""
+
+
+class CompileProcess:
+    """Compiles lowered networks, one at a time, in a child that starts at once. Each network's module is handed over
+    once, in a file, from which the child maps the weights. Not thread-safe, but for :meth:`close`.
+
+    ``module``: what the child runs (tests give their own).
+    """
+
+    def __init__(self, module: str = "devices.networks.compile_worker", answer_secs: float = ANSWER_SECS) -> None:
+        self._folder = ExchangeFolder("compiling")
+        arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
+        self._process = WarmProcess(module, "compiles networks", arguments, {}, answer_secs)
+        self._process.start()
+        self._written: list[LoweredNetwork] = []
+
+    def compile_network(
+        self,
+        lowered: LoweredNetwork,
+        best: Mapping[str, str | None],
+        out: Path,
+        manifest_extra: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """See :func:`devices.networks.compiled.compile_network`, whose errors that the user can mend it raises; others
+        as :class:`CompilationError`."""
+        request = {
+            "name": lowered.name,
+            "fingerprint": lowered.fingerprint,
+            "device_class": [lowered.device_class.name, lowered.device_class.target],
+            "module": str(self._module_file(lowered)),
+            "tasks": [encode_task(task) for task in lowered.tasks],
+            "workloads": dict(lowered.workloads),
+            "inputs": [[name, asdict(spec)] for name, spec in lowered.inputs],
+            "outputs": [asdict(spec) for spec in lowered.outputs],
+            "best": dict(best),
+            "out": str(out.absolute()),
+            "extra": json.dumps(manifest_extra or {}),
+        }
+        try:
+            answer = self._process.ask(request)
+        except ChildLostError as error:
+            raise CompilationError(f"the network cannot be compiled: {error}") from error
+        if "refused" in answer:
+            kind, problem, next_step = answer["refused"]
+            raise REFUSALS[kind](problem, next_step)
+        if "failed" in answer:
+            raise CompilationError(f"the network cannot be compiled: {answer['failed']}")
+        return out
+
+    def close(self) -> None:
+        """End the child and remove its files."""
+        self._process.close()
+        self._folder.close()
+
+    def _module_file(self, lowered: LoweredNetwork) -> Path:
+        from devices.networks.module_file import write_module
+
+        at = next((at for at, each in enumerate(self._written) if each is lowered), len(self._written))
+        path = self._folder.file(f"lowered-{at}")
+        if at == len(self._written):
+            with writing("the network"):
+                write_module(lowered.module, path)
+            self._written.append(lowered)
+        return path

@@ -1,0 +1,60 @@
+"""The child process of :mod:`devices.networks.compile_process`: compiles networks into folders.
+
+Run as ``python -m devices.networks.compile_worker``. The answer to each request is ``compiled``, or ``refused`` with
+what the user can mend, or ``failed``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from devices.failures import last_line
+from devices.host import warm_child
+from devices.protocol import TensorSpec, decode_task
+from fleet_tune.domain import DeviceClass
+from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError, UserError
+
+REFUSALS: dict[str, type[UserError]] = {
+    kind.__name__: kind for kind in (DiskFullError, RecordStoreError, OutputFolderError, UserError)
+}
+"""What the user can mend, the narrowest first."""
+
+
+def main() -> None:
+    channel, requests = warm_child.opened()
+    from devices.networks.compiled import compile_network
+    from devices.networks.lowering import LoweredNetwork
+    from devices.networks.module_file import read_module
+
+    channel.send({"ready": True})
+    while True:
+        request = requests.get()
+        try:
+            lowered = LoweredNetwork(
+                name=request["name"],
+                fingerprint=request["fingerprint"],
+                device_class=DeviceClass(*request["device_class"]),
+                module=read_module(Path(request["module"]), "c"),
+                tasks=tuple(decode_task(task) for task in request["tasks"]),
+                workloads=request["workloads"],
+                inputs=tuple((name, _spec(spec)) for name, spec in request["inputs"]),
+                outputs=tuple(_spec(spec) for spec in request["outputs"]),
+            )
+            compile_network(lowered, request["best"], Path(request["out"]), json.loads(request["extra"]))
+        except UserError as error:
+            kind = next(name for name, kind in REFUSALS.items() if isinstance(error, kind))
+            channel.send({"refused": [kind, error.problem, error.next_step]})
+        except Exception as error:
+            channel.send({"failed": last_line(error)})
+        else:
+            channel.send({"compiled": True})
+
+
+def _spec(value: dict[str, Any]) -> TensorSpec:
+    return TensorSpec(tuple(value["shape"]), value["dtype"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""A temporary folder through which networks and arrays go to a child process and back, mapped by both."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fleet_tune.errors import DiskFullError
+
+MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has some"
+
+
+class ExchangeFolder:
+    """``name``: the middle of the folder's name. The child removes it too, where its parent was killed."""
+
+    def __init__(self, name: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix=f"fleet-tune-{name}-", dir=_roomy_place())
+        self.path = Path(self._folder.name)
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # the child was just writing
+            self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raises :class:`DiskFullError` where ``what`` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskFullError(
+            f"{what} cannot be written for the process that takes it on: {error}", MORE_SPACE
+        ) from error
+
+
+def _roomy_place() -> str | None:
+    """Where large files may go for a while: often the usual place is in memory."""
+    place = "/var/tmp"
+    return place if "TMPDIR" not in os.environ and os.access(place, os.W_OK | os.X_OK) else None

@@ -1,0 +1,121 @@
+"""Networks compiled in a child process, which may be lost over one and serves the next."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from devices.networks import compile_worker, compiled
+from devices.networks.compile_process import CompilationError, CompileProcess
+from devices.networks.frontend import Network, load_network
+from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.targets import NATIVE, resolve_target
+from examples.networks import mlp
+from fleet_tune.domain import DeviceClass
+from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+
+THIS_MODULE = "tests.devices.networks.test_compile_process"
+CRASHES, WAITS = "it crashes", "it waits"
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return load_network(mlp())
+
+
+@pytest.fixture(scope="module")
+def lowered(network: Network) -> LoweredNetwork:
+    return import_network(network, DeviceClass("cpu", resolve_target(NATIVE, 2)))
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[CompileProcess]:
+    with contextlib.closing(CompileProcess(THIS_MODULE, answer_secs=20)) as opened:
+        yield opened
+
+
+def schedules(lowered: LoweredNetwork, trace: str) -> Mapping[str, str | None]:
+    return {lowered.tasks[0].id: trace}
+
+
+def test_a_network_is_compiled_as_in_this_process(
+    process: CompileProcess, network: Network, lowered: LoweredNetwork, tmp_path: Path
+) -> None:
+    folder = process.compile_network(lowered, {}, tmp_path / "there", {"note": "kept", "threads": 2})
+    outputs = compiled.load(folder)(*network.example_inputs)
+    error, _ = compare((np.asarray(outputs),), network.framework_outputs())
+    assert error < 1e-5
+
+    here = compiled.compile_network(lowered, {}, tmp_path / "here", {"note": "kept", "threads": 2})
+    theirs, ours = (json.loads((each / "manifest.json").read_text()) for each in (folder, here))
+    assert theirs["files"]["params.safetensors"] == ours["files"]["params.safetensors"]
+    assert {**theirs, "files": None} == {**ours, "files": None}
+
+
+def test_what_the_user_can_mend_is_raised_as_it_was(
+    process: CompileProcess, lowered: LoweredNetwork, tmp_path: Path
+) -> None:
+    with pytest.raises(RecordStoreError, match="tune the network again"):
+        process.compile_network(lowered, schedules(lowered, "[[], []"), tmp_path / "out")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputFolderError, match="choose another output folder"):
+        process.compile_network(lowered, {}, tmp_path / "file")
+
+
+def test_one_that_crashes_or_hangs_the_child_is_told_and_the_next_is_compiled(
+    process: CompileProcess, lowered: LoweredNetwork, tmp_path: Path
+) -> None:
+    with pytest.raises(CompilationError, match="the network cannot be compiled: its process ended: killed by SIGABRT"):
+        process.compile_network(lowered, schedules(lowered, CRASHES), tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert process.compile_network(lowered, {}, tmp_path / "out") == tmp_path / "out"
+
+
+def test_one_that_hangs_is_given_up(lowered: LoweredNetwork, tmp_path: Path) -> None:
+    with (
+        contextlib.closing(CompileProcess(THIS_MODULE, answer_secs=0.5)) as hasty,
+        pytest.raises(CompilationError, match=r"its process gave no answer within 0\.5 s"),
+    ):
+        hasty.compile_network(lowered, schedules(lowered, WAITS), tmp_path / "out")
+
+
+def test_a_full_disk_is_told_before_anything_is_asked(
+    process: CompileProcess, network: Network, lowered: LoweredNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("devices.networks.module_file.write_module", full)
+    another = import_network(network, lowered.device_class)
+    with pytest.raises(DiskFullError, match="set TMPDIR"):
+        process.compile_network(another, {}, tmp_path / "out")
+
+
+def main() -> None:
+    """The child of these tests: it compiles as the real one does, unless a schedule tells it what to do instead."""
+    real = compiled.compile_network
+
+    def compile_network(lowered: Any, best: Mapping[str, str | None], *others: Any) -> Path:
+        import os
+        import signal
+
+        if CRASHES in best.values():
+            os.abort()
+        if WAITS in best.values():
+            signal.pause()
+        return real(lowered, best, *others)
+
+    compiled.compile_network = compile_network
+    compile_worker.main()
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit()
