@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from devices.builds.tensors import array_of, shared, torch_tensor_of
+from devices.builds.tensors import array_of, on_cpu, shared, torch_tensor_of
 from devices.networks.torch import arrays as torch_arrays
 
 
@@ -23,9 +23,9 @@ def is_torch(value: Any) -> bool:
 def taken_in(value: Any, device: Any) -> Any:
     """``value``, an array or a torch tensor, as a TVM tensor on ``device``: its own memory where that is on a CPU,
     contiguous and aligned, else a copy. The network only reads it."""
-    plain = value.detach() if is_torch(value) else value
+    plain = value.detach() if is_torch(value) and value.requires_grad else value
     tensor = shared(plain)
-    if tensor is not None and tensor.device == device == tvm.cpu():
+    if tensor is not None and on_cpu(tensor) and device.type == "cpu":
         return tensor
     array = torch_arrays.array_of(plain) if is_torch(plain) else plain
     return tvm.runtime.tensor(np.asarray(array, order="C"), device)
