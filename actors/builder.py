@@ -9,6 +9,7 @@ from typing import Protocol
 
 from actors.calls import WINDOW_WAIT_SECS
 from devices.host.quiet import QuietWindow
+from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult
 
 
@@ -40,6 +41,10 @@ class Builder:
         if isinstance(result, Artifact):
             return None, result
         return result, None
+
+    def host(self) -> Host:
+        """The machine that this process runs on."""
+        return this_host()
 
     def warm_up(self) -> None:
         """Start the worker process, so that the first build does not wait for it."""
