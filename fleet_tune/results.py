@@ -91,10 +91,11 @@ class Transferred:
 class LeftOut:
     """What a run does without, and why, in one line. ``what``: a whole ``task`` that has no sketch and whose kernel
     stays untuned, a ``sketch`` of a task that has others, the ``description`` of a sketch, which is then searched by
-    its decisions alone, a ``rewrite`` of the whole network, which is right without it, or the ``check`` of the untuned
-    network. ``task``: its name, empty for the whole network; ``rule``: the sketch's, empty for all others."""
+    its decisions alone, a ``rewrite`` of the whole network, which is right without it, the ``check`` of the untuned
+    network, or a stored ``record`` that cannot be read. ``task``: its name, empty for the whole network; ``rule``: the
+    sketch's, empty for all others."""
 
-    what: Literal["task", "sketch", "description", "rewrite", "check"]
+    what: Literal["task", "sketch", "description", "rewrite", "check", "record"]
     task: str
     device_class: str
     rule: str
