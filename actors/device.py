@@ -304,6 +304,8 @@ class DeviceActor:
 
     def close(self) -> None:
         self._opened.close()
+        if self._window is not None:
+            self._window.close()
 
     def _quiet(self) -> contextlib.AbstractContextManager[Any]:
         return self._window.quiet() if self._window else contextlib.nullcontext()

@@ -128,7 +128,7 @@ class Searcher:
         return offer
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
-        return self._window.working() if self._window else contextlib.nullcontext()
+        return self._window.stoppable() if self._window else contextlib.nullcontext()
 
     async def _follow_records(self) -> None:
         async for records in self._recorder.stream():

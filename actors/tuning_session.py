@@ -119,9 +119,11 @@ class TuningSession:
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
         make_worker = (
-            partial(RecordedBuilder, *datasets) if datasets else partial(BuildWorker, self._artifacts, workers)
+            partial(RecordedBuilder, *datasets)
+            if datasets
+            else partial(BuildWorker, self._artifacts, workers, window=self.window)
         )
-        self._builders = [builder.remote(make_worker, self._window) for _ in range(workers)]
+        self._builders = [builder.remote(make_worker) for _ in range(workers)]
         for device in self._fleet.devices:
             actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")
             self._devices[device.name] = actor.remote(

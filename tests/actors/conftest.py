@@ -110,7 +110,7 @@ class Fleet:
             None,
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
-        builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]
+        builders = [remote_actor(Builder, restarts=-1).remote(make_builder) for _ in range(self.builders)]
         simulated = (
             partial(open_simulated, faults, at, self.noise, self.drift) for at, faults in enumerate(self.device_faults)
         )
