@@ -242,9 +242,10 @@ class TuningSession:
             rule=self._fleet.measure.applied_to(plan.rule),
             check_every_secs=self._fleet.measure.check_every_secs,
             window_wait_secs=WINDOW_WAIT_SECS,
+            build_timeout_secs=self._fleet.build.timeout_secs,
         )
         scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
-            SchedulerPlan(run, plan.method, plan.seed, self._fleet.build.timeout_secs, await self._noted(store)),
+            SchedulerPlan(run, plan.method, plan.seed, await self._noted(store)),
             self._recorder,
             {entry.task.id: search for entry in plan.tasks},
             [BuilderClient(builder) for builder in self._builders],
