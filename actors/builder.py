@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
-from actors.calls import WINDOW_WAIT_SECS
-from devices.host.quiet import QuietWindow
+from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult
 
 
@@ -23,23 +20,21 @@ class Worker(Protocol):
 
 
 class Builder:
-    """One build at a time, by the worker that ``make_worker`` returns.
+    """One build at a time, by the worker that ``make_worker`` returns."""
 
-    ``quiet_window``: path of the host's window where a device is measured on this host, None on a host that only
-    builds.
-    """
-
-    def __init__(self, make_worker: Callable[[], Worker], quiet_window: str | None) -> None:
+    def __init__(self, make_worker: Callable[[], Worker]) -> None:
         self._worker = make_worker()
-        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
 
     def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact | None]:
         """Two return values, so that the scheduler learns of a failure without fetching the artifact."""
-        with self._window.working() if self._window else contextlib.nullcontext():
-            result = self._worker.build(request)
+        result = self._worker.build(request)
         if isinstance(result, Artifact):
             return None, result
         return result, None
+
+    def host(self) -> Host:
+        """The machine that this process runs on."""
+        return this_host()
 
     def warm_up(self) -> None:
         """Start the worker process, so that the first build does not wait for it."""

@@ -13,16 +13,15 @@ from policies.runs.events import BuilderLost, Built
 
 
 class BuilderPool:
-    """``builders`` by their numbers. A build gets ``timeout_secs``."""
+    """``builders`` by their numbers."""
 
-    def __init__(self, builders: Sequence[BuilderClient], artifacts: Artifacts, timeout_secs: float) -> None:
+    def __init__(self, builders: Sequence[BuilderClient], artifacts: Artifacts) -> None:
         self._builders = builders
         self._artifacts = artifacts
-        self._timeout_secs = timeout_secs
 
     async def build(self, command: Build) -> Built | BuilderLost:
         """Build, and keep the artifact."""
-        request = BuildRequest(command.task, command.candidate, self._timeout_secs)
+        request = BuildRequest(command.task, command.candidate, command.timeout_secs)
         try:
             failure, artifact = await self._builders[command.builder].build(request)
         except LOST as error:

@@ -15,6 +15,7 @@ from actors.duels import duel, tournament
 from actors.recorder import make_record
 from devices.host.child import without_torch
 from devices.host.quiet import QuietWindow
+from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError
@@ -61,6 +62,10 @@ class DeviceActor:
             without_torch()  # this process needs TVM alone, which otherwise loads torch too
             self._connected = self._opened.enter_context(self._open_device())
         return self._connected
+
+    def host(self) -> Host:
+        """The machine that this process runs on."""
+        return this_host()
 
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
@@ -299,6 +304,8 @@ class DeviceActor:
 
     def close(self) -> None:
         self._opened.close()
+        if self._window is not None:
+            self._window.close()
 
     def _quiet(self) -> contextlib.AbstractContextManager[Any]:
         return self._window.quiet() if self._window else contextlib.nullcontext()

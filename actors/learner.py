@@ -163,7 +163,7 @@ class Learner:
         }
         if not training_sets:
             return None
-        with self._window.working() if self._window else contextlib.nullcontext():
+        with self._window.stoppable() if self._window else contextlib.nullcontext():
             model = self._trainers[key].train(training_sets, self._seed)
         if model is None:
             return None

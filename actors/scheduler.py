@@ -43,7 +43,6 @@ class SchedulerPlan:
     run: RunPlan
     method: str
     seed: int
-    build_timeout_secs: float
     orders: Path | None = None
 
 
@@ -64,7 +63,7 @@ class Scheduler:
         self._searchers = searchers
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
-        self._pool = BuilderPool(builders, self._artifacts, plan.build_timeout_secs)
+        self._pool = BuilderPool(builders, self._artifacts)
         self._lanes = {
             device_id: DeviceLane(device_id, device, self._artifacts, plan.run.rule)
             for device_id, device in devices.items()

@@ -15,7 +15,7 @@ from actors.calls import WINDOW_WAIT_SECS, Shared
 from actors.clients import LearnerClient, Offer, RecorderClient
 from actors.roster import EarlyRecords, Roster
 from devices.host.quiet import QuietWindow
-from fleet_tune.domain import Candidate, Record
+from fleet_tune.domain import Candidate, Outcome, Record
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
@@ -23,6 +23,7 @@ from policies.cost_models.xgboost_module import spare_scikit_learn
 from policies.features.table import SYMBOLIC
 from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
+from policies.search.trial_time import TIMED_OUT
 from policies.space.pools import Pool
 
 
@@ -128,7 +129,7 @@ class Searcher:
         return offer
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
-        return self._window.working() if self._window else contextlib.nullcontext()
+        return self._window.stoppable() if self._window else contextlib.nullcontext()
 
     async def _follow_records(self) -> None:
         async for records in self._recorder.stream():
@@ -205,10 +206,12 @@ def group_observations(
         if index is None or not measured.outcome.blames_candidate:
             continue
         trial_secs = measured.build_secs + measured.measure_secs
+        # What ran into its limit would have taken longer: the search is to avoid its like.
+        slower = TIMED_OUT if measured.outcome is Outcome.BUILD_TIMEOUT else 1.0
         decisions = record.candidate.decisions
         revised = record.revision > 0
         observation = Observation(
-            index, decisions, measured.cost_secs, trial_secs, measured.build_secs, revised, measured.weight
+            index, decisions, measured.cost_secs, trial_secs, slower * measured.build_secs, revised, measured.weight
         )
         grouped.setdefault(record.task_id, []).append(observation)
     return grouped

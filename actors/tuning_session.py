@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.builds.builder import BuildWorker
 from devices.host.quiet import QuietWindow
+from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
@@ -53,6 +54,7 @@ from policies.runs.plan import PlannedTask, RunPlan
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 1.0
+_HOST_SECS = 120.0  # processes are still being started
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
 _STOP_SECS = 2.0
 
@@ -108,7 +110,8 @@ class TuningSession:
         A device that does not answer joins later, if the fleet file says its class and another device of that class
         answers. One that people have taken out of use is not asked; it joins when they resume it, if its class is
         known in that way.
-        Raises :class:`fleet_tune.errors.FleetFileError` naming a device that does not answer or has a wrong target.
+        Raises :class:`fleet_tune.errors.FleetFileError` naming a device that does not answer, has a wrong target or
+        another version of TVM, and VersionsDifferError for another machine of the cluster that has.
         """
         here = self._cluster.here()
         workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
@@ -116,9 +119,11 @@ class TuningSession:
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
         make_worker = (
-            partial(RecordedBuilder, *datasets) if datasets else partial(BuildWorker, self._artifacts, workers)
+            partial(RecordedBuilder, *datasets)
+            if datasets
+            else partial(BuildWorker, self._artifacts, workers, window=self.window)
         )
-        self._builders = [builder.remote(make_worker, self._window) for _ in range(workers)]
+        self._builders = [builder.remote(make_worker) for _ in range(workers)]
         for device in self._fleet.devices:
             actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")
             self._devices[device.name] = actor.remote(
@@ -132,6 +137,7 @@ class TuningSession:
         asked = [name for name in self._devices if name not in out_of_use]
         probing = (fingerprint_of(self._devices[name], name) for name in asked)
         answers = await asyncio.gather(*probing, return_exceptions=True)
+        await self._check_versions(asked)
         prints: dict[str, Fingerprint] = {}
         absent: dict[str, DeviceUnreachableError] = {}
         for name, answer in zip(asked, answers, strict=True):
@@ -148,6 +154,17 @@ class TuningSession:
         for one in self._builders:
             BuilderClient(one).warm_up()
         return prints
+
+    async def _check_versions(self, devices: Iterable[str]) -> None:
+        """Raises VersionsDifferError where a process of the session has another TVM than this one. Those that do not
+        answer are missed elsewhere."""
+        parts = {f"builder {number}": builder for number, builder in enumerate(self._builders)}
+        parts |= {f"the process of device {name}": self._devices[name] for name in devices}
+        asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in parts.items())
+        hosts = await asyncio.gather(*asking, return_exceptions=True)
+        for what, host in zip(parts, hosts, strict=True):
+            if isinstance(host, Host):
+                check_same_tvm(this_host(), what, host)
 
     async def _out_of_use(self) -> set[str]:
         """The devices that people have taken out of use."""
@@ -225,9 +242,10 @@ class TuningSession:
             rule=self._fleet.measure.applied_to(plan.rule),
             check_every_secs=self._fleet.measure.check_every_secs,
             window_wait_secs=WINDOW_WAIT_SECS,
+            build_timeout_secs=self._fleet.build.timeout_secs,
         )
         scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
-            SchedulerPlan(run, plan.method, plan.seed, self._fleet.build.timeout_secs, await self._noted(store)),
+            SchedulerPlan(run, plan.method, plan.seed, await self._noted(store)),
             self._recorder,
             {entry.task.id: search for entry in plan.tasks},
             [BuilderClient(builder) for builder in self._builders],

@@ -19,7 +19,14 @@ from fleet_tune.config.fleet_file import (
     RecordedConnection,
     TrackerConnection,
 )
-from fleet_tune.errors import DatasetError, DeviceKeyError, DeviceUnreachableError, FleetFileError, UserError
+from fleet_tune.errors import (
+    DatasetError,
+    DeviceKeyError,
+    DeviceUnreachableError,
+    FleetFileError,
+    UserError,
+    VersionsDifferError,
+)
 from fleet_tune.records.dataset import load
 
 STOP_DECISION = "policies.measuring.stopping:decide"
@@ -77,7 +84,9 @@ def told_with_its_place(fleet: FleetConfig, name: str, unreachable: bool = True)
     except FleetFileError:
         raise
     except UserError as error:
-        key = {DatasetError: "connect", DeviceKeyError: "key_file"}.get(type(error), "target")
+        key = {DatasetError: "connect", VersionsDifferError: "connect", DeviceKeyError: "key_file"}.get(
+            type(error), "target"
+        )
         place = fleet.where(name, key)
         raise FleetFileError(f"{place}: device {name!r}: {error.problem}", error.next_step) from error
     except DeviceUnreachableError as error:

@@ -58,6 +58,10 @@ class DiskFullError(RecordStoreError):
     """No space left where the records or results are written: free some and run again."""
 
 
+class UnreadableRecordError(RecordStoreError):
+    """One record is damaged: it is set aside, and the others are used."""
+
+
 class DatasetError(UserError):
     """The dataset file cannot be read or written: give another one."""
 
@@ -72,6 +76,10 @@ class TransferError(UserError):
 
 class ClusterError(UserError):
     """The Ray cluster cannot be reached or used."""
+
+
+class VersionsDifferError(UserError):
+    """Two machines of a run have different versions of TVM: install the same one on both."""
 
 
 class DeviceKeyError(UserError):

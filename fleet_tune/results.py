@@ -91,10 +91,11 @@ class Transferred:
 class LeftOut:
     """What a run does without, and why, in one line. ``what``: a whole ``task`` that has no sketch and whose kernel
     stays untuned, a ``sketch`` of a task that has others, the ``description`` of a sketch, which is then searched by
-    its decisions alone, a ``rewrite`` of the whole network, which is right without it, or the ``check`` of the untuned
-    network. ``task``: its name, empty for the whole network; ``rule``: the sketch's, empty for all others."""
+    its decisions alone, a ``rewrite`` of the whole network, which is right without it, the ``check`` of the untuned
+    network, or a stored ``record`` that cannot be read. ``task``: its name, empty for the whole network; ``rule``: the
+    sketch's, empty for all others."""
 
-    what: Literal["task", "sketch", "description", "rewrite", "check"]
+    what: Literal["task", "sketch", "description", "rewrite", "check", "record"]
     task: str
     device_class: str
     rule: str
@@ -137,6 +138,51 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelTime:
+    """The kernel of a task in a compiled network. ``calls``: in one run. Seconds are those of one call: ``alone_secs``
+    of its record, at the device's usual speed (None where it has none), ``secs`` in its place in the network."""
+
+    task_id: str
+    task: str
+    calls: int
+    alone_secs: float | None
+    secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class InNetwork:
+    """Where the time of a compiled network goes. ``secs``: of a whole run, in turn with the runs in which the kernels
+    were timed. ``others_secs``: of kernels that are no task's."""
+
+    secs: float
+    kernels: tuple[KernelTime, ...]
+    others_secs: float
+
+    @property
+    def alone_secs(self) -> float | None:
+        """What the kernels of all tasks would take in a run if they took what they take alone; None where one is not
+        known."""
+        known = [each.calls * each.alone_secs for each in self.kernels if each.alone_secs is not None]
+        return sum(known) if len(known) == len(self.kernels) else None
+
+    @property
+    def kernels_secs(self) -> float:
+        """What all kernels take in a run."""
+        return self.others_secs + sum(each.calls * each.secs for each in self.kernels)
+
+    @property
+    def left_over_secs(self) -> float:
+        """What is left of a run: calls, allocation. Negative where that is less than the clock's own error."""
+        return self.secs - self.kernels_secs
+
+    @property
+    def sums(self) -> dict[str, float | None]:
+        """All of them, by their names."""
+        names = ("alone_secs", "kernels_secs", "left_over_secs")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkResult:
     """The compiled network of one device class, measured on its device.
 
@@ -148,7 +194,8 @@ class NetworkResult:
     ``checked_on``: where the outputs were compared before the network was published: ``this machine`` or a device;
     empty where they were not, and ``unchecked`` says why. ``published``: ``untuned`` where that is faster than the
     ``tuned`` one, or where ``problem`` says what is wrong with that, and ``nothing`` where ``problem`` says why.
-    ``fallbacks``: the tasks that got something else than their best.
+    ``fallbacks``: the tasks that got something else than their best. ``in_network``: where the time of the published
+    network goes, None where its kernels were not timed.
     """
 
     device_class: str
@@ -163,6 +210,7 @@ class NetworkResult:
     published: Literal["tuned", "untuned", "nothing"] = "tuned"
     problem: str = ""
     fallbacks: tuple[Fallback, ...] = ()
+    in_network: InNetwork | None = None
 
     @property
     def secs(self) -> float | None:

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,8 @@ from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
 from devices.host.file_cache import tvm_versions
 from devices.host.memory import over_memory
+from devices.host.pausing import Registration
+from devices.host.quiet import QuietWindow
 from devices.protocol import (
     UNKNOWN,
     Artifact,
@@ -58,7 +60,8 @@ class BuildWorker:
     :func:`memory_limit` says where ``workers`` of them share this host. ``recycle_bytes``, ``recycle_builds``: the
     child is replaced after a build that leaves more resident memory than this (or than half of its limit), and after so
     many builds. ``start_timeout_secs``: how long a fresh child may take to be ready. ``module``: the module that the
-    child runs (tests give their own).
+    child runs (tests give their own). ``window``: what stops the child while a device of this host measures; seconds
+    in which it stands still do not count.
 
     :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
     and again after a crash, a timeout or a recycling, without being waited for: the next build waits for it.
@@ -73,7 +76,11 @@ class BuildWorker:
         recycle_builds: int = 2000,
         start_timeout_secs: float = 120.0,
         module: str = "devices.builds.worker",
+        window: QuietWindow | None = None,
     ) -> None:
+        self._window = window
+        self._clock = time.monotonic if window is None else window.clock
+        self._stoppable: Registration | None = None
         self._cache = ArtifactCache(folder_here(artifacts)) if artifacts is not None else None
         self._memory_limit_bytes = memory_limit_bytes or memory_limit(memory_total_bytes(), workers)
         self._recycle_bytes = min(recycle_bytes, self._memory_limit_bytes // 2)
@@ -133,19 +140,24 @@ class BuildWorker:
             self._closed = True
         if self._child is not None:
             self._child.kill()
+        if self._stoppable is not None:
+            self._stoppable.close()
 
     def _build(self, child: Child, request: BuildRequest) -> BuildResult:
-        started = time.monotonic()
+        started = self._clock()
         try:
             child.channel.send(self._message(request))
-            answer = child.channel.receive(request.timeout_secs)
+            answer = child.channel.receive(request.timeout_secs, self._clock)
         except TimeoutError:
+            build_secs = self._clock() - started
             self._replace(child)
-            return _failure(request, Outcome.BUILD_TIMEOUT, started, f"no result within {request.timeout_secs:g} s")
+            return _failure(request, Outcome.BUILD_TIMEOUT, build_secs, f"no result within {request.timeout_secs:g} s")
         except (EOFError, OSError):
+            build_secs = self._clock() - started
             obituary = child.obituary()
             self._replace(child)
-            return _failure(request, Outcome.BUILD_ERROR, started, self._ended(obituary))
+            return _failure(request, Outcome.BUILD_ERROR, build_secs, self._ended(obituary))
+        build_secs = min(answer["build_secs"], self._clock() - started)  # the child's own clock never stands still
         self._builds += 1
         starved = answer["status"] == "error" and over_memory(answer["detail"])
         grown = answer["resident_bytes"] > self._recycle_bytes
@@ -154,12 +166,12 @@ class BuildWorker:
         match answer["status"]:
             case "ok":
                 self.last_timings = BuildTimings(answer["schedule_secs"], answer["compile_secs"], answer["link_secs"])
-                return _artifact(request, answer)
+                return _artifact(request, answer, build_secs)
             case "user_error":
                 raise UserError(answer["problem"], answer["next_step"])
             case _:
                 detail = self._ended(answer["detail"]) if starved else answer["detail"]
-                return _failure(request, Outcome.BUILD_ERROR, started, detail)
+                return _failure(request, Outcome.BUILD_ERROR, build_secs, detail)
 
     def _ended(self, reason: str) -> str:
         if over_memory(reason):
@@ -185,7 +197,13 @@ class BuildWorker:
             if self._closed:
                 raise RuntimeError("the build worker was closed during a build")
             arguments = [f"--memory-limit={self._memory_limit_bytes}"]
-            self._child = Child(self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+            start = partial(Child, self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+            if self._window is None:
+                self._child = start()
+            else:
+                if self._stoppable is not None:
+                    self._stoppable.close()
+                self._child, self._stoppable = self._window.started(start)
         self._ready = False
         self._builds = 0
         self._known_tasks.clear()
@@ -203,7 +221,7 @@ class BuildWorker:
             child = self._start()
         if not self._ready:
             try:
-                child.channel.receive(self._start_timeout_secs)
+                child.channel.receive(self._start_timeout_secs, self._clock)
             except (EOFError, OSError) as error:
                 if self._closed:
                     raise RuntimeError("the build worker was closed during a build") from error
@@ -229,7 +247,7 @@ def memory_limit(total_bytes: int, workers: int) -> int:
     return max(MIN_BUILD_BYTES, min(MAX_BUILD_BYTES, total_bytes // 2 // workers))
 
 
-def _artifact(request: BuildRequest, answer: Mapping[str, Any]) -> Artifact:
+def _artifact(request: BuildRequest, answer: Mapping[str, Any], build_secs: float) -> Artifact:
     return Artifact(
         task_id=request.task.id,
         candidate=request.candidate,
@@ -239,11 +257,11 @@ def _artifact(request: BuildRequest, answer: Mapping[str, Any]) -> Artifact:
         outputs=tuple(answer["outputs"]),
         packed=tuple(answer["packed"]),
         trace=answer["trace"],
-        build_secs=answer["build_secs"],
+        build_secs=build_secs,
         check=check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
     )
 
 
-def _failure(request: BuildRequest, outcome: Outcome, started: float, detail: str) -> BuildFailure:
-    measurement = Measurement(outcome, build_secs=time.monotonic() - started, detail=detail)
+def _failure(request: BuildRequest, outcome: Outcome, build_secs: float, detail: str) -> BuildFailure:
+    measurement = Measurement(outcome, build_secs=build_secs, detail=detail)
     return BuildFailure(request.task.id, request.candidate, "", measurement)

@@ -15,11 +15,14 @@ from devices.client.probe import Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel
 from devices.client.workbench import Workbench
 from devices.host.machine import parse_size
+from devices.host.versions import tvm_differs
 from devices.protocol import TensorSpec
 from devices.targets import vector_registers
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
 TIMEOUT_SECS = 120.0
+UNTOLD = "unknown"
+"""What a plain TVM RPC server does not tell: its machine's processor and version of TVM."""
 # Single runs of a millisecond or two: on a shared machine one of so many is undisturbed.
 _REPEATS = 30
 _MEBIBYTE = 1 << 20
@@ -36,9 +39,12 @@ _log = logging.getLogger(__name__)
 def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> Fingerprint:
     """Fingerprint of the device behind ``bench``; blocks for about a second on a server, longer on a board.
 
-    ``threads``: threads that the fleet file asks for, checked against what the server runs kernels on.
+    ``threads``: threads that the fleet file asks for, checked against what the server runs kernels on. Raises
+    :class:`fleet_tune.errors.VersionsDifferError` where the device has another version of TVM than this process.
     """
     says = describe(bench)
+    if says["tvm_version"] not in (UNTOLD, tvm.__version__):
+        raise tvm_differs("the device", says["tvm_version"], tvm.__version__)
     actual = says["threads"]
     if threads is not None and bench.kind == "cpu" and threads != actual:
         _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
@@ -84,9 +90,9 @@ def describe(bench: Workbench) -> dict[str, Any]:
         except (ValueError, RuntimeError, OSError):
             break
     return {
-        "cpu_model": "unknown",
+        "cpu_model": UNTOLD,
         "threads": int(session.function("runtime.NumThreads")()),
-        "tvm_version": "unknown",
+        "tvm_version": UNTOLD,
         "caches": caches,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from devices.client.session import SessionLostError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.timing.arguments import Array
+from devices.timing.in_place import InPlace
 from fleet_tune.errors import NetworkRunError, UncheckedError
 
 # Hundreds of megabytes over a slow link; and an unscheduled network on a small board.
@@ -40,8 +42,10 @@ class LoadedNetwork:
         self._last_exit = last_exit
         with bench.session.deadline(_LOAD_SECS):
             # TVM's virtual machine runs there; of the results only tensors come back.
-            self._machine = relax.VirtualMachine(bench.load(library), bench.device)
-            self._machine.set_input("main", *(tvm.runtime.tensor(array, bench.device) for array in arguments))
+            self._library = bench.load(library)
+            self._machine = relax.VirtualMachine(self._library, bench.device)
+            self._arguments = [tvm.runtime.tensor(array, bench.device) for array in arguments]
+            self._machine.set_input("main", *self._arguments)
 
     def outputs(self) -> tuple[Array, ...]:
         """The outputs of a run. Raises NetworkRunError where the network fails or the device's process crashes,
@@ -57,6 +61,15 @@ class LoadedNetwork:
             (first_secs,) = self._timed(1)
             repeats = min(_REPEATS, int(budget_secs / first_secs))
             return statistics.median(self._timed(repeats)) if repeats > 1 else first_secs
+
+    def in_place(self, budget_secs: float) -> InPlace:
+        """The time of each kernel in its place, of runs that take about ``budget_secs``. Raises as :meth:`outputs`, and
+        UncheckedError for a plain TVM RPC server: only where the network runs can its calls be watched."""
+        if not self._bench.session.ours:
+            raise UncheckedError("a plain TVM RPC server does not time kernels in a network")
+        with self._running():
+            timer = self._bench.session.function("fleet_tune.time_in_place")
+            return InPlace(**json.loads(timer(self._library, self._bench.kind, budget_secs, *self._arguments)))
 
     def _timed(self, repeats: int) -> list[float]:
         evaluator = self._machine.time_evaluator("invoke_stateful", self._bench.device, number=1, repeat=repeats)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
 from devices.host.file_cache import user_folder
 from devices.host.memory import over_memory
+from devices.host.pausing import Registration
 from devices.host.quiet import QuietTimeoutError, QuietWindow
 from devices.protocol import encode_task
 from fleet_tune.domain import Task
@@ -166,8 +168,7 @@ class _Progress:
 
 
 class _Worker:
-    """One child at a time; a lost one is replaced. It is given a step of its work at a time, so that a quiet window
-    begins after that one."""
+    """One child at a time, which quiet windows stop; a lost one is replaced."""
 
     def __init__(
         self,
@@ -181,8 +182,10 @@ class _Worker:
         self._memory_limit_bytes = memory_limit_bytes
         self._answer_secs = answer_secs
         self._window = window
+        self._clock = time.monotonic if window is None else window.clock
         self._is_closed = is_closed
         self._child: Child | None = None
+        self._stoppable: Registration | None = None
 
     def __enter__(self) -> _Worker:
         return self
@@ -195,8 +198,7 @@ class _Worker:
         progress: _Progress | None = None
         complete = True
         while progress is None or progress.done < len(progress.sketches):
-            with self._working():
-                child = self._ready_child()
+            child = self._ready_child()
             try:
                 opened = self._answer(child, {"task": encode_task(task)})
                 if "failed" in opened:
@@ -229,23 +231,25 @@ class _Worker:
         if child is not None:
             child.abort()
 
-    def _working(self) -> contextlib.AbstractContextManager[None]:
+    def _answer(self, child: Child, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._is_closed():
             raise _ClosedError
-        return self._window.working() if self._window else contextlib.nullcontext()
-
-    def _answer(self, child: Child, request: Mapping[str, Any]) -> dict[str, Any]:
-        with self._working():
-            child.channel.send(request)
-            return child.channel.receive(self._answer_secs)
+        child.channel.send(request)
+        return child.channel.receive(self._answer_secs, self._clock)
 
     def _ready_child(self) -> Child:
+        if self._is_closed():
+            raise _ClosedError
         if self._child is None:
             arguments = [f"--memory-limit={self._memory_limit_bytes}"]
-            child = Child(self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
-            self._child = child
+            start = partial(Child, self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+            if self._window is None:
+                self._child = child = start()
+            else:
+                child, self._stoppable = self._window.started(start)
+                self._child = child
             try:
-                child.channel.receive(_START_SECS)
+                child.channel.receive(_START_SECS, self._clock)
             except (EOFError, OSError) as error:
                 reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
                 raise DescriberStartError(f"the process that describes sketches did not start: {reason}") from error
@@ -269,3 +273,6 @@ class _Worker:
         if self._child is not None:
             self._child.kill()
             self._child = None
+        if self._stoppable is not None:
+            self._stoppable.close()
+            self._stoppable = None

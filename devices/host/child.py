@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 _LENGTH = struct.Struct("<Q")
+# Where a clock stands still, nobody asks for it more often.
+_LOOK_AGAIN_SECS = 0.02
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,9 +43,10 @@ class Channel:
         self._socket.settimeout(None)
         self._socket.sendall(_LENGTH.pack(len(body)) + body)
 
-    def receive(self, timeout_secs: float | None = None) -> dict[str, Any]:
-        """The next message. Raises EOFError when the other end is gone, TimeoutError past the deadline."""
-        body = self.receive_bytes(timeout_secs)
+    def receive(self, timeout_secs: float | None = None, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+        """The next message. ``clock``: by which the seconds count; it may stand still at times. Raises EOFError when
+        the other end is gone, TimeoutError past the deadline."""
+        body = self.receive_bytes(timeout_secs, clock)
         import msgpack
 
         message: dict[str, Any] = msgpack.unpackb(body, raw=False)
@@ -54,27 +57,29 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.send(_LENGTH.pack(len(body)) + body, socket.MSG_DONTWAIT)
 
-    def receive_bytes(self, timeout_secs: float | None = None) -> bytes:
+    def receive_bytes(self, timeout_secs: float | None = None, clock: Callable[[], float] = time.monotonic) -> bytes:
         """The bytes of the next message, as :meth:`receive`."""
-        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
-        return self._read(length, deadline)
+        deadline = None if timeout_secs is None else clock() + timeout_secs
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline, clock))
+        return self._read(length, deadline, clock)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _read(self, size: int, deadline: float | None) -> bytes:
+    def _read(self, size: int, deadline: float | None, clock: Callable[[], float]) -> bytes:
         chunks = bytearray()
         while len(chunks) < size:
             if deadline is None:
                 self._socket.settimeout(None)
             else:
-                remaining = deadline - time.monotonic()
+                remaining = deadline - clock()
                 if remaining <= 0:
                     raise TimeoutError("no message within the deadline")
-                self._socket.settimeout(remaining)
+                self._socket.settimeout(max(remaining, _LOOK_AGAIN_SECS))
             try:
                 chunk = self._socket.recv(min(size - len(chunks), 1 << 20))
+            except TimeoutError:
+                continue  # by a clock that stood still meanwhile it is not late yet
             except ConnectionError as error:
                 raise EOFError("the other process is gone") from error
             if not chunk:

@@ -1,8 +1,11 @@
 """Quiet windows: on a host shared by builders and a device, a measurement has the host alone.
 
+What works on the host is stopped while a window is open (:mod:`devices.host.pausing`): a window waits for no build and
+no search. What cannot be stopped, because people or other machines wait for its process, is short, and waited for.
+
 Two lock files and flock(2), which the kernel releases when a process dies, however it dies:
 
-- ``room``: workers (builders, searchers) hold it shared, a measurement holds it exclusively;
+- ``room``: who must not be disturbed by a window holds it shared, a measurement holds it exclusively;
 - ``turnstile``: everybody passes it before entering the room. A measurement stays in it while it waits and measures,
   so workers that come later queue behind it, and a steady stream of them cannot starve it.
 """
@@ -13,9 +16,12 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from devices.host.child import Child
+from devices.host.pausing import Pausing, Registration, Stoppable, running_clock
 
 
 class QuietTimeoutError(TimeoutError):
@@ -37,13 +43,15 @@ class QuietWindow:
         self.timeout_secs = timeout_secs
         self.path.mkdir(parents=True, exist_ok=True)
         self._held = threading.local()
+        self._pausing = Pausing(self.path)
 
     def __reduce__(self) -> tuple[type[QuietWindow], tuple[Path, float]]:
         return QuietWindow, (self.path, self.timeout_secs)
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Work that would disturb a measurement; many may work at once. Inside :meth:`quiet` it adds nothing."""
+        """Short work that would disturb a measurement, and that a window waits for; many may work at once. Inside
+        :meth:`quiet` it adds nothing."""
         if self._depth():
             with self._nested():
                 yield
@@ -55,15 +63,42 @@ class QuietWindow:
         finally:
             os.close(turnstile)
         try:
+            self._pausing.let_all_go_on()
             self._held.mode = fcntl.LOCK_SH
             with self._nested():
                 yield
         finally:
             os.close(room)
 
+    def started(self, start: Callable[[], Child]) -> tuple[Child, Registration]:
+        """Start a child process that windows stop, with all of its group, until the registration is closed. It starts
+        when no window is open."""
+        with self.working():
+            child = start()
+            return child, Registration(self.path, Stoppable.of(child.pid, group=True))
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Work of this process, which windows stop meanwhile as a whole: nobody may wait for it in person."""
+        with self.working():
+            registration = Registration(self.path, Stoppable.of(os.getpid(), group=False))
+        try:
+            yield
+        finally:
+            registration.close()
+
+    def clock(self) -> float:
+        """Seconds that stand still while a window is open: those that stopped processes ran."""
+        return running_clock(self.path)
+
+    def close(self) -> None:
+        """End the process that watches over windows of this one."""
+        self._pausing.close()
+
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """The host for oneself: nobody works, and no other measurement runs. RuntimeError inside :meth:`working`."""
+        """The host for oneself: what can be stopped is, nobody else works, and no other measurement runs. RuntimeError
+        inside :meth:`working`."""
         if self._depth():
             if self._held.mode != fcntl.LOCK_EX:
                 raise RuntimeError("a quiet window was asked for while working: it would wait for itself")
@@ -76,7 +111,7 @@ class QuietWindow:
             room = self._lock("room", fcntl.LOCK_EX, deadline)
             try:
                 self._held.mode = fcntl.LOCK_EX
-                with self._nested():
+                with self._pausing.paused(), self._nested():
                     yield
             finally:
                 os.close(room)

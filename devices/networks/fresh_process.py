@@ -16,19 +16,23 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from devices.failures import last_line
 from devices.host.child import describe_exit, die_with_parent, without_torch
 from devices.host.memory import over_memory
 from devices.networks.network import Array
 from devices.networks.tensor_file import read, write
+from devices.timing.in_place import InPlace
 from fleet_tune.errors import NetworkRunError, UncheckedError
 
 _TIMEOUT_SECS = 600.0
 # Two networks whose times differ by less are timed again.
 _CLEAR = 1.25
 _ROUNDS = 3
+_KERNELS = "kernels"
 _INPUTS, _OUTPUTS = "inputs.safetensors", "outputs.safetensors"
 _ROOT = Path(__file__).resolve().parents[2]
 # How native code dies by its own fault. SIGKILL is somebody else's doing, of a machine that is short of memory mostly.
@@ -49,7 +53,7 @@ def measure(folder: Path, inputs: Sequence[Array], budget_secs: float) -> float:
     """Median seconds per run of the network in ``folder``, of runs that take about ``budget_secs``, of one at least.
     Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
-        return _run(folder, work, budget_secs)
+        return float(_run(folder, work, budget_secs)["secs"])
 
 
 def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_secs: float) -> tuple[float, float]:
@@ -66,6 +70,14 @@ def measure_in_turn(first: Path, second: Path, inputs: Sequence[Array], budget_s
     return statistics.median(times[0]), statistics.median(times[1])
 
 
+def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InPlace:
+    """The time of each kernel of the network in ``folder``, in its place, by runs that take about ``budget_secs``.
+    Raises as :func:`outputs_of`."""
+    with _work_folder(inputs) as work:
+        found = _run(folder, work, budget_secs, _KERNELS)
+        return InPlace(found["secs"], found["kernel_secs"], found["calls"])
+
+
 @contextmanager
 def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
     """A temporary folder with the inputs. What the system refuses in it (space, a process) says nothing of the
@@ -79,8 +91,8 @@ def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
         raise UncheckedError(f"it could not be run on this machine: {error}") from error
 
 
-def _run(folder: Path, work: Path, budget_secs: float) -> float:
-    arguments = [str(folder), str(work), str(budget_secs), str(os.getpid())]
+def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, Any]:
+    arguments = [str(folder), str(work), str(budget_secs), str(os.getpid()), *what]
     command = [sys.executable, "-m", "devices.networks.fresh_process", *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
     path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
@@ -103,12 +115,13 @@ def _run(folder: Path, work: Path, budget_secs: float) -> float:
         told = lines[-1] if lines and done.returncode > 0 else describe_exit(done.returncode)
         at_fault = done.returncode == _FAILED or done.returncode in _CRASHES
         raise (NetworkRunError if at_fault else UncheckedError)(f"its process failed: {told}")
-    return float(json.loads(done.stdout.splitlines()[-1])["secs"])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``FOLDER WORK BUDGET_SECS PARENT_PID``: run the network on the inputs in ``WORK``, write its outputs there and
-    print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone."""
+    """``FOLDER WORK BUDGET_SECS PARENT_PID [kernels]``: run the network on the inputs in ``WORK``, write its outputs
+    there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or the fields of ``InPlace``."""
     die_with_parent(int(arguments[3]))
     without_torch()
     from devices.networks.compiled import load
@@ -116,6 +129,9 @@ def main(arguments: Sequence[str]) -> None:
     folder, work, budget_secs = Path(arguments[0]), Path(arguments[1]), float(arguments[2])
     network, inputs = load(folder), list(read(work / _INPUTS).values())
     try:
+        if _KERNELS in arguments[4:]:
+            print(json.dumps(asdict(network.in_place(inputs, budget_secs))))
+            return
         if budget_secs > 0:
             print(json.dumps({"secs": network.measure_within(inputs, budget_secs)}))
             return

@@ -26,6 +26,7 @@ from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from devices.protocol import TensorSpec
 from devices.targets import device_kind, is_native
+from devices.timing.in_place import InPlace, timed_in_place
 from devices.wire.linking_there import linked
 from fleet_tune.config.values import shown
 from fleet_tune.errors import OutputFolderError, UserError
@@ -59,6 +60,7 @@ class CompiledNetwork:
         self.threads = threads
         self._inputs = tuple(inputs)
         self._device = tvm.cuda(0) if kind == "cuda" else tvm.cpu()
+        self._module = module
         self._machine = relax.VirtualMachine(module, self._device)
         self._main = self._machine["main"]
         self._parameters = [tvm.runtime.tensor(array, self._device) for array in parameters]
@@ -143,6 +145,14 @@ class CompiledNetwork:
         first_secs = self.measure_secs(inputs, repeats=1, warmups=0)
         affordable = min(repeats, int(budget_secs / first_secs))
         return self.measure_secs(inputs, affordable, min(3, affordable)) if affordable else first_secs
+
+    def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InPlace:
+        """The time of each kernel in a run on ``inputs``, of runs that take about ``budget_secs``."""
+        tensors = self._converted(tuple(inputs))
+        with self._lock:
+            self._start_threads()
+            arguments = [*tensors, *self._parameters]
+            return timed_in_place(self._machine, self._module, self._device, arguments, budget_secs)
 
     def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
         """The inputs as TVM tensors, checked."""

@@ -1,6 +1,8 @@
 """What a session of our device server can do beyond TVM's own server, and TVM's upload with a limit.
 
 - ``fleet_tune.evaluate(module, entry, request, *tensors)``: the adaptive evaluator (:mod:`devices.timing.evaluator`);
+- ``fleet_tune.time_in_place(module, kind, budget_secs, *tensors)``: JSON text of the times of a network's kernels
+  (:mod:`devices.timing.in_place`);
 - ``fleet_tune.describe()``: JSON text about the machine (:func:`devices.host.machine.describe`);
 - ``fleet_tune.native_target()``: canonical JSON text of the machine's CPU as a target;
 - ``fleet_tune.vitals(kind)``: JSON text about temperature and clock (:mod:`devices.host.vitals`);
@@ -17,6 +19,7 @@ import json
 import logging
 import os
 import socket
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from devices.timing.evaluator import (
     evaluate,
     killed_after,
 )
+from devices.timing.in_place import timed_in_place
 from devices.wire.linking_there import link_archive
 
 # A batch may take a little longer than the rule's timeout before the kernel ends the process.
@@ -60,6 +64,7 @@ class SessionFunctions:
         self._last_exit = ""
         functions = {
             "fleet_tune.evaluate": self._evaluate,
+            "fleet_tune.time_in_place": _time_in_place,
             "fleet_tune.describe": lambda: json.dumps(describe()),
             "fleet_tune.native_target": native_target,
             "fleet_tune.vitals": lambda kind: json.dumps(read_vitals(kind=kind)),
@@ -109,3 +114,12 @@ class SessionFunctions:
                 f"upload of {len(content)} bytes refused: a session may have {self._upload_bytes} (--max-upload)"
             )
         (self._files / name).write_bytes(content)
+
+
+def _time_in_place(module: Any, kind: str, budget_secs: float, *tensors: Any) -> str:
+    import tvm
+    from tvm.runtime.vm import VirtualMachine
+
+    device = tvm.cuda(0) if kind == "cuda" else tvm.cpu()
+    found = timed_in_place(VirtualMachine(module, device), module, device, tensors, budget_secs)
+    return json.dumps(asdict(found))

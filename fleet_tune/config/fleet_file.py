@@ -13,7 +13,7 @@
 
     [build]
     workers = 2                             # builder processes; default: from the number of cores
-    timeout_secs = 60
+    timeout_secs = 60                       # of one build; default: ten times what those of its task take, at least 5
 
     [measure]
     check_every_secs = 120                  # how often a device's probe is run
@@ -139,10 +139,11 @@ class DeviceConfig(_Frozen):
 
 
 class BuildConfig(_Frozen):
-    """How candidates are built. ``workers``: processes per build host, None for a number that fits its cores."""
+    """How candidates are built. ``workers``: processes per build host, None for a number that fits its cores.
+    ``timeout_secs``: what a build may take, None for ten times what those of its task take, at least 5."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
-    timeout_secs: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    timeout_secs: Annotated[float, Field(gt=0, le=3600)] | None = None
 
 
 class MeasureConfig(_Frozen):

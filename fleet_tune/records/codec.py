@@ -14,7 +14,7 @@ import msgspec
 
 from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import Candidate, Measurement, Record
-from fleet_tune.errors import RecordStoreError
+from fleet_tune.errors import RecordStoreError, UnreadableRecordError
 
 BODY_VERSION = 2
 """1: a measurement had a ``drift`` in place of its ``speed``, and one that drifted was not ``verified``."""
@@ -90,7 +90,8 @@ def encode_record(record: Record) -> bytes:
 def decode_record(body: bytes, seq: int = 0) -> Record:
     """The record that :func:`encode_record` wrote, with ``seq``.
 
-    Raises :class:`RecordStoreError` for a body of a newer version or one that is no record.
+    Raises :class:`UnreadableRecordError` for a body that is no record, :class:`RecordStoreError` for one of a newer
+    version.
     """
     _refuse_newer(body, f"record {seq}")
     try:
@@ -134,7 +135,7 @@ def encode_state(state: DeviceState) -> bytes:
 
 
 def decode_state(body: bytes) -> DeviceState:
-    """The state that :func:`encode_state` wrote. Raises :class:`RecordStoreError` for anything else."""
+    """The state that :func:`encode_state` wrote; raises as :func:`decode_record`."""
     _refuse_newer(body, "a device's state")
     try:
         fields = _STATE.decode(body)
@@ -165,7 +166,7 @@ def _refuse_newer(body: bytes, what: str) -> None:
         )
 
 
-def _unreadable(what: str, error: Exception) -> RecordStoreError:
-    return RecordStoreError(
+def _unreadable(what: str, error: Exception) -> UnreadableRecordError:
+    return UnreadableRecordError(
         f"{what} cannot be read: {error}", "restore the database from a copy, or use another output folder"
     )

@@ -9,13 +9,11 @@ idempotent.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,8 +21,11 @@ from urllib.parse import quote
 
 from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
-from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.errors import OutputFolderError, RecordStoreError, UnreadableRecordError
+from fleet_tune.records.atomic_file import sync_folder
 from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state
+from fleet_tune.records.lock_file import LockedError, take_lock
+from fleet_tune.records.store_errors import not_ours, translated
 
 SCHEMA_VERSION = 4
 
@@ -69,39 +70,42 @@ CREATE INDEX records_by_candidate ON records (workload, device_class, candidate,
 _UNIT = "probe 2 unit: "
 _USUAL = "probe 2 usual: "
 
+_EVENTS = "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
+
 _BUSY_SECS = 10.0
 _PAGE_RECORDS = 1000
+_HIGHEST_SEQ = (1 << 63) - 1
+_HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\0"
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+# Larger files are looked at by SQLite alone: none that is being made is so large.
+_LARGEST_UNFINISHED_BYTES = 1 << 20
 
 
 class RecordStore:
     """The one writing connection. May be used from any thread; one process at a time (a lock says so clearly).
 
-    Creates the folder and the database where they are missing. Raises :class:`RecordStoreError` when another process
-    is writing, the file is no record database or of a newer schema, or the folder is read-only;
-    :class:`DiskFullError` when the disk is full, here and in every method that writes.
+    Creates the folder and the database where they are missing, or were torn while they were being made. Raises
+    :class:`RecordStoreError` when another process is writing, the file is no record database or of a newer schema, or
+    the folder is read-only; :class:`DiskFullError` when the disk is full, here and in every method that writes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mutex = threading.Lock()
-        with _translated(path), contextlib.ExitStack() as undo:
+        with translated(path), contextlib.ExitStack() as undo:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
             undo.callback(os.close, lock)
+            if _is_unfinished(path):
+                _make(path)
             connection = sqlite3.connect(path, timeout=_BUSY_SECS, isolation_level=None, check_same_thread=False)
             undo.callback(connection.close)
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute("PRAGMA synchronous=FULL")
-            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}")
-                created = {"schema_version": str(SCHEMA_VERSION), "created_unix_secs": repr(time.time())}
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", created.items())
-                connection.execute("COMMIT")
-            else:
-                version = _check_schema(connection, path)
-                connection.execute("PRAGMA journal_mode=WAL")
-                _migrate(connection, version)
+            version = _check_schema(connection, path)
+            connection.execute("PRAGMA journal_mode=WAL")
+            _migrate(connection, version)
             undo.pop_all()
         self._lock, self._connection = lock, connection
 
@@ -226,7 +230,7 @@ class RecordStore:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """One transaction: durable when the block is left normally, undone when it raises."""
         connection = self._connection
-        with self._mutex, _translated(self.path):
+        with self._mutex, translated(self.path):
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -241,8 +245,9 @@ class RecordStore:
 class RecordReader:
     """A read-only view of a record database, which may be written at the same time. May be used from any thread.
 
-    Every call sees what was committed when it began. Raises :class:`RecordStoreError` where there is no record
-    database, or one of a newer schema.
+    Every call sees what was committed when it began. What cannot be decoded is set aside: every answer is of the rest,
+    and :meth:`unreadable` names it. Raises :class:`RecordStoreError` where there is no record database, or one of a
+    newer schema.
     """
 
     def __init__(self, path: Path) -> None:
@@ -250,13 +255,16 @@ class RecordReader:
         self._mutex = threading.Lock()
         if not path.is_file():
             raise RecordStoreError(f"no such record database: {path}", "give the path of a records.db")
-        with _translated(path):
+        with translated(path):
             self._connection = _open_readonly(path)
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
-        """The first ``limit`` records with ``seq > cursor``, in order."""
-        rows = self._rows("SELECT body, seq FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
-        return [decode_record(body, seq) for body, seq in rows]
+        """The first of the records with ``seq > cursor``, in order, at most ``limit``; none where there are no more."""
+        while rows := self._rows("SELECT body, seq FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit):
+            if records := _readable(rows):
+                return records
+            cursor = rows[-1][1]
+        return []
 
     def __iter__(self) -> Iterator[Record]:
         """All records in order of ``seq``, those appended meanwhile included."""
@@ -266,9 +274,13 @@ class RecordReader:
             cursor = page[-1].seq
 
     def last_seq(self) -> int:
-        """The highest ``seq`` given so far, 0 in an empty store."""
-        ((seq,),) = self._rows("SELECT coalesce(max(seq), 0) FROM records")
-        return int(seq)
+        """The ``seq`` of the last record, 0 where there is none."""
+        before = _HIGHEST_SEQ
+        while rows := self._rows("SELECT body, seq FROM records WHERE seq < ? ORDER BY seq DESC LIMIT 1", before):
+            before = rows[0][1]
+            if _readable(rows):
+                return int(before)
+        return 0
 
     def best(self, task_id: str, but: Collection[str] = ()) -> Record | None:
         """The incumbent: the verified record of the lowest :attr:`~fleet_tune.domain.Measurement.rank_secs`; the
@@ -283,22 +295,38 @@ class RecordReader:
             " AND later.seq > records.seq AND later.revision > 0 AND (later.verified = 1 OR later.cost_secs IS NULL))"
         )
         rank = "rank_secs" if self._has_column("rank_secs") else "cost_secs"
-        rows = self._rows(
+        query = (
             f"SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
             f" AND verified = 1{revised if self._has_column('revision') else ''}"
             f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
-            f" ORDER BY {rank}, seq LIMIT 1",
-            *_split(task_id),
-            *but,
+            f" ORDER BY {rank}, seq LIMIT 1 OFFSET ?"
         )
-        return decode_record(*rows[0]) if rows else None
+        at = 0
+        while rows := self._rows(query, *_split(task_id), *but, at):
+            if records := _readable(rows):
+                return records[0]
+            at += 1
+        return None
 
     def records_of(self, task_id: str) -> list[Record]:
         """All records of a task, in order of ``seq``."""
         rows = self._rows(
             "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? ORDER BY seq", *_split(task_id)
         )
-        return [decode_record(body, seq) for body, seq in rows]
+        return _readable(rows)
+
+    def unreadable(self) -> list[str]:
+        """What is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
+        reasons: list[str] = []
+        cursor = 0
+        while rows := self._rows(
+            "SELECT body, seq FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, _PAGE_RECORDS
+        ):
+            _readable(rows, reasons)
+            cursor = rows[-1][1]
+        if self._has_device_events():
+            _readable_events(self._rows(f"{_EVENTS} ORDER BY seq"), reasons)
+        return reasons
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
         """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
@@ -328,23 +356,24 @@ class RecordReader:
         if not self._has_device_events():
             return []
         lease_kinds = ("", "") if leases else LEASE_KINDS
-        rows = self._rows(
-            "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
-            " WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?",
-            *lease_kinds,
-            limit,
-        )
-        return [_device_event(row) for row in reversed(rows)]
+        rows = self._rows(f"{_EVENTS} WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?", *lease_kinds, limit)
+        return _readable_events(reversed(rows))
 
     def device_states(self) -> dict[str, DeviceEvent]:
         """The last change of every device, by device id: its state is the device's state."""
         if not self._has_device_events():
             return {}
-        rows = self._rows(
-            "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
-            " WHERE seq IN (SELECT max(seq) FROM device_events GROUP BY device) ORDER BY device"
-        )
-        return {row[0]: _device_event(row) for row in rows}
+        states: dict[str, DeviceEvent] = {}
+        for (device,) in self._rows("SELECT DISTINCT device FROM device_events ORDER BY device"):
+            before = _HIGHEST_SEQ
+            while rows := self._rows(
+                f"{_EVENTS} WHERE device = ? AND seq < ? ORDER BY seq DESC LIMIT 1", device, before
+            ):
+                if events := _readable_events(rows):
+                    states[device] = events[0]
+                    break
+                before = rows[0][-1]
+        return states
 
     def _has_device_events(self) -> bool:
         """A store of an older version is only brought up to date by the next run that writes to it."""
@@ -378,7 +407,7 @@ class RecordReader:
         self.close()
 
     def _rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
-        with self._mutex, _translated(self.path):
+        with self._mutex, translated(self.path):
             return self._connection.execute(query, values).fetchall()
 
 
@@ -399,25 +428,60 @@ def _put_workload(connection: sqlite3.Connection, workload: Workload) -> None:
     )
 
 
+def check_store(path: Path) -> None:
+    """Raises :class:`RecordStoreError` where a run could not use what is at ``path``; nothing, or a database that was
+    torn while it was being made, it makes anew."""
+    with translated(path):
+        if _is_unfinished(path):
+            return
+    RecordReader(path).close()
+
+
 def _lock(path: Path) -> int:
     """Takes the writer's lock and returns its file descriptor. The kernel frees it when the process ends, however."""
-    side_file = path.with_name(f"{path.name}.lock")
-    descriptor = os.open(side_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    except BlockingIOError:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
-        os.close(descriptor)
+        return take_lock(path.with_name(f"{path.name}.lock"))
+    except LockedError as error:
         raise RecordStoreError(
-            f"another run (process {owner}) is writing to {path}",
+            f"another run (process {error.owner}) is writing to {path}",
             "wait until it ends, or choose another folder with --out",
         ) from None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether there is no database, or one that was torn while it was being made: an empty file, zeros, the beginning
+    of a header, a database without a table."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return True
+    if size <= _LARGEST_UNFINISHED_BYTES:
+        content = path.read_bytes()
+        if not content.strip(b"\0") or (size < _HEADER_BYTES and _MAGIC.startswith(content[: len(_MAGIC)])):
+            return True
+    with contextlib.closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True)) as connection:
+        return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,))
+
+
+def _make(path: Path) -> None:
+    """A new database, there all at once: what is torn while it is made is under another name."""
+    beside = path.with_name(f"{path.name}.new")
+    leftovers = [beside, *(each.with_name(each.name + end) for each in (path, beside) for end in _SIDE_FILES)]
+    for leftover in leftovers:
+        leftover.unlink(missing_ok=True)
+    try:
+        with contextlib.closing(sqlite3.connect(beside, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}")
+            created = {"schema_version": str(SCHEMA_VERSION), "created_unix_secs": repr(time.time())}
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", created.items())
+            connection.execute("COMMIT")
+        os.replace(beside, path)
+        sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def _open_readonly(path: Path) -> sqlite3.Connection:
@@ -444,9 +508,30 @@ def _open_readonly(path: Path) -> sqlite3.Connection:
     raise AssertionError("unreachable: the last mode returns or raises")
 
 
-def _device_event(row: tuple[str, str, str, str, bytes, float, int]) -> DeviceEvent:
-    device, run_id, kind, reason, state, unix_secs, seq = row
-    return DeviceEvent(device, run_id, kind, reason, decode_state(state), unix_secs, seq)
+def _readable(rows: Iterable[tuple[bytes, int]], reasons: list[str] | None = None) -> list[Record]:
+    """The records of those bodies that can be decoded. ``reasons``: gets why the others cannot."""
+    records = []
+    for body, seq in rows:
+        try:
+            records.append(decode_record(body, seq))
+        except UnreadableRecordError as error:
+            if reasons is not None:
+                reasons.append(error.problem)
+    return records
+
+
+def _readable_events(
+    rows: Iterable[tuple[str, str, str, str, bytes, float, int]], reasons: list[str] | None = None
+) -> list[DeviceEvent]:
+    """Those changes of devices whose state can be decoded, as :func:`_readable`."""
+    events = []
+    for device, run_id, kind, reason, state, unix_secs, seq in rows:
+        try:
+            events.append(DeviceEvent(device, run_id, kind, reason, decode_state(state), unix_secs, seq))
+        except UnreadableRecordError as error:
+            if reasons is not None:
+                reasons.append(f"change {seq} of device {device}: {error.problem}")
+    return events
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
@@ -468,61 +553,10 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> int:
             raise
         version = 0  # no table of that name, or no number in it: a database, but not ours
     if version < 1:
-        raise _not_ours(path)
+        raise not_ours(path)
     if version > SCHEMA_VERSION:
         raise RecordStoreError(
             f"{path} has schema version {version} and this fleet-tune reads up to version {SCHEMA_VERSION}",
             "use the newer fleet-tune that wrote it, or choose another folder with --out",
         )
     return version
-
-
-def _not_ours(path: Path) -> RecordStoreError:
-    return RecordStoreError(
-        f"{path} is not a record database of fleet-tune", "choose another folder with --out, or move the file away"
-    )
-
-
-@contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Turns the errors of SQLite and of the file system into ours. Programming errors stay as they are."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", None)
-        if code is None:
-            raise
-        primary = code & 0xFF
-        if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE:
-            # A quota or a limit on the size of a file reaches SQLite as a failed write and not as a full disk.
-            raise _disk_full(path) from error
-        if primary == sqlite3.SQLITE_NOTADB:
-            raise _not_ours(path) from error
-        if primary == sqlite3.SQLITE_CORRUPT:
-            raise RecordStoreError(
-                f"{path} is damaged: {error}", "restore it from a copy, or choose another folder with --out"
-            ) from error
-        if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-            raise _unusable(path, str(error)) from error
-        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise RecordStoreError(
-                f"another program has locked {path} for over {_BUSY_SECS:.0f} s", "close it and run again"
-            ) from error
-        if primary == sqlite3.SQLITE_IOERR:
-            raise RecordStoreError(f"{path}: {error}", "check the disk and run again") from error
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _disk_full(path) from error
-        raise _unusable(path, os.strerror(error.errno) if error.errno else str(error)) from error
-
-
-def _disk_full(path: Path) -> DiskFullError:
-    return DiskFullError(
-        f"no space left to write {path} (the disk, its quota or a file size limit)",
-        f"free some space in {path.parent} and run again: it resumes",
-    )
-
-
-def _unusable(path: Path, reason: str) -> RecordStoreError:
-    return RecordStoreError(f"cannot use {path}: {reason}", "choose another folder with --out that can be written")

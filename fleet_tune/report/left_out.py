@@ -8,7 +8,7 @@ from fleet_tune.report.words import named
 from fleet_tune.results import LeftOut
 
 _LINES = 8
-_ORDER = ("check", "rewrite", "task", "sketch", "description")
+_ORDER = ("check", "record", "rewrite", "task", "sketch", "description")
 
 
 def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
@@ -28,6 +28,8 @@ def _line(what: str, rule: str, reason: str, members: Sequence[LeftOut]) -> str:
     of = named(names)
     if what == "check":
         return f"the untuned network was not compared with its framework: {reason}"
+    if what == "record":
+        return f"records that cannot be read are set aside: {reason}"
     if what == "rewrite":
         return f"the network may be slower than it could be: {reason}"
     count = len(members)

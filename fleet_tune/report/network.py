@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fleet_tune.report.words import format_secs, named
-from fleet_tune.results import Fallback, NetworkResult, Used
+from fleet_tune.results import Fallback, InNetwork, NetworkResult, Used
 
 _USED = {
     Used.RECORD: "the next best of its records is used",
@@ -36,4 +36,15 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         framework = "PyTorch" if network.torch_secs is not None else "the framework"
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         yield "largest error", error + where, ""
+    if network.in_network is not None:
+        yield "time", _where_the_time_goes(network.in_network), ""
     yield "network", f"{network.folder}: network.so, its parameters, manifest.json", ""
+
+
+def _where_the_time_goes(times: InNetwork) -> str:
+    alone = "" if times.alone_secs is None else f" ({format_secs(times.alone_secs)} alone)"
+    left = max(0.0, times.left_over_secs)
+    return (
+        f"{format_secs(times.kernels_secs)} in kernels{alone}, {format_secs(left)} left over (calls, allocation),"
+        f" of {format_secs(times.secs)}"
+    )

@@ -69,16 +69,20 @@ def fact_grid() -> Table:
     return facts
 
 
-def task_table(tasks: Sequence[TaskProgress], *, limit: int | None = None) -> Table:
+def task_table(
+    tasks: Sequence[TaskProgress], *, limit: int | None = None, in_network: Mapping[str, float] | None = None
+) -> Table:
     """One row per task, the largest share of the network's time first, tasks without a result before all others.
 
     ``share``: the task's part of the latency of the tasks that have a result. ``limit``: number of rows at most, None
-    for all; the last row then says how many tasks are not shown.
+    for all; the last row then says how many tasks are not shown. ``in_network``: seconds of a call in the compiled
+    network, by task id, where they are known.
     """
     totals = _known_secs(tasks)
     several_classes = len(totals) > 1
     table = _table("task", *(["device class"] if several_classes else []))
-    _add_numbers(table, "calls", "trials", "best", "GFLOP/s", "share")
+    placed = in_network or {}
+    _add_numbers(table, "calls", "trials", "best", *(["in network"] if placed else []), "GFLOP/s", "share")
     table.add_column("sketch rule")
     ordered = sorted(tasks, key=lambda task: -task.weight * task.best_secs)
     shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
@@ -90,6 +94,7 @@ def task_table(tasks: Sequence[TaskProgress], *, limit: int | None = None) -> Ta
             str(task.weight),
             str(task.trials),
             Text(format_secs(task.best_secs), "bold"),
+            *([format_secs(placed.get(task.task_id))] if placed else []),
             f"{task.gflops:.1f}" if measured else NONE,
             f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if measured else NONE,
             cut(task.best_rule if task.described else "not described yet", "dim"),
@@ -103,7 +108,10 @@ def render_summary(result: TuneResult) -> RenderableType:
     """What a run ends with: its tasks, the networks with speed-ups and errors, where they are and how to load them."""
     parts: list[RenderableType] = []
     if result.tasks:
-        parts.append(task_table(result.tasks))
+        timed = [network.in_network for network in result.networks if network.in_network is not None]
+        parts.append(
+            task_table(result.tasks, in_network={each.task_id: each.secs for one in timed for each in one.kernels})
+        )
     parts += [_network_table(network) for network in result.networks]
     facts = fact_grid()
     total = sum(result.outcomes.values())
@@ -189,6 +197,8 @@ def to_json(value: TuneResult | Plan) -> dict[str, Any]:
         for network, fields in zip(value.networks, plain["networks"], strict=True):
             fields["speedup_over_untuned"] = _speedup(network.untuned_secs, network.secs)
             fields["speedup_over_torch"] = _speedup(network.torch_secs, network.secs)
+            if network.in_network is not None:
+                fields["in_network"] |= network.in_network.sums
     return plain
 
 

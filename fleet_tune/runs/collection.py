@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Collected, Progress
 from fleet_tune.runs.interruption import in_thread
 from fleet_tune.runs.run import Run
+from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.sketch import Sketch
 
 FILE_NAME = "dataset.ftd"
+_LOG = logging.getLogger(__name__)
 
 
 async def collect(request: RunRequest, on_progress: Callable[[Progress], None] | None) -> Collected:
@@ -64,6 +67,8 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
         raise DatasetError(f"{folder} has no records.db", "give a folder that 'dataset collect' or 'tune' wrote to")
     with RecordReader(records) as reader:
         meta, tasks = reader.meta(), reader.tasks()
+    if damaged := set_aside(records):
+        _LOG.warning("records that cannot be read are set aside: %s", damaged)
     stored = meta.get(preparation.FINGERPRINTS)
     if stored is not None:
         prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}

@@ -33,6 +33,7 @@ from fleet_tune.errors import (
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Fallback, NetworkResult, TaskProgress, Used
 from fleet_tune.runs.admission import Admitted, UnscheduledWrongError, admit
+from fleet_tune.runs.in_network import in_network
 from fleet_tune.runs.incumbents import Incumbents, Supply
 from fleet_tune.runs.places import THIS_MACHINE, Place
 from fleet_tune.search_task import SearchTask
@@ -216,7 +217,7 @@ class _ClassBuild:
                 unchecked=self.unchecked if self.place is None else "",
                 fallbacks=fallbacks,
             )
-            return self._published(self._measured(result, admitted))
+            return self._published(self._with_kernels(self._measured(result, admitted), admitted))
 
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
         """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
@@ -281,6 +282,20 @@ class _ClassBuild:
                     result, published="untuned", max_abs_error=errors[0], max_rel_error=errors[1]
                 )
         return result
+
+    def _with_kernels(self, result: NetworkResult, admitted: Admitted) -> NetworkResult:
+        """The result with the time of each kernel of what is to be published, where it can be had."""
+        if self.place is None or result.secs is None:
+            return result
+        try:
+            timed = self.place.in_place(self.stage)
+        except Exception as error:
+            _LOG.warning("the kernels of the network of %s are not timed in it: %s", self.name, brief(error))
+            return result
+        records = admitted.records if result.published == "tuned" else {}
+        with RecordReader(self.what.records) as reader:
+            alone = {task_id: _usual_secs(reader, record) for task_id, record in records.items()}
+        return dataclasses.replace(result, in_network=in_network(timed, self.lowered, alone))
 
     def _untuned(self, admitted: Admitted) -> Path | None:
         """The folder of the untuned network; None where the network has no schedule, or it cannot be compiled."""
@@ -372,6 +387,8 @@ class _ClassBuild:
         measured = {name: getattr(result, name) for name in names}
         if any(value is not None for value in measured.values()):
             known["measured"] = measured
+        if result.in_network is not None:
+            known["in_network"] = {**dataclasses.asdict(result.in_network), **result.in_network.sums}
         compiled.update_manifest(self.stage, known)
         compiled.publish(self.stage, self.folder)
         return result

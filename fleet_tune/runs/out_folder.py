@@ -1,12 +1,20 @@
-"""The output folder of a run, checked before anything is measured."""
+"""The output folder of a run: checked before anything is measured, and one run's at a time."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from fleet_tune.errors import DiskFullError, OutputFolderError
+from fleet_tune.records.lock_file import LockedError, take_lock
+from fleet_tune.records.network_drive import network_drive
+
+LOCK_FILE = "run.lock"
+_LOG = logging.getLogger(__name__)
 
 # Below this the results of a small network do not fit either: better to say so before hours of tuning.
 _MIN_FREE_BYTES = 64 * 1024 * 1024
@@ -30,3 +38,33 @@ def prepare_folder(out: Path) -> None:
             f"only {free // 2**20} MiB are free where {out} is",
             f"free at least {_MIN_FREE_BYTES // 2**20} MiB, or choose another folder with --out",
         )
+
+
+@contextlib.contextmanager
+def held_folder(out: Path) -> Iterator[None]:
+    """:func:`prepare_folder`, and the folder is this run's until the block is left. Raises
+    :class:`OutputFolderError` at once where it is another one's."""
+    prepare_folder(out)
+    drive = network_drive(out)
+    if drive:
+        _LOG.warning(
+            "%s is on a network file system (%s): records may be slow to store there, and are lost where it locks "
+            "wrongly; better give a folder of this machine with --out, and copy it when the run is over",
+            out,
+            drive,
+        )
+    try:
+        lock = take_lock(out / LOCK_FILE)
+    except LockedError as error:
+        raise OutputFolderError(
+            f"another run (process {error.owner}) uses the output folder {out}",
+            "wait until it ends, or choose another folder with --out",
+        ) from None
+    except OSError as error:
+        raise OutputFolderError(
+            f"the output folder {out} cannot be locked: {error.strerror}", "choose another folder with --out"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(lock)

@@ -13,6 +13,7 @@ from devices.networks import fresh_process
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.network import Array
 from devices.opening import opened_device
+from devices.timing.in_place import InPlace
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.errors import FleetTuneError, UncheckedError
 
@@ -37,6 +38,9 @@ class Place(Protocol):
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         """Median seconds per run of two networks, under the same conditions as far as possible."""
 
+    def in_place(self, folder: Path) -> InPlace:
+        """The time of each kernel in its place in the network."""
+
     def close(self) -> None: ...
 
 
@@ -56,6 +60,9 @@ class Here:
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
+
+    def in_place(self, folder: Path) -> InPlace:
+        return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
 
     def close(self) -> None:
         pass
@@ -82,6 +89,9 @@ class OnDevice:
         rounds = [[each.measure_within(_BUDGET_SECS / _ROUNDS) for each in networks] for _ in range(_ROUNDS)]
         # The middle one of three: each is a median itself.
         return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
+
+    def in_place(self, folder: Path) -> InPlace:
+        return self._loaded(folder).in_place(_BUDGET_SECS)
 
     def close(self) -> None:
         self._device = None

@@ -33,9 +33,10 @@ from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, device_classes_of, task_results
 from fleet_tune.runs.incumbents import Supply
-from fleet_tune.runs.out_folder import prepare_folder
+from fleet_tune.runs.out_folder import held_folder
 from fleet_tune.runs.places import Here, OnDevice, Place
 from fleet_tune.runs.ready_tasks import ReadyTask, ReadyTasks
+from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.runs.transfer import Teaching, what_applies
 from fleet_tune.search_task import SearchTask
 from policies.search.methods import method_named
@@ -177,6 +178,16 @@ def check(prepared: Prepared, lowering: LoweringProcess) -> Prepared:
     return dataclasses.replace(prepared, left_out=(*unchecked, *prepared.left_out))
 
 
+def without_damaged(prepared: Prepared, records: Path) -> Prepared:
+    """The same, saying what of a store cannot be read."""
+    damaged = set_aside(records)
+    return (
+        dataclasses.replace(prepared, left_out=(LeftOut("record", "", "", "", damaged), *prepared.left_out))
+        if damaged
+        else prepared
+    )
+
+
 def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
     """The fingerprints of all devices, asked without a cluster. Raises FleetFileError."""
     prints = {}
@@ -229,11 +240,18 @@ def compile_from_records(
     """Compile the network that ``spec`` names (:attr:`RunRequest.network`) from the records of any store, without
     tuning. ``out``: absolute. ``inputs``, ``trusted``: as :attr:`RunRequest.inputs` and ``trust_model``."""
     started = time.monotonic()
-    prepare_folder(out)
+    with held_folder(out):
+        return _compiled_from_records(started, spec, fleet, records, out, inputs, trusted)
+
+
+def _compiled_from_records(
+    started: float, spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None, trusted: bool
+) -> TuneResult:
     with RecordReader(records) as reader:
         outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
     with contextlib.closing(LoweringProcess()) as lowering:
         prepared = check(prepare(read_network(spec, inputs, trusted), probe_fleet(fleet), fleet, lowering), lowering)
+    prepared = without_damaged(prepared, records)
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, prepared.tasks, records)

@@ -21,11 +21,11 @@ from fleet_tune.domain import Record, StopRule
 from fleet_tune.errors import FleetTuneError
 from fleet_tune.records.dataset import MEASURED_BY
 from fleet_tune.records.sources import check_source
-from fleet_tune.records.store import RecordReader
+from fleet_tune.records.store import check_store
 from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
-from fleet_tune.runs.out_folder import prepare_folder
+from fleet_tune.runs.out_folder import held_folder
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
@@ -73,12 +73,11 @@ class Run:
         method_named(request.method)
         if not isinstance(request.network, tuple):
             locate(request.network)
-        prepare_folder(request.out)
-        if request.transfer_from is not None:
-            check_source(request.transfer_from)
-        if request.records.exists():
-            RecordReader(request.records).close()
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(held_folder(request.out))
+            if request.transfer_from is not None:
+                check_source(request.transfer_from)
+            check_store(request.records)
             stack.enter_context(self._interruption.listening())
             if request.metrics_port is not None:
                 self._metrics = Metrics(request.metrics_port)
@@ -114,6 +113,7 @@ class Run:
         stack.callback(coming.close)
         coming.begin()
         meta = preparation.bind_store(request.records, prepared)
+        prepared = await unless_interrupted(in_thread(preparation.without_damaged, prepared, request.records))
         plan = SessionPlan(
             run_id=self.run_id,
             method=request.method,

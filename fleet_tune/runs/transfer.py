@@ -21,6 +21,7 @@ from fleet_tune.records.sources import BUILTIN, RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Transferred
 from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
@@ -80,6 +81,8 @@ def _read_records(path: Path) -> Knowledge:
     with RecordReader(path) as reader:
         meta, tasks = reader.meta(), reader.tasks()
         records = dataset.by_task(reader)
+    if damaged := set_aside(path):
+        _LOG.warning("records that cannot be read are set aside: %s", damaged)
     stored = meta.get(FINGERPRINTS)
     if stored is None:
         raise TransferError(

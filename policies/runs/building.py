@@ -10,6 +10,9 @@ from fleet_tune.domain import Measurement, Outcome, Task
 from policies.runs.commands import Build
 from policies.runs.plan import Flow
 from policies.runs.tasks import Trial
+from policies.runs.timers import Timers
+
+_LONG = "a build takes long"  # with spaces, which the name of no device has
 
 
 @dataclass(slots=True)
@@ -26,13 +29,17 @@ class Job:
 class BuildStage:
     """A queue in front of ``builders`` builders, each of which builds one job at a time.
 
-    Bounded by the granting, which looks at its length: what a lost builder leaves is always put back.
+    Bounded by the granting, which looks at its length: what a lost builder leaves is always put back. ``limit_of``:
+    seconds that a job may take.
     """
 
-    def __init__(self, builders: int, flow: Flow) -> None:
+    def __init__(self, builders: int, flow: Flow, timers: Timers, limit_of: Callable[[Job], float]) -> None:
         self._flow = flow
+        self._timers = timers
+        self._limit_of = limit_of
         self._queue: deque[Job] = deque()
         self._jobs: dict[int, Job] = {}
+        self._began: dict[int, float] = {}  # when each builder was given its job
         self._free = deque(range(builders))
         self.builders = builders
 
@@ -54,6 +61,12 @@ class BuildStage:
         """Whether another grant would wait for too long."""
         return len(self._queue) + self._flow.grant > self._flow.waiting_per_builder * self.builders
 
+    def nothing_soon(self, now: float) -> bool:
+        """Whether nothing is waited for: every build under way takes long, if there is one."""
+        return all(now - began >= self._flow.gather_secs for began in self._began.values()) and not (
+            self._free and self._queue
+        )
+
     def add(self, job: Job) -> None:
         self._queue.append(job)
 
@@ -63,13 +76,16 @@ class BuildStage:
         self._queue = deque(job for job in self._queue if not unwanted(job))
         return dropped
 
-    def start(self) -> list[Build]:
+    def start(self, now: float) -> list[Build]:
         """Give every free builder a job, as long as there are some."""
         commands = []
         while self._free and self._queue:
             builder, job = self._free.popleft(), self._queue.popleft()
             self._jobs[builder] = job
-            commands.append(Build(builder, job.task, None if job.trial is None else job.trial.candidate))
+            self._began[builder] = now
+            self._timers.at(now + self._flow.gather_secs, _LONG)
+            candidate = None if job.trial is None else job.trial.candidate
+            commands.append(Build(builder, job.task, candidate, self._limit_of(job)))
         return commands
 
     def works(self, builder: int) -> bool:
@@ -78,7 +94,7 @@ class BuildStage:
 
     def ended(self, builder: int) -> Job | None:
         """The job that the builder has done, and which frees it; None for one that was given up before."""
-        job = self._jobs.pop(builder, None)
+        job = self._taken_from(builder)
         if job is not None:
             self._free.append(builder)
         return job
@@ -86,7 +102,7 @@ class BuildStage:
     def lost(self, builder: int, detail: str) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests until :meth:`rested`; the job is put back, or given up with the
         failure that blames it: then it is the answer."""
-        job = self._jobs.pop(builder, None)
+        job = self._taken_from(builder)
         if job is None:
             return None
         job.lost_builders += 1
@@ -98,3 +114,7 @@ class BuildStage:
     def rested(self, builder: int) -> None:
         """A lost builder may work again."""
         self._free.append(builder)
+
+    def _taken_from(self, builder: int) -> Job | None:
+        self._began.pop(builder, None)
+        return self._jobs.pop(builder, None)

@@ -23,11 +23,13 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Build a candidate, or the task's oracle (None), and keep the artifact. Ends with ``Built`` or ``BuilderLost``."""
+    """Build a candidate, or the task's oracle (None), within ``timeout_secs``, and keep the artifact. Ends with
+    ``Built`` or ``BuilderLost``."""
 
     builder: int
     task: Task
     candidate: Candidate | None
+    timeout_secs: float
 
 
 @dataclass(frozen=True, slots=True)

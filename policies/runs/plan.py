@@ -18,7 +18,8 @@ class Flow:
     ``grant``: candidates proposed at once. ``waiting_per_builder``: how many may wait for each builder. ``in_flight``:
     candidates of one device class that may be under way, or ``in_flight_per_device`` for each of its devices that can
     work, whichever is more: two batches, one on the device and one on its way to it. ``batch``: artifacts measured in
-    one quiet window, at most; one for fewer than ``least_batch`` is opened only when no build is under way.
+    one quiet window, at most; one for fewer than ``least_batch`` is opened only when every build under way has taken
+    ``gather_secs`` already: nobody waits for a slow one.
     ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again.
     """
 
@@ -28,6 +29,7 @@ class Flow:
     in_flight_per_device: int = 24
     batch: int = 12
     least_batch: int = 6
+    gather_secs: float = 2.0
     attempts: int = 2
     retry_secs: float = 1.0
 
@@ -50,7 +52,8 @@ class PlannedTask:
 class RunPlan:
     """``devices``: the class of each device by its id. ``device_patience_secs``: how long a run without a time budget
     waits for a device when no device of a class can work. ``check_every_secs``: how often a device that works runs its
-    probe. ``window_wait_secs``: the longest wait for a quiet window, part of every lease."""
+    probe. ``window_wait_secs``: the longest wait for a quiet window, part of every lease. ``build_timeout_secs``: what
+    every build may take, None for what the builds of its task take (:mod:`policies.measuring.build_limit`)."""
 
     run_id: str
     tasks: tuple[PlannedTask, ...]
@@ -62,3 +65,4 @@ class RunPlan:
     device_patience_secs: float = DEVICE_PATIENCE_SECS
     check_every_secs: float = PROBE_EVERY_SECS
     window_wait_secs: float = 900.0
+    build_timeout_secs: float | None = None

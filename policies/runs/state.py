@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from fleet_tune.domain import Measurement, Outcome, Record
 from fleet_tune.results import Progress
 from policies.measuring import health
+from policies.measuring.build_limit import UNKNOWN_SECS
 from policies.measuring.shootout import reserve_secs
 from policies.runs.building import BuildStage, Job
 from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, Say
@@ -79,7 +80,7 @@ class RunState:
         self.tasks = {each.task.id: TaskTrials(each, plan.limits.task_trials) for each in plan.tasks}
         self.fleet = Fleet(plan.devices, plan.run_id)
         self._timers = Timers()
-        self._builds = BuildStage(plan.builders, plan.flow)
+        self._builds = BuildStage(plan.builders, plan.flow, self._timers, self._build_limit_secs)
         classes = dict.fromkeys(task.device_class for task in self.tasks.values())
         self._devices = MeasureStage(plan, self.fleet, self.tasks, self._timers, classes)
         self._granting = Granting(plan, self.tasks, bandit, self.fleet, self._timers)
@@ -346,7 +347,7 @@ class RunState:
             if self._is_over(now, self._ends):
                 self._final_round.close()
             commands += self._final_round.start(now)
-            commands += self._builds.start()
+            commands += self._builds.start(now)
             if self._final_round.done and not self._devices.measuring:
                 self.phase = Phase.CLOSING
                 commands.append(self._catch_up())
@@ -362,9 +363,16 @@ class RunState:
                 continue
             commands += self._devices.look_at(device_id, now)
         commands += self._granting.start(now, self._builds)
-        commands += self._builds.start()
-        commands += self._devices.start(now, self._builds.idle)
+        commands += self._builds.start(now)
+        commands += self._devices.start(now, self._builds.nothing_soon(now))
         return commands
+
+    def _build_limit_secs(self, job: Job) -> float:
+        if self._plan.build_timeout_secs is not None:
+            return self._plan.build_timeout_secs
+        limit_secs = self.tasks[job.task.id].build_limit.secs
+        # Without its oracle a task is nothing, and a finalist has been built before.
+        return max(limit_secs, UNKNOWN_SECS) if job.trial is None or job.finalist else limit_secs
 
     def _end_tuning(self) -> None:
         """Nothing more is granted; what is measured now is stored, what is only built is dropped."""

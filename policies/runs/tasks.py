@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fleet_tune.domain import Candidate, Record, Task
 from fleet_tune.results import TaskProgress
+from policies.measuring.build_limit import BuildLimit
 from policies.measuring.ranking import Ranking
 from policies.runs.plan import PlannedTask
 from policies.search.bandits import TaskState
@@ -50,6 +51,7 @@ class TaskTrials:
         self.recorded: set[str] = set()  # ids of candidates that have a record of this run
         self.is_tuned = True  # while it is, artifacts are let go of
         self.best_history: list[float] = []  # incumbent's cost after each trial
+        self.build_limit = BuildLimit()
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = False  # it turned out to have no sketch
         self._floor_secs = planned.floor_secs
@@ -94,6 +96,8 @@ class TaskTrials:
         if record.revision == 0:
             self.trials += 1
             self.best_history.append(self.best_secs)
+            if record.measurement.run_secs:
+                self.build_limit.observe(record.measurement.build_secs)
         if not self.is_tuned:
             return ()  # a shoot-out may want them
         # Few are near the best, and what is built and not measured yet stays.

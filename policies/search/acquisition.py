@@ -49,7 +49,7 @@ def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats
         uncertain = sigma > 0
         z = np.divide(delta, sigma, out=np.zeros_like(delta), where=uncertain)
         density = _INVERSE_SQRT_2PI * np.exp(-0.5 * np.square(np.clip(z, -40.0, 40.0)))
-        gain[usable] = np.where(uncertain, delta * _ndtr(z) + sigma * density, np.maximum(delta, 0.0))
+        gain[usable] = np.where(uncertain, delta * normal_cdf(z) + sigma * density, np.maximum(delta, 0.0))
     gain[unbounded] = math.inf
     return np.maximum(gain, 0.0)
 
@@ -80,7 +80,7 @@ def probability_of_improvement(mean: Floats, deviation: Floats, best: float) -> 
     certain = np.where(delta > 0, 1.0, 0.0)
     uncertain = (sigma > 0) & np.isfinite(delta)
     z = np.divide(delta, sigma, out=np.zeros(mean.shape), where=uncertain)
-    return np.where(valid, np.where(uncertain, _ndtr(z), certain), 0.0)
+    return np.where(valid, np.where(uncertain, normal_cdf(z), certain), 0.0)
 
 
 def probability_of_secs(mean_log_secs: Floats, deviation: Floats, best_secs: float) -> Floats:
@@ -207,7 +207,7 @@ class PredictedMean:
         return mean_log_secs
 
 
-def _ndtr(z: Floats) -> Floats:
+def normal_cdf(z: Floats) -> Floats:
     """``Phi(z)``. SciPy takes a third of a second to load: of the processes that know methods, few rank candidates."""
     from scipy.special import ndtr
 

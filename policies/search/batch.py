@@ -46,7 +46,8 @@ class Selection:
 
     ``alpha``: weight of diversity (AutoTVM equation 3) among the ``top_factor * batch`` best (its lambda; None: all).
     ``radius``: of the discounted neighbourhood of what is pending, in doublings of a tile factor. ``per_second``: the
-    scores are divided by the seconds that the trial is expected to take.
+    scores are divided by the seconds that the trial is expected to take, and count as far as its build is expected to
+    end within its limit.
     """
 
     alpha: float = 0.0
@@ -118,6 +119,7 @@ def _adjusted(
 ) -> Floats:
     """What is maximised, not negative: per second, and with the neighbourhood of known candidates discounted."""
     if selection.per_second:
+        scores = scores * predictor.built_in_time(each.sketch, each.drafted)
         scores = per_second(scores, predictor.trial_secs(each.sketch, each.drafted, each.mean, records.best_secs))
     if selection.radius > 0:
         sketch = records.sketches[each.sketch]

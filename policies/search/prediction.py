@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from policies.arrays import Floats, Matrix
 from policies.cost_models.protocol import CostModel
 from policies.features.table import SYMBOLIC
+from policies.measuring.build_limit import BuildLimit
 from policies.search.calibration import Calibration, calibrate, uncalibrated
 from policies.search.draft import Drafted
 from policies.search.fitness import CalibratedFitness, Fitness, calibration_columns
@@ -97,11 +98,22 @@ class Predictor:
 
         ``mean`` (n,): predicted log seconds of a run; ``best_secs``: the incumbent's cost, infinite without one.
         """
+        return trial_secs(self._builds(), self._table.layout.place(sketch, drafted.features), mean, best_secs)
+
+    def built_in_time(self, sketch: int, drafted: Drafted) -> Floats:
+        """How likely each candidate is built within the limit of its task's builds, ``(n,)`` in [0, 1]."""
+        limit = BuildLimit()
+        records = self._table.records
+        for build_secs in records.ordered_build_secs[np.isfinite(records.ordered_costs)].tolist():
+            limit.observe(build_secs)
+        return self._builds().in_time(self._table.layout.place(sketch, drafted.features), limit.secs)
+
+    def _builds(self) -> BuildTime:
         if self._build_time is None:
             table = self._table
             build_secs = table.records.ordered_build_secs
             self._build_time = fit_build_time(table.layout.names, table.features.view(SYMBOLIC), build_secs)
-        return trial_secs(self._build_time, self._table.layout.place(sketch, drafted.features), mean, best_secs)
+        return self._build_time
 
     def fitness(self, sketch: int) -> Fitness:
         """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with."""

@@ -110,7 +110,7 @@ class Fleet:
             None,
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
-        builders = [remote_actor(Builder, restarts=-1).remote(make_builder, None) for _ in range(self.builders)]
+        builders = [remote_actor(Builder, restarts=-1).remote(make_builder) for _ in range(self.builders)]
         simulated = (
             partial(open_simulated, faults, at, self.noise, self.drift) for at, faults in enumerate(self.device_faults)
         )
@@ -131,9 +131,10 @@ class Fleet:
             rule=self.rule,
             device_patience_secs=self.device_patience_secs,
             check_every_secs=self.check_every_secs,
+            build_timeout_secs=5.0,
         )
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
-            SchedulerPlan(run, self.method, 0, 5.0, self.orders),
+            SchedulerPlan(run, self.method, 0, self.orders),
             records,
             {entry.task.id: SearcherClient(searcher) for entry in self.tasks},
             [BuilderClient(builder) for builder in builders],

@@ -1,4 +1,4 @@
-"""What a session hands on from the fleet file; nothing is started."""
+"""What a session hands on from the fleet file, and what it asks of those it starts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from actors.cluster import connected
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.tuning_session import SessionPlan, TuningSession
+from devices.host.versions import Host
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, StopRule
+from fleet_tune.errors import VersionsDifferError
 from tests.actors.conftest import search_task
 
 
@@ -57,3 +60,19 @@ async def test_devices_measure_as_the_fleet_file_says(tmp_path: Path, monkeypatc
     schedule: SchedulerPlan = Made.made[Scheduler][0]
     assert schedule.run.rule == StopRule(max_batches=7, warm_up_secs=0.5, flush_bytes=4096)
     assert schedule.run.check_every_secs == 7
+
+
+@pytest.mark.usefixtures("ray_cluster")
+async def test_another_version_of_tvm_on_a_machine_of_the_cluster_is_told_with_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
+    (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{data}"\n[build]\nworkers = 1\n')
+    monkeypatch.setattr("actors.tuning_session.this_host", lambda: Host("desk", {"apache-tvm": "0.99.0"}))
+    with connected(None) as cluster:
+        session = TuningSession(cluster, load_fleet(tmp_path / "fleet.toml"), "run")
+        try:
+            with pytest.raises(VersionsDifferError, match=r"builder 0 on .* this machine has TVM 0\.99\.0"):
+                await session.start_hosts()
+        finally:
+            await session.close()

@@ -36,6 +36,10 @@ class Compiler:
             self.ballast.append(bytearray(os.urandom(64 << 20)))
         if what == 6:
             bytearray(512 << 20)
+        if what == 8:
+            with open("/proc/self/comm", "w") as name:
+                name.write("slow")
+            time.sleep(0.5)
         if what == 7:
             try:
                 bytearray(512 << 20)
@@ -55,7 +59,7 @@ read_in_background(channel, requests.put)
 serve(channel, requests.get, Compiler())
 """
 
-OK, CRASH, HANG, ERROR, USER_ERROR, GROW, HOARD, ABORT = range(8)
+OK, CRASH, HANG, ERROR, USER_ERROR, GROW, HOARD, ABORT, SLOW = range(9)
 
 
 def write_stand_in(folder: Path) -> str:

@@ -71,7 +71,8 @@ class Device:
 @dataclass
 class World:
     """``supply``: candidates that each task has. ``build_secs``, ``propose_secs``: how long these take.
-    ``build_fails``: numbers of candidates that do not build. ``oracle_fails``: names of workloads whose oracle does
+    ``build_fails``: numbers of candidates that do not build, ``slow_builds``: seconds by the numbers of those that take
+    others. ``oracle_fails``: names of workloads whose oracle does
     not build; ``oracle_secs``: what it takes longer than a candidate. ``searcher_restarts``: share of proposals before
     which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
     durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``script``: events of other
@@ -88,6 +89,7 @@ class World:
     build_secs: float = 0.05
     propose_secs: float = 0.01
     build_fails: frozenset[int] = frozenset()
+    slow_builds: Mapping[int, float] = field(default_factory=dict)
     oracle_fails: frozenset[str] = frozenset()
     oracle_secs: float = 0.0
     searcher_restarts: float = 0.0
@@ -96,6 +98,7 @@ class World:
     proposals_lost: float = 0.0
     patience_secs: float = 120.0
     check_every_secs: float = 120.0
+    build_timeout_secs: float | None = None
     script: Mapping[float, ev.Event] = field(default_factory=dict)
     stored: tuple[Record, ...] = ()
     described_at: Mapping[str, float] = field(default_factory=dict)
@@ -120,6 +123,7 @@ class World:
             flow=self.flow,
             device_patience_secs=self.patience_secs,
             check_every_secs=self.check_every_secs,
+            build_timeout_secs=self.build_timeout_secs,
         )
         self.flow = plan.flow
         self.state = RunState(plan, TaskBandit(self.seed))
@@ -214,7 +218,7 @@ class World:
                     if not (trial.losses or trial.alone) and state.tasks[trial.candidate.task_id].oracle is Oracle.READY
                 )
                 count = len(list(itertools.islice(ready, flow.least_batch)))
-                enough = count >= flow.least_batch or (count and state._builds.idle)
+                enough = count >= flow.least_batch or (count and state._builds.nothing_soon(self.now))
                 assert not enough, "a device is idle while there is work for it"
 
     def check_end(self) -> None:
@@ -320,13 +324,19 @@ class World:
         self._later(at, ev.Proposed(task_id, self._offers[task_id], candidates, not planned, 1.0))
 
     def _build(self, command: to_do.Build) -> None:
-        at = self.now + self.build_secs * self._rng.uniform(0.5, 1.5)
-        if command.candidate is None:
-            at += self.oracle_secs
+        secs = self.build_secs * self._rng.uniform(0.5, 1.5)
+        secs += (
+            self.oracle_secs if command.candidate is None else self.slow_builds.get(command.candidate.decisions[0], 0.0)
+        )
+        at = self.now + min(secs, command.timeout_secs)
         if self._rng.random() < self.builders_lost:
             self._later(at, ev.BuilderLost(command.builder, "its process ended"))
             return
         failure = Measurement(Outcome.BUILD_ERROR, detail="it does not build")
+        if secs > command.timeout_secs:
+            failure = Measurement(Outcome.BUILD_TIMEOUT, build_secs=command.timeout_secs, detail="it takes too long")
+            self._later(at, ev.Built(command.builder, failure, "trace"))
+            return
         if command.candidate is None:
             fails = command.task.workload.name in self.oracle_fails
         else:
@@ -378,7 +388,7 @@ class World:
                 break
             at = end
             cost = 1e-3 * (1 + candidate.decisions[0] % 7) * device.secs
-            measurement = Measurement(Outcome.OK, (cost, cost, cost), verified=True)
+            measurement = Measurement(Outcome.OK, (cost, cost, cost), build_secs=self.build_secs, verified=True)
             records.append(self._record(candidate, "trace", measurement, name))
             outcomes[candidate.id] = Outcome.OK
         self.busy_secs[name] += at - self.now

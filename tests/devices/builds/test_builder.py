@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from devices.builds.builder import BuilderStartError, BuildWorker, memory_limit
+from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, BuildFailure, BuildRequest
 from fleet_tune.domain import Candidate, Outcome, Task
 from fleet_tune.errors import UserError
-from tests.helpers.build_child import ABORT, CRASH, ERROR, GROW, HANG, HOARD, OK, USER_ERROR, stand_in_request
+from tests.helpers.build_child import ABORT, CRASH, ERROR, GROW, HANG, HOARD, OK, SLOW, USER_ERROR, stand_in_request
 from tests.helpers.kernels import native_target
 from tests.helpers.tasks import make_task
 
@@ -264,3 +266,51 @@ def test_an_unknown_sketch_is_a_failure_of_the_candidate(real_worker: BuildWorke
     assert isinstance(failed, BuildFailure)
     assert failed.measurement.outcome is Outcome.BUILD_ERROR
     assert "no sketch" in failed.measurement.detail
+
+
+def test_a_window_waits_for_no_build_and_a_builds_limit_counts_what_it_ran(stand_in: str, tmp_path: Path) -> None:
+    window = QuietWindow(tmp_path / "window", timeout_secs=20)
+    results: list[object] = []
+    with BuildWorker(module=stand_in, window=window) as worker:
+        worker.build(request(OK))
+        pid = worker.pid
+        assert pid is not None
+        thread = threading.Thread(target=lambda: results.append(worker.build(request(HANG, timeout_secs=0.3))))
+        with window.quiet():
+            stopped_at = time.monotonic()
+            thread.start()
+            wait_until(lambda: time.monotonic() > stopped_at + 1.0, "three times its limit has passed")
+            assert not results
+            assert running(pid)
+        thread.join(20)
+        (hung,) = results
+        assert isinstance(hung, BuildFailure)
+        assert hung.measurement.outcome is Outcome.BUILD_TIMEOUT
+        assert isinstance(worker.build(request(OK)), Artifact)
+        with window.quiet():  # the child that took its place is stopped too
+            assert worker.pid is not None
+            assert worker.pid != pid
+            assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+    window.close()
+
+
+def test_seconds_in_which_a_build_stood_still_are_none_of_its(stand_in: str, tmp_path: Path) -> None:
+    window = QuietWindow(tmp_path / "window", timeout_secs=20)
+    results: list[object] = []
+    with BuildWorker(module=stand_in, window=window) as worker:
+        worker.build(request(OK))
+        thread = threading.Thread(target=lambda: results.append(worker.build(request(SLOW))))
+        building = psutil.Process(worker.pid)
+        began = time.monotonic()
+        thread.start()
+        wait_until(lambda: "slow" in building.name(), "the build is under way")
+        with window.quiet():
+            paused = time.monotonic()
+            wait_until(lambda: time.monotonic() > paused + 2.0, "it stands still for longer than it runs")
+            paused_secs = time.monotonic() - paused
+        thread.join(20)
+        whole_secs = time.monotonic() - began
+    (built,) = results
+    assert isinstance(built, Artifact)
+    assert 0 < built.build_secs <= whole_secs - paused_secs
+    window.close()

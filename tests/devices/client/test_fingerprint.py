@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import tvm
 
 from devices.client.probe_kernels import CHUNK, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
 from devices.targets import resolve_target
 from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.errors import VersionsDifferError
 
 
 def test_a_cpu_is_probed_through_its_server(server: DeviceServer) -> None:
@@ -31,6 +33,17 @@ def test_a_device_class_is_named_by_the_fleet_file(server: DeviceServer, native_
     config = DeviceConfig(name="cpu", target=native_target, threads=2, device_class="laptop")
     device = RpcDevice(config, "127.0.0.1", server.port)
     assert device.fingerprint().device_class.name == "laptop"
+    device.close()
+
+
+def test_another_version_of_tvm_is_told_with_both(server: DeviceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tvm.__version__
+    device = RpcDevice(DeviceConfig(name="cpu", threads=2), "127.0.0.1", server.port)
+    monkeypatch.setattr(tvm, "__version__", "0.99.0")
+    with pytest.raises(VersionsDifferError, match=f"the device has TVM {real}, this machine has TVM 0.99.0"):
+        device.fingerprint()
+    monkeypatch.undo()
+    assert device.fingerprint().tvm_version == real
     device.close()
 
 

@@ -22,7 +22,18 @@ from fleet_tune.report.run import (
     to_json_line,
 )
 from fleet_tune.report.words import format_secs
-from fleet_tune.results import Fallback, LeftOut, NetworkResult, Plan, TaskProgress, Transferred, TuneResult, Used
+from fleet_tune.results import (
+    Fallback,
+    InNetwork,
+    KernelTime,
+    LeftOut,
+    NetworkResult,
+    Plan,
+    TaskProgress,
+    Transferred,
+    TuneResult,
+    Used,
+)
 
 
 def _task(name: str, weight: int, best_secs: float, device_class: str = "zen5") -> TaskProgress:
@@ -116,6 +127,31 @@ def test_a_network_without_a_reference_time_shows_none() -> None:
     text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
     assert "as fast as" not in text
     assert "against the framework" in text
+
+
+def test_where_the_time_of_a_network_goes_is_told_by_tasks_and_in_sum() -> None:
+    kernels = (
+        KernelTime("conv[bold]@zen5", "conv[bold]", 2, 1e-3, 1.25e-3),
+        KernelTime("dense@zen5", "dense", 1, 6e-3, 6.5e-3),
+    )
+    network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, kernels, 0.25e-3))
+    result = dataclasses.replace(RESULT, networks=(network,))
+    text = _text(render_summary(result))
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert lines["conv[bold]"][1:8] == ["2", "8", "1.000", "ms", "1.250", "ms", "2000.0"]
+    assert lines["pool"][1:5] == ["1", "8", "–", "–"]
+    # 2 * 1.25 + 6.5 + 0.25 ms, of 10.
+    told = "9.250 ms in kernels (8.000 ms alone), 750.0 µs left over (calls, allocation), of 10.00 ms"
+    assert told in " ".join(text.split())
+    plain = to_json(result)["networks"][0]["in_network"]
+    assert plain["kernels_secs"] == pytest.approx(9.25e-3)
+    assert plain["alone_secs"] == pytest.approx(8e-3)
+    assert plain["left_over_secs"] == pytest.approx(0.75e-3)
+    assert plain["kernels"][0]["secs"] == 1.25e-3
+    unknown = dataclasses.replace(kernels[0], alone_secs=None)
+    network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, (unknown,), 0.0))
+    assert "alone" not in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+    assert to_json(RESULT)["networks"][0]["in_network"] is None
 
 
 def test_a_network_slower_than_pytorch_is_told_as_it_is() -> None:

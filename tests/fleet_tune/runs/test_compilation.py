@@ -125,6 +125,24 @@ def built(
     return result
 
 
+def check_times(result: NetworkResult, lowered: LoweredNetwork, manifest: dict[str, Any]) -> None:
+    """Every kernel is timed in its place, and the manifest says so."""
+    times = result.in_network
+    assert times is not None
+    assert [(each.task_id, each.calls) for each in times.kernels] == [(task.id, task.weight) for task in lowered.tasks]
+    assert all(each.secs > 0 for each in times.kernels)
+    assert times.kernels_secs == pytest.approx(
+        times.others_secs + sum(each.calls * each.secs for each in times.kernels)
+    )
+    assert times.left_over_secs == pytest.approx(times.secs - times.kernels_secs)
+    assert manifest["in_network"]["secs"] == times.secs
+    assert manifest["in_network"]["left_over_secs"] == times.left_over_secs
+    for each, entry in zip(times.kernels, manifest["in_network"]["kernels"], strict=True):
+        assert (entry["task_id"], entry["secs"], entry["alone_secs"]) == (each.task_id, each.secs, each.alone_secs)
+    alone = {entry["id"]: entry["best_secs"] for entry in manifest["tasks"]}
+    assert {each.task_id: each.alone_secs for each in times.kernels} == alone
+
+
 def published(network: Network, folder: Path) -> tuple[float, dict[str, Any]]:
     """How far the network in the folder is from its framework, and its manifest."""
     outputs = fleet_tune.load(folder)(*network.example_inputs)
@@ -149,6 +167,7 @@ def test_wrong_kernels_and_kernels_that_crash_are_found_and_replaced(
     assert "process on the device ended" in result.fallbacks[1].reason
     assert manifest["fallbacks"][0]["reason"] == result.fallbacks[0].reason
     assert result.checked_on == manifest["checked_on"] == "board"
+    check_times(result, lowered, manifest)  # as the device's server tells
     assert result.max_rel_error == pytest.approx(error)
 
     # What was found is durable: they are not chosen again.
@@ -180,6 +199,7 @@ def test_tasks_without_a_record_get_the_analyzers_first_choice(
     assert {each.used for each in result.fallbacks} == {Used.FIRST_CHOICE}
     assert len(result.fallbacks) == len(lowered.tasks)
     error, manifest = published(network, tmp_path)
+    check_times(result, lowered, manifest)
     assert error < 1e-5
     assert all(entry["best_secs"] > 0 for entry in manifest["tasks"])
     with RecordReader(records) as reader:

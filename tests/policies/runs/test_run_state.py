@@ -11,6 +11,7 @@ from fleet_tune.device_state import Admin
 from fleet_tune.domain import Limits, Outcome, StopRule
 from fleet_tune.errors import DevicesLostError
 from policies.measuring import health
+from policies.measuring.build_limit import LEAST_SECS, UNKNOWN_SECS
 from policies.runs import events as ev
 from policies.runs.state import Phase
 from tests.helpers.run_world import Device, World, candidate_of, order, task_of
@@ -61,6 +62,34 @@ def test_a_device_that_keeps_going_away_is_quarantined_for_longer_and_longer() -
     lengths = [e.state.until_unix_secs - e.unix_secs for e in quarantines]
     assert len(lengths) >= 2
     assert lengths == pytest.approx([health.probation_secs(at) for at in range(len(lengths))])
+
+
+def test_a_build_that_takes_too_long_costs_one_builder_its_limit_and_nobody_else_anything() -> None:
+    # Five builds never end, when those of the task are known to take a twentieth of a second.
+    slow = dict.fromkeys((60, 65, 70, 75, 80), 1e6)
+    quick = played({"a": Device("orin")}, builders=2, supply=120)
+    world = played({"a": Device("orin")}, builders=2, supply=120, slow_builds=slow)
+    assert outcomes(world) == {Outcome.OK: 115, Outcome.BUILD_TIMEOUT: 5}
+    late = [record for record in world.trials() if record.measurement.outcome is Outcome.BUILD_TIMEOUT]
+    assert {record.measurement.build_secs for record in late} == {LEAST_SECS}
+    assert world.now < quick.now + 5 * LEAST_SECS
+
+
+def test_what_is_built_is_measured_beside_a_build_that_never_ends() -> None:
+    # One of two builders hangs from the first candidate on, before anything is known of the task's builds.
+    world = World({"a": Device("orin")}, builders=2, supply=5, slow_builds={0: 1e6}).play()
+    assert world.error is None
+    measured = {record.candidate.decisions[0]: record.seq for record in world.trials()}
+    assert sorted(measured) == [0, 1, 2, 3, 4]
+    [hung] = [each for each in world.trials() if each.measurement.outcome is Outcome.BUILD_TIMEOUT]
+    assert hung.seq == max(measured.values())  # four are fewer than a batch, and wait for nobody
+    assert hung.measurement.build_secs == UNKNOWN_SECS
+
+
+def test_a_limit_that_people_gave_is_that_of_every_build() -> None:
+    world = World({"a": Device("orin")}, supply=10, build_timeout_secs=0.5, slow_builds={3: 0.6, 4: 0.3}).play()
+    [late] = [each for each in world.trials() if each.measurement.outcome is Outcome.BUILD_TIMEOUT]
+    assert (late.candidate.decisions[0], late.measurement.build_secs) == (3, 0.5)
 
 
 def test_a_poison_candidate_is_tried_on_two_devices_and_blamed() -> None:

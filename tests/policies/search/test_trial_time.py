@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from fleet_tune.domain import DeviceAbstraction, StopRule
 from fleet_tune.sketch import Sketch
 from policies.features.table import joint_layout, symbolic_features
-from policies.search.trial_time import fit_build_time, measure_secs, trial_secs, untrained
+from policies.search.trial_time import TIMED_OUT, fit_build_time, measure_secs, trial_secs, untrained
 from policies.space.sampling import sample
 
 NAMES = ("log_predicted", "unrolled", "vector", "sketch.0", "sketch.1")
@@ -67,6 +67,31 @@ def test_learns_which_sketch_builds_slowly(tiled: Sketch, blocked: Sketch, cpu: 
     assert error(fitted.secs(both[rest])) < 0.3 * error(untrained(layout.names).secs(both[rest]))
     again = fit_build_time(layout.names, both[seen[:80]], noisy[seen[:80]])
     assert again.secs(both).tolist() == fitted.secs(both).tolist()
+
+
+def test_the_deviation_and_the_chance_to_end_in_time_by_hand() -> None:
+    prior = untrained(NAMES)
+    one = rows((0, 10, 3, 1, 0))
+    # ln(1.0692 * e^0.5 / 1.0692) / 0.5 = 1: Phi(1); at the predicted seconds 1/2.
+    assert prior.in_time(one, 1.0692 * math.exp(0.5)) == pytest.approx([0.8413447], rel=1e-4)
+    assert prior.in_time(one, 1.0692) == pytest.approx([0.5], rel=1e-4)
+    # r = ln 2, of which ln 2 / 3 is predicted: s^2 = ((2 ln 2 / 3)^2 + 2 * 0.25) / 3.
+    fitted = fit_build_time(NAMES, one, np.array([2 * 1.0692]))
+    assert fitted.deviation == pytest.approx(math.sqrt(((2 * math.log(2) / 3) ** 2 + 0.5) / 3), rel=1e-5)
+
+
+def test_what_ran_into_its_limit_is_not_expected_to_end_in_time_again() -> None:
+    # Unrolled bodies with a condition at every point never end within 5 s; all others take a tenth of a second.
+    names = ("unrolled", "vector", "inlined")
+    rng = np.random.default_rng(0)
+    values = np.column_stack([rng.choice([2, 9], 60), rng.choice([2, 3], 60), rng.choice([0, 1], 60)]).astype(
+        np.float32
+    )
+    slow = (values[:, 0] == 9) & (values[:, 2] == 1)
+    fitted = fit_build_time(names, values, np.where(slow, TIMED_OUT * 5.0, 0.1))
+    chance = fitted.in_time(values, 5.0)
+    assert chance[slow].max() < 0.5 < 0.95 < chance[~slow & (values[:, 0] == 2)].min()
+    assert chance[slow].max() < chance[~slow].min()
 
 
 def test_unknown_build_times_are_left_out() -> None:

@@ -1,0 +1,42 @@
+"""TVM's versions on the machines of a run: what one compiles another one loads, so they have to be the same."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from devices.host.file_cache import tvm_versions
+from fleet_tune.errors import VersionsDifferError
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that takes part in a run. ``tvm_versions``: of TVM's packages, by their names."""
+
+    name: str
+    tvm_versions: Mapping[str, str]
+
+
+def this_host() -> Host:
+    """This machine, as this process sees it. Loads nothing of TVM."""
+    return Host(socket.gethostname(), tvm_versions())
+
+
+def check_same_tvm(ours: Host, what: str, theirs: Host) -> None:
+    """Raises :class:`VersionsDifferError`, which names both, where ``theirs``, the machine of ``what``, has other
+    versions of TVM than ours."""
+    if theirs.tvm_versions != ours.tvm_versions:
+        raise tvm_differs(f"{what} on {theirs.name}", _written(theirs.tvm_versions), _written(ours.tvm_versions))
+
+
+def tvm_differs(what: str, theirs: str, ours: str) -> VersionsDifferError:
+    """The error of a part of a run that has another version of TVM than this process."""
+    return VersionsDifferError(
+        f"{what} has TVM {theirs}, this machine has TVM {ours}", "install the same version of apache-tvm on both"
+    )
+
+
+def _written(versions: Mapping[str, str]) -> str:
+    others = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "apache-tvm")
+    return versions["apache-tvm"] + (f" with {others}" if others else "")

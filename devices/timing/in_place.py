@@ -1,0 +1,107 @@
+"""The time of each kernel in its place in a network: with the caches as the kernels before it leave them.
+
+A kernel that is timed alone finds its inputs and weights where its own last run left them. In the network its weights
+are cold, and its inputs are what the kernel before it wrote. TVM's virtual machine can tell before and after every
+call; a second machine of the same library does, so that the first one is as fast as always, and the two take turns:
+what slows the device down hits both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+_MOST_ROUNDS = 50
+_BUILTIN = "vm.builtin."
+_CPU = 1  # of DLPack
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """``secs``: median of whole runs that nobody watched. By the kernel's name in the library: ``kernel_secs``, median
+    over runs of the seconds of all its calls in one run, and ``calls``, how many these are."""
+
+    secs: float
+    kernel_secs: Mapping[str, float]
+    calls: Mapping[str, int]
+
+
+class KernelClock:
+    """What a virtual machine tells of its calls. ``sync``: waits until the device is done, None where calls do."""
+
+    def __init__(self, sync: Callable[[], None] | None = None) -> None:
+        self._sync = sync
+        self._began: list[float] = []
+        self.secs: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, _function: Any, symbol: str, before_run: bool, _returned: Any, *_arguments: Any) -> None:
+        """TVM's instrument: before and after each call."""
+        if symbol.startswith(_BUILTIN):
+            return
+        if self._sync is not None:
+            self._sync()
+        now = time.perf_counter()
+        if before_run:
+            self._began.append(now)
+        else:
+            self.secs[symbol] += now - self._began.pop()  # type: ignore[assignment]
+            self.calls[symbol] += 1
+
+    def clear(self) -> None:
+        """Before the next run."""
+        self.secs.clear()
+        self.calls.clear()
+
+
+def timed_in_turn(
+    plain: Callable[[], None], watched: Callable[[], None], clock: KernelClock, budget_secs: float
+) -> InPlace:
+    """Runs of both in turn, for about ``budget_secs``, each at least once. ``plain``, ``watched``: run the network
+    until the device is done."""
+    first_secs = _timed(plain)  # the first run of each allocates
+    if first_secs < budget_secs / 2:
+        watched()
+        first_secs = _timed(plain)
+    rounds = int(max(1, min(_MOST_ROUNDS, budget_secs / 2 / max(first_secs, 1e-9))))
+    whole: list[float] = []
+    of_kernels: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        whole.append(_timed(plain))
+        clock.clear()
+        watched()
+        for name, secs in clock.secs.items():
+            of_kernels.setdefault(name, []).append(secs)
+    kernel_secs = {name: statistics.median(times) for name, times in of_kernels.items()}
+    return InPlace(statistics.median(whole), kernel_secs, dict(clock.calls))
+
+
+def timed_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float) -> InPlace:
+    """The kernels of a network. ``plain``: a virtual machine of ``module`` on ``device``, of which none is told."""
+    from tvm.runtime.vm import VirtualMachine  # as Relax's, and in TVM's runtime library too
+
+    clock = KernelClock(device.sync if device.dlpack_device_type() != _CPU else None)
+    watched = VirtualMachine(module, device)
+    watched.set_instrument(clock)
+
+    def run(machine: Any) -> None:
+        machine["main"](*arguments)
+        device.sync()
+
+    return timed_in_turn(partial(run, plain), partial(run, watched), clock, budget_secs)
+
+
+def _timed(run: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def kernel_of(name: str) -> str:
+    """The name that a kernel of the library had before its re-layout of weights was split off."""
+    return name.removesuffix("_prepacked")

@@ -1,0 +1,65 @@
+"""The errors of SQLite and of the file system, as those of a record store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from fleet_tune.errors import DiskFullError, RecordStoreError
+
+
+def not_ours(path: Path) -> RecordStoreError:
+    """What is at ``path`` is something else."""
+    return RecordStoreError(
+        f"{path} is not a record database of fleet-tune", "choose another folder with --out, or move the file away"
+    )
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turns the errors of SQLite and of the file system into ours. Programming errors stay as they are."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:
+            raise
+        primary = code & 0xFF
+        if primary == sqlite3.SQLITE_FULL or code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE):
+            # A quota or a limit on the size of a file reaches SQLite as a failed write and not as a full disk, and
+            # the index of its log is a file that it cannot make larger.
+            raise _disk_full(path) from error
+        if primary == sqlite3.SQLITE_NOTADB:
+            raise not_ours(path) from error
+        if primary == sqlite3.SQLITE_CORRUPT:
+            raise RecordStoreError(
+                f"{path} is damaged: {error}", "restore it from a copy, or choose another folder with --out"
+            ) from error
+        if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            raise _unusable(path, str(error)) from error
+        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise RecordStoreError(
+                f"another program has locked {path} for too long", "close it and run again"
+            ) from error
+        if primary == sqlite3.SQLITE_IOERR:
+            raise RecordStoreError(f"{path}: {error}", "check the disk and run again") from error
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _disk_full(path) from error
+        raise _unusable(path, os.strerror(error.errno) if error.errno else str(error)) from error
+
+
+def _disk_full(path: Path) -> DiskFullError:
+    return DiskFullError(
+        f"no space left to write {path} (the disk, its quota or a file size limit)",
+        f"free some space in {path.parent} and run again: it resumes",
+    )
+
+
+def _unusable(path: Path, reason: str) -> RecordStoreError:
+    return RecordStoreError(f"cannot use {path}: {reason}", "choose another folder with --out that can be written")

@@ -1,0 +1,30 @@
+"""How long a build may take: a task whose builds are quick gives none of them much longer."""
+
+from __future__ import annotations
+
+import bisect
+
+FACTOR = 10.0
+LEAST_SECS = 5.0
+UNKNOWN_SECS = 60.0
+"""Before the first build of a task has ended, and for what is needed whatever it takes."""
+
+
+class BuildLimit:
+    """The limit of a task's builds: ten times their median, at least five seconds."""
+
+    def __init__(self) -> None:
+        self._build_secs: list[float] = []  # sorted
+
+    def observe(self, build_secs: float) -> None:
+        """A build succeeded in so many seconds; 0 where that is unknown."""
+        if build_secs > 0:
+            bisect.insort(self._build_secs, build_secs)
+
+    @property
+    def secs(self) -> float:
+        count = len(self._build_secs)
+        if not count:
+            return UNKNOWN_SECS
+        median = 0.5 * (self._build_secs[(count - 1) // 2] + self._build_secs[count // 2])
+        return max(LEAST_SECS, FACTOR * median)

@@ -1,0 +1,80 @@
+"""What a virtual machine tells of its calls, as times of kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from devices.timing import in_place
+from devices.timing.in_place import KernelClock, kernel_of, timed_in_turn
+
+
+class Time:
+    """A clock that only calls move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr(in_place, "time", time)
+    return time
+
+
+def test_runs_take_turns_and_what_all_calls_of_a_kernel_take_counts(time: Time) -> None:
+    clock = KernelClock()
+    order: list[str] = []
+
+    def call(name: str, secs: float) -> None:
+        clock(None, name, True, None)
+        time.now += secs
+        clock(None, name, False, None)
+
+    def plain() -> None:
+        order.append("plain")
+        time.now += 1.0
+
+    def watched() -> None:
+        order.append("watched")
+        call("vm.builtin.alloc_storage", 0.05)
+        call("conv_prepacked", 0.3)
+        time.now += 0.1  # between the calls
+        call("conv_prepacked", 0.2)
+        call("add", 0.25)
+
+    found = timed_in_turn(plain, watched, clock, 6.5)
+    assert order == ["plain", "watched", "plain"] + 3 * ["plain", "watched"]
+    assert found.secs == pytest.approx(1.0)
+    assert found.kernel_secs == pytest.approx({"conv_prepacked": 0.5, "add": 0.25})
+    assert found.calls == {"conv_prepacked": 2, "add": 1}
+    assert {kernel_of(name) for name in found.kernel_secs} == {"conv", "add"}
+
+
+def test_a_slow_network_is_run_as_seldom_as_can_be(time: Time) -> None:
+    order: list[str] = []
+
+    def run(name: str) -> None:
+        order.append(name)
+        time.now += 60.0
+
+    timed_in_turn(lambda: run("plain"), lambda: run("watched"), KernelClock(), 3.0)
+    assert order == ["plain", "plain", "watched"]
+
+
+def test_a_device_that_computes_beside_its_calls_is_waited_for(time: Time) -> None:
+    waiting: list[float] = []
+
+    def sync() -> None:
+        time.now += sum(waiting)
+        waiting.clear()
+
+    clock = KernelClock(sync)
+    waiting.append(5.0)  # of what came before
+    clock(None, "kernel", True, None)
+    waiting.append(2.0)
+    clock(None, "kernel", False, None)
+    assert clock.secs == {"kernel": 2.0}

@@ -1,0 +1,69 @@
+"""One output folder, one run at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet_tune.errors import OutputFolderError
+from fleet_tune.runs import out_folder
+from fleet_tune.runs.out_folder import held_folder
+from tests.helpers.commands import fleet_tune_here
+
+HOLDER = """
+import sys
+from pathlib import Path
+from fleet_tune.runs.out_folder import held_folder
+with held_folder(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_folder_is_one_runs_at_a_time_and_free_when_that_is_killed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", HOLDER, str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with (
+            pytest.raises(OutputFolderError, match=rf"another run \(process {holder.pid}\) uses .*{out}"),
+            held_folder(out),
+        ):
+            pytest.fail("two runs in one folder")
+        holder.kill()
+        holder.wait()
+    with held_folder(out):
+        pass
+    with held_folder(out):
+        pass
+
+
+@pytest.mark.parametrize("command", [["tune"], ["compile", "--records", "records.db"]])
+def test_a_second_command_in_a_folder_ends_at_once_in_one_line(tmp_path: Path, command: list[str]) -> None:
+    model = tmp_path / "model.py"
+    model.write_text("raise AssertionError('nothing is read before the folder is ours')")
+    out = tmp_path / "out"
+    with held_folder(out):
+        done = fleet_tune_here(*command, f"{model}:make", "--out", str(out))
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert f"another run (process {os.getpid()}) uses" in errors[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_on_a_network_file_system_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(out_folder, "network_drive", lambda path: "nfs4" if path == tmp_path else "")
+    with caplog.at_level(logging.WARNING), held_folder(tmp_path):
+        pass
+    (record,) = caplog.records
+    assert "network file system (nfs4)" in record.getMessage()
+    assert "--out" in record.getMessage()
