@@ -91,6 +91,19 @@ class Shared(Generic[T]):
         return value
 
 
+def told(error: BaseException) -> str:
+    """An error in one line, with its class where that is none of ours: its text was not written for people."""
+    if isinstance(error, FleetTuneError):
+        return first_line(error)
+    return f"{type(error).__name__}: {last_line(error)}"
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's text: what raised, where a traceback is part of it."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else "no reason is given"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its class where it has none."""
     lines = str(error).strip().splitlines()

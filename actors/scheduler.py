@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from actors.artifacts import Artifacts
 from actors.builder_pool import BuilderPool
-from actors.calls import first_line
-from actors.clients import LOST, BuilderClient, DeviceHandle, RecorderClient, SearcherClient
+from actors.calls import ActorLostError, first_line, told
+from actors.clients import BuilderClient, DeviceHandle, LearnerClient, RecorderClient, SearcherClient
 from actors.device_lane import DeviceLane
 from actors.recorder import make_record
 from fleet_tune.device_state import DeviceEvent
@@ -32,7 +33,7 @@ from policies.search.methods import method_named
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 2.0
 _POLL_SECS = 1.0
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,14 @@ class Scheduler:
         searchers: Mapping[str, SearcherClient],
         builders: Sequence[BuilderClient],
         devices: Mapping[str, DeviceHandle],
+        learner: LearnerClient | None = None,
     ) -> None:
-        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan."""
+        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan. ``learner``: None
+        where nothing is learnt."""
         self._plan = plan
         self._recorder = recorder
         self._searchers = searchers
+        self._learner = learner
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._pool = BuilderPool(builders, self._artifacts, plan.build_timeout_secs)
@@ -99,7 +103,7 @@ class Scheduler:
         self._began = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as group:
-                background = [group.create_task(work()) for work in (self._follow, self._keep, self._obey)]
+                background = [group.create_task(work()) for work in self._background]
                 await self._serve(group)
                 for task in background:
                     task.cancel()
@@ -107,6 +111,10 @@ class Scheduler:
             error = _first(failures)
             _LOG.error("the run ends: %s", first_line(error))
             raise error from None
+
+    @property
+    def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner
 
     # Commands --------------------------------------------------------------------------------------------------------
 
@@ -126,6 +134,8 @@ class Scheduler:
                         raise error
                     case to_do.RestartDevice(device_id):
                         self._lanes[device_id].restart()
+                    case to_do.RestartSearcher(task_id):
+                        self._searchers[task_id].restart()
                     case to_do.Say(level, text):
                         _LOG.log(_LEVELS[level], "%s", text)
                     case to_do.Forget(candidate_ids):
@@ -186,8 +196,10 @@ class Scheduler:
         task_id = command.task_id
         try:
             offer = await self._searchers[task_id].propose(task_id, command.count, command.taken)
-        except LOST as error:
+        except ActorLostError as error:
             return ev.ProposalLost(task_id, first_line(error))
+        except Exception as error:  # whatever it is, it is the end of this task and not of the run
+            return ev.ProposalLost(task_id, told(error), hangs=True)
         return ev.Proposed(task_id, offer.number, offer.candidates, offer.exhausted, offer.predicted_gain)
 
     # In the background -----------------------------------------------------------------------------------------------
@@ -215,6 +227,18 @@ class Scheduler:
             await self._recorder.append_device_events([event for events in groups for event in events])
             for _ in groups:
                 self._events.put_nowait(ev.DeviceEventsKept())
+
+    async def _watch_recorder(self) -> None:
+        """Tell when the recorder is slow. Raises RecorderLostError where it is lost."""
+        async for text, well in self._recorder.troubles():
+            self._events.put_nowait(ev.Noticed(text, well))
+
+    async def _watch_learner(self) -> None:
+        """Tell when the learner fails; meanwhile the search has the models that there are."""
+        if self._learner is None:
+            return
+        async for detail in self._learner.failures():
+            self._events.put_nowait(ev.Noticed(f"the learner failed and begins anew: {detail}"))
 
     async def _obey(self) -> None:
         """Hand in what the devices were like and what people want of them, then look for orders every second."""

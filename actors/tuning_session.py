@@ -232,6 +232,7 @@ class TuningSession:
             {entry.task.id: search for entry in plan.tasks},
             [BuilderClient(builder) for builder in self._builders],
             devices,
+            LearnerClient(learner),
         )
         self._actors.append(scheduler)
         self._scheduler = SchedulerClient(scheduler)
@@ -314,6 +315,8 @@ class TuningSession:
         self._closed = True
         if self._running is not None:
             self._running.cancel()  # nobody waits any more for the scheduler, which is ended below
+        if self._cluster.is_lost:
+            return
         if self._recorder is not None:
             with contextlib.suppress(FleetTuneError):
                 await self._recorder.close()

@@ -19,7 +19,10 @@ class Flow:
     candidates of one device class that may be under way, or ``in_flight_per_device`` for each of its devices that can
     work, whichever is more: two batches, one on the device and one on its way to it. ``batch``: artifacts measured in
     one quiet window, at most; one for fewer than ``least_batch`` is opened only when no build is under way.
-    ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again.
+    ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again;
+    twice as long each time that it fails again, up to ``rest_secs`` (see :meth:`rest_of`). ``starts``: a run ends when
+    every builder has failed to start this often, with no build in between. ``proposals``: a task over which this many
+    proposals are lost in a row is finished.
     """
 
     grant: int = 8
@@ -30,6 +33,13 @@ class Flow:
     least_batch: int = 6
     attempts: int = 2
     retry_secs: float = 1.0
+    rest_secs: float = 60.0
+    starts: int = 3
+    proposals: int = 5
+
+    def rest_of(self, failures: int) -> float:
+        """Seconds until what has failed so often in a row is tried again."""
+        return min(self.rest_secs, self.retry_secs * 2.0 ** min(failures - 1, 30))
 
     def in_flight_of(self, devices: int) -> int:
         """Candidates that may be under way for a class of which so many devices can work."""
@@ -48,9 +58,9 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``devices``: the class of each device by its id. ``device_patience_secs``: how long a run without a time budget
-    waits for a device when no device of a class can work. ``check_every_secs``: how often a device that works runs its
-    probe. ``window_wait_secs``: the longest wait for a quiet window, part of every lease."""
+    """``devices``: the class of each device by its id. ``device_patience_secs``: how long a run waits for a device when
+    none can work any more. ``check_every_secs``: how often a device that works runs its probe. ``window_wait_secs``:
+    the longest wait for a quiet window, part of every lease."""
 
     run_id: str
     tasks: tuple[PlannedTask, ...]

@@ -74,9 +74,11 @@ class World:
     ``build_fails``: numbers of candidates that do not build. ``oracle_fails``: names of workloads whose oracle does
     not build; ``oracle_secs``: what it takes longer than a candidate. ``searcher_restarts``: share of proposals before
     which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
-    durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``script``: events of other
-    people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are described, by
-    their id; the others are so from the start. ``left_out``: ids of those that turn out to have no sketch."""
+    durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``starts_fail``: when
+    builders do not start, but the first ``builders_that_start``. ``searcher_dies``: names of workloads over which the
+    searcher always dies, with all that it was asked for. ``script``: events of other people's making by their time.
+    ``stored``: what earlier runs left. ``described_at``: when tasks are described, by their id; the others are so from
+    the start. ``left_out``: ids of those that turn out to have no sketch."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -94,6 +96,9 @@ class World:
     recorder_secs: float = 0.02
     builders_lost: float = 0.0
     proposals_lost: float = 0.0
+    starts_fail: Spans = ()
+    builders_that_start: int = 0
+    searcher_dies: frozenset[str] = frozenset()
     patience_secs: float = 120.0
     check_every_secs: float = 120.0
     script: Mapping[float, ev.Event] = field(default_factory=dict)
@@ -144,6 +149,7 @@ class World:
         self._rng = random.Random(self.seed)
         self._told = 0  # records that the run has been told of
         self._offers: Counter[str] = Counter()
+        self._asked: dict[str, ev.Proposed | ev.ProposalLost] = {}  # what the searcher is at, by task
         measured = {record.candidate.id for record in self.stored}
         self._planned = {
             task.id: deque(
@@ -276,6 +282,8 @@ class World:
                 self._shoot_out(command)
             case to_do.RestartDevice(device_id):
                 self.restarts[device_id] += 1
+            case to_do.RestartSearcher(task_id):
+                self.restarts[task_id] += 1
             case to_do.RecordFailure(candidate, trace, measurement):
                 record = self._record(candidate, trace, measurement, "")
                 self._later(self.now + self._durable_secs(), lambda: self._append([record]))
@@ -314,15 +322,33 @@ class World:
         self._offers[task_id] = max(self._offers[task_id], command.taken) + 1
         self._last_offer[task_id] = candidates
         at = self.now + self.propose_secs
+        answer: ev.Proposed | ev.ProposalLost = ev.Proposed(
+            task_id, self._offers[task_id], candidates, not planned, 1.0
+        )
         if self._rng.random() < self.proposals_lost:
-            self._later(at, ev.ProposalLost(task_id, "no answer"))
-            return
-        self._later(at, ev.Proposed(task_id, self._offers[task_id], candidates, not planned, 1.0))
+            answer = ev.ProposalLost(task_id, "no answer")
+        self._asked[task_id] = answer
+        dies = self.state.tasks[task_id].task.workload.name in self.searcher_dies
+        self._later(at, self._searcher_dies if dies else lambda: self._searcher_answers(answer))
+
+    def _searcher_answers(self, answer: ev.Proposed | ev.ProposalLost) -> None:
+        if self._asked.get(answer.task_id) is answer:
+            del self._asked[answer.task_id]
+            self._do(self.state.handle(answer, self.now))
+
+    def _searcher_dies(self) -> None:
+        """With all that it was asked for."""
+        asked, self._asked = self._asked, {}
+        for task_id in asked:
+            self._do(self.state.handle(ev.ProposalLost(task_id, "its process ended"), self.now))
 
     def _build(self, command: to_do.Build) -> None:
         at = self.now + self.build_secs * self._rng.uniform(0.5, 1.5)
         if command.candidate is None:
             at += self.oracle_secs
+        if command.builder >= self.builders_that_start and _within(self.starts_fail, self.now):
+            self._later(self.now + 0.1, ev.BuilderLost(command.builder, "it does not start", ours=True))
+            return
         if self._rng.random() < self.builders_lost:
             self._later(at, ev.BuilderLost(command.builder, "its process ended"))
             return
