@@ -383,13 +383,16 @@ class DeviceClient:
     def restart(self) -> None:
         _end(self._actor)
 
-    async def _beat(self) -> None:
-        """A sign of life of the process that owns the device, also while it measures."""
-        await ask(self._actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
-
     async def _alive(self, working: Awaitable[BatchReport]) -> BatchReport:
         """The report of what the device does now; see :func:`_watched`."""
-        return await _watched(working, self._beat, _MISSED_BEATS, "the process that owns the device")
+        return await _watched(
+            working, lambda: _device_beat(self._actor), _MISSED_BEATS, "the process that owns the device"
+        )
+
+
+async def _device_beat(actor: Any) -> None:
+    """A sign of life of the process that owns a device, also while it measures."""
+    await ask(actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
 
 
 async def _watched(working: Awaitable[_T], beat: Callable[[], Awaitable[None]], most: int, who: str) -> _T:
@@ -424,9 +427,14 @@ def _end(actor: Any) -> None:
 
 
 async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
-    """What a device's actor says of it. Raises DeviceUnreachableError, and UserError for what is wrong with it."""
-    fingerprint: Fingerprint = await ask(actor.fingerprint.remote(), _START_SECS, f"device {device_id}")
-    return fingerprint
+    """What a device's actor says of it: a slow one takes minutes. Raises DeviceUnreachableError, and UserError for what
+    is wrong with it."""
+    return await _watched(
+        ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
+        lambda: _device_beat(actor),
+        _MISSED_BEATS_OF_OTHERS,
+        "the process that owns the device",
+    )
 
 
 class SchedulerClient:

@@ -340,7 +340,8 @@ def is_local(device: DeviceConfig) -> bool:
 
 
 def _planned(entry: SearchTask) -> PlannedTask:
-    return PlannedTask(entry.task, None, entry.task.workload.flop / entry.abstraction.peak_flops)
+    flop = entry.task.workload.flop
+    return PlannedTask(entry.task, None, flop / entry.abstraction.peak_flops, entry.abstraction.unscheduled_secs(flop))
 
 
 async def _result(scheduler: SchedulerClient) -> None:

@@ -253,6 +253,7 @@ def _artifact(request: BuildRequest, answer: Mapping[str, Any]) -> Artifact:
         trace=answer["trace"],
         build_secs=answer["build_secs"],
         check=check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
+        flop=request.task.workload.flop,
     )
 
 

@@ -288,6 +288,9 @@ class MeasureStage:
         rule = self._plan.rule
         # Measured, once more, and against the incumbent.
         deadline_secs = self._plan.window_wait_secs + len(batch) * (7 * rule.timeout_secs + 4 * _SPARE_SECS)
+        # An oracle runs on both kinds of inputs, and once more with twice the time where that was not enough.
+        oracles = {trial.candidate.task_id for trial in batch}
+        deadline_secs += 6 * sum(self._tasks[each].oracle_secs for each in oracles)
         epoch = self.lease(device_id, Work.BATCH, deadline_secs, now)
         self.lanes[device_id].batch = batch
         incumbents = {

@@ -49,11 +49,12 @@ class Flow:
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
     """A task of a run. ``rules``: what made each of its sketches, None while it is still being described.
-    ``floor_secs``: a cost that no schedule can beat."""
+    ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest that a run of its oracle may take."""
 
     task: Task
     rules: tuple[str, ...] | None
     floor_secs: float
+    oracle_secs: float = 0.0
 
 
 @dataclass(frozen=True)

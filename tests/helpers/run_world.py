@@ -76,7 +76,8 @@ class World:
     which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
     durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``starts_fail``: when
     builders do not start, but the first ``builders_that_start``. ``searcher_dies``: names of workloads over which the
-    searcher always dies, with all that it was asked for. ``script``: events of other people's making by their time.
+    searcher always dies, with all that it was asked for. ``oracle_run_secs``: what the plan says of every oracle's
+    runs. ``script``: events of other people's making by their time.
     ``stored``: what earlier runs left. ``described_at``: when tasks are described, by their id; the others are so from
     the start. ``left_out``: ids of those that turn out to have no sketch."""
 
@@ -99,6 +100,7 @@ class World:
     starts_fail: Spans = ()
     builders_that_start: int = 0
     searcher_dies: frozenset[str] = frozenset()
+    oracle_run_secs: float = 0.0
     patience_secs: float = 120.0
     check_every_secs: float = 120.0
     script: Mapping[float, ev.Event] = field(default_factory=dict)
@@ -116,7 +118,8 @@ class World:
         plan = RunPlan(
             run_id=self.run_id,
             tasks=tuple(
-                PlannedTask(task, None if task.id in self.described_at else ("rule",), 1e-9) for task in self.tasks
+                PlannedTask(task, None if task.id in self.described_at else ("rule",), 1e-9, self.oracle_run_secs)
+                for task in self.tasks
             ),
             devices={name: device.device_class for name, device in self.devices.items()},
             builders=self.builders,
@@ -393,6 +396,7 @@ class World:
         self.measured_under[name].append(command.epoch)
         assert all(each.id in self.built for each in command.candidates), "measured before it was built"
         assert {each.task_id for each in command.candidates} <= self.built, "measured without its oracle"
+        assert command.deadline_secs >= 900.0 + 6 * self.oracle_run_secs
         at, outcomes, records, detail = self.now, dict[str, Outcome](), list[Record](), ""
         for candidate in command.candidates:
             end = at + device.secs

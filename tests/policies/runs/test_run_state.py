@@ -310,6 +310,11 @@ def test_candidates_wait_for_an_oracle_that_takes_long() -> None:
     assert min(e.unix_secs for e in world.events if e.kind == "leased") > 30.0
 
 
+def test_a_lease_has_room_for_oracles_that_take_long() -> None:
+    # The world looks at the deadline of every batch.
+    assert outcomes(played({"a": Device("orin")}, oracle_run_secs=1000.0)) == {Outcome.OK: 60}
+
+
 def test_an_acquitted_device_is_looked_at_at_once() -> None:
     # Four candidates take their device down; the second device, which is slow, shows whose fault it is.
     poison = frozenset(range(4))
