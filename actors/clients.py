@@ -20,7 +20,7 @@ from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, as
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Incumbent, Outcome, Record, StopRule, Task
-from fleet_tune.errors import RecorderLostError
+from fleet_tune.errors import DeviceUnreachableError, RecorderLostError
 from fleet_tune.results import Progress
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ _TELL_SECS = 30.0
 _FOLLOW_SECS = 5.0
 _FOLLOW_SPARE_SECS = 55.0
 _RETRY_SECS = 1.0
+_NEWCOMER_SECS = 5.0
 # The answer of a thread that has nothing else to do, on a machine that may be busy.
 _BEAT_SECS = 15.0
 _BEAT_EVERY_SECS = 5.0
@@ -341,7 +342,7 @@ class DeviceHandle(Protocol):
 
 
 class DeviceClient:
-    """See :class:`actors.device.DeviceActor`. ``target``: that of the device's class.
+    """See :class:`actors.device.DeviceActor`. ``target``: that of the device's class, empty while that is not known.
 
     Ray may start the actor again at any time. A process that owns a device and gives no sign of life is not waited for
     to the deadline.
@@ -351,6 +352,20 @@ class DeviceClient:
         self._actor = actor
         self._target = target
         self._recorder = recorder
+
+    async def joined(self) -> Fingerprint:
+        """What the device says of itself, once it answers; not before, however long that takes. Raises UserError for
+        what is wrong with it."""
+        while True:
+            try:
+                await ask(self._actor.ping.remote(), _START_SECS, "a newcomer")
+                return await fingerprint_of(self._actor, "newcomer")
+            except (DeviceUnreachableError, *LOST):
+                await asyncio.sleep(_NEWCOMER_SECS)
+
+    def of_class(self, target: str) -> DeviceClient:
+        """The same device, of a class with this target."""
+        return DeviceClient(self._actor, target, self._recorder)
 
     async def check(self) -> float:
         secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")

@@ -17,11 +17,11 @@ from typing import Any
 from actors.artifacts import Artifacts
 from actors.builder_pool import BuilderPool
 from actors.calls import ActorLostError, first_line, told
-from actors.clients import BuilderClient, DeviceHandle, LearnerClient, RecorderClient, SearcherClient
+from actors.clients import BuilderClient, DeviceClient, DeviceHandle, LearnerClient, RecorderClient, SearcherClient
 from actors.device_lane import DeviceLane
 from actors.recorder import make_record
 from fleet_tune.device_state import DeviceEvent
-from fleet_tune.errors import FleetOrdersError
+from fleet_tune.errors import FleetOrdersError, UserError
 from fleet_tune.records.orders import FleetOrders
 from fleet_tune.results import Progress
 from policies.runs import commands as to_do
@@ -39,13 +39,15 @@ _LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARN
 @dataclass(frozen=True)
 class SchedulerPlan:
     """``run``: what to tune, on what, within which limits. ``method``: allocates the trials to the tasks. ``orders``:
-    the file with what people want of the devices (:mod:`fleet_tune.records.orders`)."""
+    the file with what people want of the devices (:mod:`fleet_tune.records.orders`). ``notices``: what people are told
+    first."""
 
     run: RunPlan
     method: str
     seed: int
     build_timeout_secs: float
     orders: Path | None = None
+    notices: tuple[str, ...] = ()
 
 
 class Scheduler:
@@ -59,13 +61,15 @@ class Scheduler:
         builders: Sequence[BuilderClient],
         devices: Mapping[str, DeviceHandle],
         learner: LearnerClient | None = None,
+        newcomers: Mapping[str, DeviceClient] | None = None,
     ) -> None:
-        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan. ``learner``: None
-        where nothing is learnt."""
+        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan whose class is
+        known; ``newcomers``: the others, which are waited for. ``learner``: None where nothing is learnt."""
         self._plan = plan
         self._recorder = recorder
         self._searchers = searchers
         self._learner = learner
+        self._newcomers = newcomers or {}
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._pool = BuilderPool(builders, self._artifacts, plan.build_timeout_secs)
@@ -75,6 +79,8 @@ class Scheduler:
         }
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
+        for text in plan.notices:
+            self._events.put_nowait(ev.Noticed(text))
         self._device_events: asyncio.Queue[Sequence[DeviceEvent]] = asyncio.Queue()
         self._cursor = 0
         self._read = asyncio.Condition()  # notified when the cursor has moved
@@ -114,7 +120,7 @@ class Scheduler:
 
     @property
     def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner
+        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner, self._welcome
 
     # Commands --------------------------------------------------------------------------------------------------------
 
@@ -239,6 +245,28 @@ class Scheduler:
             return
         async for detail in self._learner.failures():
             self._events.put_nowait(ev.Noticed(f"the learner failed and begins anew: {detail}"))
+
+    async def _welcome(self) -> None:
+        """Take devices that had never answered when they do."""
+        async with asyncio.TaskGroup() as group:
+            for device_id, device in self._newcomers.items():
+                group.create_task(self._expect(device_id, device))
+
+    async def _expect(self, device_id: str, device: DeviceClient) -> None:
+        targets = {each.task.device_class.name: each.task.device_class.target for each in self._plan.run.tasks}
+        try:
+            found = (await device.joined()).device_class
+        except UserError as error:
+            self._events.put_nowait(ev.Noticed(f"device {device_id} answers and cannot be used: {error}"))
+            return
+        if targets.get(found.name) != found.target:
+            why = "none of that class answered when the run began: the next run tunes for it"
+            self._events.put_nowait(ev.Noticed(f"device {device_id} answers: it is of class {found.name}, and {why}"))
+            return
+        self._lanes[device_id] = DeviceLane(
+            device_id, device.of_class(found.target), self._artifacts, self._plan.run.rule
+        )
+        self._events.put_nowait(ev.Appeared(device_id, found.name))
 
     async def _obey(self) -> None:
         """Hand in what the devices were like and what people want of them, then look for orders every second."""

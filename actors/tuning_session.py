@@ -87,7 +87,8 @@ class TuningSession:
         shared = any(is_local(device) for device in fleet.devices)
         self._window = str(Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}") if shared else None
         self._devices: dict[str, Any] = {}
-        self._late: dict[str, str] = {}  # classes of the devices that join later
+        self._late: dict[str, str] = {}  # classes of the devices that join later, empty where it is not known
+        self._notices: list[str] = []
         self._builders: list[Any] = []
         self._actors: list[Any] = []
         self._recorder: RecorderClient | None = None
@@ -105,10 +106,10 @@ class TuningSession:
     async def start_hosts(self) -> dict[str, Fingerprint]:
         """Start builders and devices; returns the fingerprint of each device that answers.
 
-        A device that does not answer joins later, if the fleet file says its class and another device of that class
-        answers. One that people have taken out of use is not asked; it joins when they resume it, if its class is
-        known in that way.
-        Raises :class:`fleet_tune.errors.FleetFileError` naming a device that does not answer or has a wrong target.
+        A device that does not answer joins when it does, if it is of the class of one that answers. One that people
+        have taken out of use is not asked; it joins when they resume it, if the fleet file says its class and another
+        device of that class answers.
+        Raises :class:`fleet_tune.errors.FleetFileError` where none answers, naming one, or one has a wrong target.
         """
         here = self._cluster.here()
         workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
@@ -167,19 +168,26 @@ class TuningSession:
                 f"every device of {self._fleet.source.path} is out of use: {', '.join(sorted(out_of_use))}",
                 "bring one back with 'fleet-tune device resume'",
             )
+        if not prints:
+            name, error = next(iter(absent.items()))
+            with told_with_its_place(self._fleet, name):
+                raise error
         classes = {fingerprint.device_class.name for fingerprint in prints.values()}
         for config in self._fleet.devices:
-            if config.name in prints:
+            name = config.name
+            if name in prints:
                 continue
-            if config.device_class in classes:
-                self._late[config.name] = config.device_class
-                _LOG.warning("device %s is not there: it joins when it answers and is in use", config.name)
-            elif config.name in out_of_use:
-                del self._devices[config.name]
-                _LOG.warning("device %s is out of use, and nothing is known of its class: left out", config.name)
+            known = config.device_class or ""
+            known = known if known in classes else ""
+            if name in absent:
+                self._notices.append(f"{absent[name]}: the run begins without it, and takes it when it answers")
+            elif known:
+                self._notices.append(f"device {name} is out of use: it joins when it is resumed")
             else:
-                with told_with_its_place(self._fleet, config.name):
-                    raise absent[config.name]
+                del self._devices[name]
+                self._notices.append(f"device {name} is out of use, and nothing is known of its class: it is left out")
+                continue
+            self._late[name] = known
 
     async def start_tuning(
         self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
@@ -227,12 +235,24 @@ class TuningSession:
             window_wait_secs=WINDOW_WAIT_SECS,
         )
         scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
-            SchedulerPlan(run, plan.method, plan.seed, self._fleet.build.timeout_secs, await self._noted(store)),
+            SchedulerPlan(
+                run,
+                plan.method,
+                plan.seed,
+                self._fleet.build.timeout_secs,
+                await self._noted(store),
+                tuple(self._notices),
+            ),
             self._recorder,
             {entry.task.id: search for entry in plan.tasks},
             [BuilderClient(builder) for builder in self._builders],
             devices,
             LearnerClient(learner),
+            {
+                name: DeviceClient(self._devices[name], "", self._recorder)
+                for name, known in self._late.items()
+                if not known
+            },
         )
         self._actors.append(scheduler)
         self._scheduler = SchedulerClient(scheduler)

@@ -112,6 +112,14 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True)
+class Appeared:
+    """A device of the plan that had never answered does, and is of this class, for which the run tunes."""
+
+    device_id: str
+    device_class: str
+
+
+@dataclass(frozen=True, slots=True)
 class BatchMeasured:
     """The answer to ``Measure``. ``outcomes`` by candidate id: all of them are durable but DEVICE_LOST, which only the
     last one can be; candidates without one were not tried. ``detail``: how the device was lost, empty if it was not."""
@@ -189,6 +197,7 @@ Event = (
     | Probed
     | ProbeFailed
     | Unreachable
+    | Appeared
     | BatchMeasured
     | BatchLost
     | ShotOut

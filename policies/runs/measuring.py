@@ -99,6 +99,10 @@ class MeasureStage:
         """Devices that could be given work now."""
         return list(self._idle.get(device_class, ()))
 
+    def join(self, device_id: str, device_class: str) -> None:
+        """A device of a class that has tasks is there from now on."""
+        self.lanes[device_id] = Lane(device_id, device_class)
+
     # The queue -------------------------------------------------------------------------------------------------------
 
     def add(self, trial: Trial) -> None:

@@ -59,7 +59,8 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``devices``: the class of each device by its id. ``device_patience_secs``: how long a run waits for a device when
+    """``devices``: the class of each device by its id, empty for one that has never answered: it may appear later.
+    ``device_patience_secs``: how long a run waits for a device when
     none can work any more. ``check_every_secs``: how often a device that works runs its probe. ``window_wait_secs``:
     the longest wait for a quiet window, part of every lease."""
 

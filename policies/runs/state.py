@@ -21,6 +21,7 @@ from policies.measuring.shootout import reserve_secs
 from policies.runs.building import BuildStage, Job
 from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, RestartSearcher, Say
 from policies.runs.events import (
+    Appeared,
     BatchLost,
     BatchMeasured,
     BuilderLost,
@@ -183,6 +184,11 @@ class RunState:
             case Probed() | ProbeFailed() | Unreachable():
                 self._look_at.append(event.device_id)
                 return self._devices.checked(event, now)
+            case Appeared(device_id, device_class):
+                self.fleet.appeared(device_id, device_class)
+                self._devices.join(device_id, device_class)
+                self._look_at.append(device_id)
+                return [Say("notice", f"device {device_id} answers: it is of class {device_class}")]
             case BatchMeasured() | BatchLost() | ShotOut():
                 return self._device_answered(event, now)
             case Ordered(device_id, admin, reason):

@@ -77,9 +77,10 @@ class World:
     durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``starts_fail``: when
     builders do not start, but the first ``builders_that_start``. ``searcher_dies``: names of workloads over which the
     searcher always dies, with all that it was asked for. ``oracle_run_secs``: what the plan says of every oracle's
-    runs. ``script``: events of other people's making by their time.
-    ``stored``: what earlier runs left. ``described_at``: when tasks are described, by their id; the others are so from
-    the start. ``left_out``: ids of those that turn out to have no sketch."""
+    runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
+    of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
+    described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
+    sketch."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -101,6 +102,7 @@ class World:
     builders_that_start: int = 0
     searcher_dies: frozenset[str] = frozenset()
     oracle_run_secs: float = 0.0
+    appear: Mapping[str, float] = field(default_factory=dict)
     patience_secs: float = 120.0
     check_every_secs: float = 120.0
     script: Mapping[float, ev.Event] = field(default_factory=dict)
@@ -121,7 +123,7 @@ class World:
                 PlannedTask(task, None if task.id in self.described_at else ("rule",), 1e-9, self.oracle_run_secs)
                 for task in self.tasks
             ),
-            devices={name: device.device_class for name, device in self.devices.items()},
+            devices={name: "" if name in self.appear else device.device_class for name, device in self.devices.items()},
             builders=self.builders,
             limits=self.limits,
             rule=self.rule,
@@ -173,6 +175,8 @@ class World:
         """Until the run is over. AssertionError where nothing could ever happen again, or it does not end."""
         for at, event in self.script.items():
             self._later(at, event)
+        for name, at in self.appear.items():
+            self._later(at, ev.Appeared(name, self.devices[name].device_class))
         for task_id, at in self.described_at.items():
             without = task_id in self.left_out
             self._later(at, ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",)))

@@ -293,9 +293,13 @@ def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) 
         fleet.write_text(
             f'[[device]]\nname = "board"\nconnect = "127.0.0.1:{free_port}"\nthreads = 1\ndevice_class = "one-core"\n'
             f'target = {{ kind = "llvm", mcpu = "{OTHER_CPU[platform.machine()]}" }}\n'
+            '[[device]]\nname = "gone"\nconnect = "127.0.0.1:9"\n'
         )
         result = run_here(tmp_path / "out", "--trials", "12", "--fleet", str(fleet), "--json").json()
         assert {task["device_class"] for task in result["tasks"]} == {"one-core"}
+        # A device that is not there does not keep the other from being used.
+        [absent] = [notice["text"] for notice in result["notices"] if "gone" in notice["text"]]
+        assert absent.endswith("Connection refused: the run begins without it, and takes it when it answers")
         with RecordReader(tmp_path / "out" / "records.db") as reader:
             assert {record.device_id for record in reader if record.device_id} == {"board"}
         # Of another kind than this machine: its network ran on the device before it was published.

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fleet_tune.device_state import Admin
+from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Limits, Outcome, StopRule
 from fleet_tune.errors import BuildersLostError, DevicesLostError
 from policies.measuring import health
@@ -190,6 +190,34 @@ def test_a_device_joins_later() -> None:
     world = played({"late": late, "b": Device("orin", secs=0.3)}, supply=300)
     assert any(record.device_id == "late" for record in world.trials())
     assert world.kinds("late")[0] == "joined"  # not lost: it had never been there
+
+
+def test_a_device_of_which_nothing_was_known_is_taken_when_it_comes() -> None:
+    devices = {"a": Device("orin", secs=0.5), "new": Device("orin"), "never": Device("orin")}
+    appear = {"new": 10.0, "never": 1e9}
+    world = played(devices, supply=300, appear=appear, script={5.0: order("never", Admin.RETIRED)})
+    assert outcomes(world) == {Outcome.OK: 300}
+    leased = [each.unix_secs for each in world.events if each.device_id == "new" and each.kind == "leased"]
+    assert 10.0 <= min(leased) < 20.0
+    assert not world.probes["never"]
+    told = [each.text for each in world.state.progress(world.now).notices]
+    assert "device new answers: it is of class orin" in told
+
+
+def test_a_device_that_comes_is_what_its_class_has_waited_for() -> None:
+    devices = {"a": Device("orin", outages=((3.0, 1e9),)), "new": Device("orin")}
+    assert outcomes(played(devices, appear={"new": 100.0})) == {Outcome.OK: 60}
+    gone = played(devices, appear={"new": 1000.0}, supply=200)
+    assert isinstance(gone.error, DevicesLostError)
+
+
+def test_a_clock_that_was_put_back_keeps_no_device_in_quarantine() -> None:
+    """The last run ended a year ahead of this one."""
+    year = 365 * 86_400.0
+    state = DeviceState(health=Health.QUARANTINED, quarantines=1, losses=("", "", ""), until_unix_secs=year)
+    world = played({"a": Device("orin")}, device_states={"a": state}, patience_secs=2000.0)
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert health.MAX_PROBATION_SECS <= world.now < health.MAX_PROBATION_SECS + 60.0
 
 
 def test_the_next_run_goes_on_where_the_last_one_ended() -> None:
