@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
 from fleet_tune.errors import FleetTuneError
 
@@ -37,7 +37,7 @@ async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
     except TimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayError as error:
-        raise ActorLostError(f"{what}: {first_line(error)}") from error
+        raise ActorLostError(f"{what}: {_gone(error)}") from error
 
 
 def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
@@ -49,7 +49,12 @@ def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
     except GetTimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayError as error:
-        raise ActorLostError(f"{what}: {first_line(error)}") from error
+        raise ActorLostError(f"{what}: {_gone(error)}") from error
+
+
+def _gone(error: RayError) -> str:
+    """How an actor is gone, without Ray's numbers where it is only that its process ended."""
+    return "its process ended" if isinstance(error, ActorUnavailableError) else first_line(error)
 
 
 def _own_error(error: RayTaskError) -> Exception:

@@ -227,7 +227,7 @@ class LearnerClient:
         while True:
             try:
                 asking = self._actor.failure.remote(_FOLLOW_SECS)
-                detail = await ask(asking, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, "a sign of life")
+                detail = await ask(asking, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, "learner")
                 if not detail:
                     continue
                 _end(self._actor)
@@ -353,15 +353,20 @@ class DeviceClient:
         self._target = target
         self._recorder = recorder
 
-    async def joined(self) -> Fingerprint:
-        """What the device says of itself, once it answers; not before, however long that takes. Raises UserError for
-        what is wrong with it."""
+    async def joined(self, tell: Callable[[str], None]) -> Fingerprint:
+        """What the device says of itself, once it answers; not before, however long that takes. Meanwhile ``tell`` is
+        called with what keeps it away, each time that this changes. Raises UserError for what is wrong with it."""
+        last = ""
         while True:
             try:
                 await ask(self._actor.ping.remote(), _START_SECS, "a newcomer")
                 return await fingerprint_of(self._actor, "newcomer")
-            except (DeviceUnreachableError, *LOST):
-                await asyncio.sleep(_NEWCOMER_SECS)
+            except (DeviceUnreachableError, *LOST) as error:
+                reason = first_line(error)
+            if reason != last:
+                tell(reason)
+                last = reason
+            await asyncio.sleep(_NEWCOMER_SECS)
 
     def of_class(self, target: str) -> DeviceClient:
         """The same device, of a class with this target."""

@@ -253,9 +253,13 @@ class Scheduler:
                 group.create_task(self._expect(device_id, device))
 
     async def _expect(self, device_id: str, device: DeviceClient) -> None:
+        def tell(reason: str) -> None:
+            if not any(reason in text for text in self._plan.notices):  # it was told when the run began
+                self._events.put_nowait(ev.Noticed(f"device {device_id} is still not there: {reason}"))
+
         targets = {each.task.device_class.name: each.task.device_class.target for each in self._plan.run.tasks}
         try:
-            found = (await device.joined()).device_class
+            found = (await device.joined(tell)).device_class
         except UserError as error:
             self._events.put_nowait(ev.Noticed(f"device {device_id} answers and cannot be used: {error}"))
             return

@@ -196,6 +196,12 @@ class TuningSession:
 
         ``device_classes``: the name of the class of each device that answers.
         """
+        with _lost_means_resume():
+            await self._start_tuning(plan, store, meta, device_classes)
+
+    async def _start_tuning(
+        self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
+    ) -> None:
         here = self._cluster.here()
         actor = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
         self._actors.append(actor)

@@ -68,7 +68,11 @@ class RpcDevice:
         if it cannot run code for its target, DeviceKeyError if its server has another key than ours.
         """
         with self._reached():
-            bench = self._admitted()
+            try:
+                bench = self._connection.workbench()
+            except SessionRefusedError as error:
+                problem, _, next_step = str(error).partition("; ")
+                raise DeviceKeyError(problem, next_step) from error
             target = self._connection.target
             device_class = DeviceClass(self._config.device_class or default_device_class_name(target), target)
             try:
@@ -87,17 +91,8 @@ class RpcDevice:
                     ) from error
                 raise SessionLostError(f"{error}{'; ' + end if end else ''}") from error
 
-    def _admitted(self) -> Workbench:
-        """The workbench. Raises DeviceKeyError where the server has another key than ours, SessionLostError."""
-        try:
-            return self._connection.workbench()
-        except SessionRefusedError as error:
-            problem, _, next_step = str(error).partition("; ")
-            raise DeviceKeyError(problem, next_step) from error
-
     def ping(self) -> float:
         with self._reached():
-            self._admitted()
             bench = self._connection.once_more_on_loss(_answering)
             started = time.monotonic()
             _answering(bench)
