@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.artifacts import Artifacts
-from actors.calls import first_line
-from actors.clients import LOST, BuilderClient
+from actors.calls import ActorLostError, first_line, told
+from actors.clients import BuilderClient
 from devices.protocol import BuildRequest
+from fleet_tune.errors import UserError
 from policies.runs.commands import Build
 from policies.runs.events import BuilderLost, Built
 
@@ -24,8 +25,12 @@ class BuilderPool:
         request = BuildRequest(command.task, command.candidate, command.timeout_secs)
         try:
             failure, artifact = await self._builders[command.builder].build(request)
-        except LOST as error:
+        except UserError:
+            raise
+        except ActorLostError as error:
             return BuilderLost(command.builder, first_line(error))
+        except Exception as error:  # its child does not start, say, or its quiet window does not open
+            return BuilderLost(command.builder, told(error), ours=True)
         if failure is not None:
             return Built(command.builder, failure.measurement, failure.trace)
         self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)

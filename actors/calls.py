@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
 from fleet_tune.errors import FleetTuneError
 
@@ -37,7 +37,7 @@ async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
     except TimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayError as error:
-        raise ActorLostError(f"{what}: {first_line(error)}") from error
+        raise ActorLostError(f"{what}: {_gone(error)}") from error
 
 
 def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
@@ -49,7 +49,12 @@ def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
     except GetTimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayError as error:
-        raise ActorLostError(f"{what}: {first_line(error)}") from error
+        raise ActorLostError(f"{what}: {_gone(error)}") from error
+
+
+def _gone(error: RayError) -> str:
+    """How an actor is gone, without Ray's numbers where it is only that its process ended."""
+    return "its process ended" if isinstance(error, ActorUnavailableError) else first_line(error)
 
 
 def _own_error(error: RayTaskError) -> Exception:
@@ -89,6 +94,19 @@ class Shared(Generic[T]):
     def get(self) -> T:
         value: T = ray.cloudpickle.loads(self._packed)
         return value
+
+
+def told(error: BaseException) -> str:
+    """An error in one line, with its class where that is none of ours: its text was not written for people."""
+    if isinstance(error, FleetTuneError):
+        return first_line(error)
+    return f"{type(error).__name__}: {last_line(error)}"
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's text: what raised, where a traceback is part of it."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else "no reason is given"
 
 
 def first_line(error: BaseException) -> str:

@@ -9,73 +9,90 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_fixed
+from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, fetch
+from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, fetch, first_line, told
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Incumbent, Outcome, Record, StopRule, Task
+from fleet_tune.errors import DeviceUnreachableError, RecorderLostError
 from fleet_tune.results import Progress
 
 _LOG = logging.getLogger(__name__)
 LOST = (ActorLostError, ActorTimeoutError)
+_T = TypeVar("_T")
 
 _START_SECS = 120.0
-_STORE_SECS = 30.0
+# The recorder may take this long, and is told to be slow after a part of it.
+_STORE_SECS = 600.0
+_SLOW_SECS = 5.0
+_LOOK_SECS = 1.0
+_FETCH_SECS = 30.0
+_TELL_SECS = 30.0
 _FOLLOW_SECS = 5.0
 _FOLLOW_SPARE_SECS = 55.0
 _RETRY_SECS = 1.0
+_NEWCOMER_SECS = 5.0
 # The answer of a thread that has nothing else to do, on a machine that may be busy.
 _BEAT_SECS = 15.0
 _BEAT_EVERY_SECS = 5.0
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
+# Searcher and learner share their host with the devices: they may stand still for a window or two.
+_MISSED_BEATS_OF_OTHERS = 4
+_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS, _WELL_SECS = 1.0, 60.0, 600.0
 
 
 class RecorderClient:
-    """See :class:`actors.recorder.Recorder`."""
+    """See :class:`actors.recorder.Recorder`. It is waited for as long as a disk may take that is busy with other
+    things; a run without it cannot go on.
+
+    Every call may raise :class:`fleet_tune.errors.RecorderLostError` in place of what calls usually do.
+    """
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
-        await ask(self._actor.put_tasks.remote(tasks), _START_SECS, "recorder: store the tasks")
+        await self._asked(self._actor.put_tasks.remote(tasks), "store the tasks")
 
     async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
         """Make records durable; their sequence numbers. Raises StaleLeaseError."""
-        seqs: list[int] = await ask(self._actor.append.remote(records, epoch), _STORE_SECS, "recorder: store records")
+        seqs: list[int] = await self._asked(self._actor.append.remote(records, epoch), "store records")
         return seqs
 
     def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
         """:meth:`append` for an actor without an event loop."""
-        fetch(self._actor.append.remote(records, epoch), _STORE_SECS, "recorder: store records")
+        with _recorder_answers():
+            fetch(self._actor.append.remote(records, epoch), _STORE_SECS, "store records")
 
     def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
         """Note what a device's probe usually takes; the seconds at which its speed counts as 1. For an actor without an
         event loop."""
-        unit_secs: float = fetch(
-            self._actor.probed.remote(device_id, usual_secs), _STORE_SECS, "recorder: note a device's probe"
-        )
+        with _recorder_answers():
+            noting = self._actor.probed.remote(device_id, usual_secs)
+            unit_secs: float = fetch(noting, _STORE_SECS, "note a device's probe")
         return unit_secs
 
     async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
         """Make changes of devices durable."""
-        await ask(self._actor.append_device_events.remote(events), _STORE_SECS, "recorder: store changes of devices")
+        await self._asked(self._actor.append_device_events.remote(events), "store changes of devices")
 
     async def device_states(self) -> dict[str, DeviceState]:
         """The last state of every device that the store knows."""
-        states: dict[str, DeviceState] = await ask(
-            self._actor.device_states.remote(), _STORE_SECS, "recorder: read the states of devices"
+        states: dict[str, DeviceState] = await self._asked(
+            self._actor.device_states.remote(), "read the states of devices"
         )
         return states
 
     async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
         """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then gives none."""
         following = self._actor.follow.remote(cursor, wait_secs)
-        records: list[Record] = await ask(following, wait_secs + _FOLLOW_SPARE_SECS, "follow the records")
+        records: list[Record] = await self._asked(following, "follow the records")
         return records
 
     async def stream(self, cursor: int = 0) -> AsyncIterator[list[Record]]:
@@ -93,12 +110,56 @@ class RecorderClient:
                 wait_secs = _FOLLOW_SECS
 
     async def last_seq(self) -> int:
-        seq: int = await ask(self._actor.last_seq.remote(), _STORE_SECS, "recorder")
+        seq: int = await self._asked(self._actor.last_seq.remote(), "say what it has")
         return seq
+
+    async def troubles(self) -> AsyncIterator[tuple[str, bool]]:
+        """What is wrong with the recorder, in words, each time that it is slow, and when it no longer is: then True.
+
+        Raises RecorderLostError where it is gone, or has not answered for ``_STORE_SECS``."""
+        clock = asyncio.get_running_loop().time
+        answered_at, slow_secs = clock(), 0.0
+        while True:
+            await asyncio.sleep(_LOOK_SECS)
+            try:
+                with _recorder_answers((ActorLostError,)):
+                    storing_secs: float = await ask(self._actor.storing_secs.remote(), _SLOW_SECS, "a sign of life")
+                answered_at = clock()
+            except ActorTimeoutError:
+                storing_secs = clock() - answered_at
+            if storing_secs >= _STORE_SECS:
+                raise _recorder_lost(f"it has stored nothing for {storing_secs:.0f} s")
+            if slow_secs and storing_secs < _SLOW_SECS:
+                yield f"the recorder stores again, after {slow_secs:.0f} s", True
+                slow_secs = 0.0
+            elif storing_secs >= _SLOW_SECS:
+                if not slow_secs:
+                    yield "the recorder is slow: the run waits for it", False
+                slow_secs = storing_secs
 
     async def close(self) -> None:
         """Close the store; what was acknowledged is durable already."""
         await ask(self._actor.close.remote(), 1.0, "close the record store")
+
+    async def _asked(self, reference: Any, what: str) -> Any:
+        with _recorder_answers():
+            return await ask(reference, _STORE_SECS, what)
+
+
+@contextlib.contextmanager
+def _recorder_answers(lost: tuple[type[Exception], ...] = LOST) -> Iterator[None]:
+    """``lost``: what becomes a RecorderLostError."""
+    try:
+        yield
+    except lost as error:
+        raise _recorder_lost(first_line(error)) from error
+
+
+def _recorder_lost(detail: str) -> RecorderLostError:
+    return RecorderLostError(
+        f"the recorder, which stores the records, is lost: {detail}",
+        "look at the disk that the output folder is on, and run the same command again: it resumes",
+    )
 
 
 @dataclass(frozen=True)
@@ -118,16 +179,34 @@ class SearcherClient:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self._is_lost = False
 
     async def start(self) -> None:
         """Until it has read the records of earlier runs."""
         await ask(self._actor.start.remote(), _START_SECS, "searcher")
 
     async def propose(self, task_id: str, count: int, taken: int) -> Offer:
-        """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received."""
-        proposing = self._actor.propose.remote(task_id, count, taken)
-        offer: Offer = await ask(proposing, WINDOW_WAIT_SECS, "propose candidates")
-        return offer
+        """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received. After a
+        loss, the process that takes the place of the lost one is waited for first: that it starts is nobody's fault."""
+        if self._is_lost:
+            async for attempt in _patiently(_START_SECS):
+                with attempt:
+                    await self._beat()
+            self._is_lost = False
+        working = ask(self._actor.propose.remote(task_id, count, taken), WINDOW_WAIT_SECS, "propose candidates")
+        try:
+            return await _watched(working, self._beat, _MISSED_BEATS_OF_OTHERS, "the searcher")
+        except LOST:
+            self._is_lost = True
+            raise
+
+    def restart(self) -> None:
+        """End its process, which hangs or has failed; another one takes its place."""
+        self._is_lost = True
+        _end(self._actor)
+
+    async def _beat(self) -> None:
+        await ask(self._actor.beat.remote(), _BEAT_SECS, "a sign of life")
 
 
 class LearnerClient:
@@ -140,6 +219,36 @@ class LearnerClient:
         """Begin to follow the records and to train; not waited for."""
         self._actor.start.remote()
 
+    async def failures(self) -> AsyncIterator[str]:
+        """How the learner failed, each time that it does. Its process is then ended, and another one begins anew with
+        the records, a little later each time."""
+        clock = asyncio.get_running_loop().time
+        pause_secs, last_at = 0.0, clock()
+        while True:
+            try:
+                asking = self._actor.failure.remote(_FOLLOW_SECS)
+                detail = await ask(asking, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, "learner")
+                if not detail:
+                    continue
+                _end(self._actor)
+            except ActorLostError as error:  # Ray starts it again
+                detail = first_line(error)
+            except ActorTimeoutError as error:
+                detail = first_line(error)
+                _end(self._actor)
+            except Exception as error:
+                detail = told(error)
+                _end(self._actor)
+            pause_secs = 0.0 if clock() - last_at > _WELL_SECS else pause_secs
+            pause_secs = min(_LONGEST_PAUSE_SECS, max(_FIRST_PAUSE_SECS, 2 * pause_secs))
+            last_at = clock()
+            yield detail
+            await asyncio.sleep(pause_secs)
+            with contextlib.suppress(*LOST):  # that another process takes its place is no failure
+                async for attempt in _patiently(_START_SECS):
+                    with attempt:
+                        await ask(self._actor.failure.remote(0.0), _BEAT_SECS, "a sign of life")
+
     async def stream(self) -> AsyncIterator[dict[str, bytes]]:
         """New models as they are published: their bytes by the id of a task or the name of a device class. A learner
         that does not answer is asked again, for as long as it takes."""
@@ -150,7 +259,7 @@ class LearnerClient:
                     asking = self._actor.follow.remote(versions, _FOLLOW_SECS)
                     fresh = await ask(asking, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, "follow the models")
                     models = {
-                        key: await ask(weights, _STORE_SECS, "fetch a model") for key, (_, [weights]) in fresh.items()
+                        key: await ask(weights, _FETCH_SECS, "fetch a model") for key, (_, [weights]) in fresh.items()
                     }
             versions |= {key: version for key, (version, _) in fresh.items()}
             if models:
@@ -233,7 +342,7 @@ class DeviceHandle(Protocol):
 
 
 class DeviceClient:
-    """See :class:`actors.device.DeviceActor`. ``target``: that of the device's class.
+    """See :class:`actors.device.DeviceActor`. ``target``: that of the device's class, empty while that is not known.
 
     Ray may start the actor again at any time. A process that owns a device and gives no sign of life is not waited for
     to the deadline.
@@ -243,6 +352,25 @@ class DeviceClient:
         self._actor = actor
         self._target = target
         self._recorder = recorder
+
+    async def joined(self, tell: Callable[[str], None]) -> Fingerprint:
+        """What the device says of itself, once it answers; not before, however long that takes. Meanwhile ``tell`` is
+        called with what keeps it away, each time that this changes. Raises UserError for what is wrong with it."""
+        last = ""
+        while True:
+            try:
+                await ask(self._actor.ping.remote(), _START_SECS, "a newcomer")
+                return await fingerprint_of(self._actor, "newcomer")
+            except (DeviceUnreachableError, *LOST) as error:
+                reason = first_line(error)
+            if reason != last:
+                tell(reason)
+                last = reason
+            await asyncio.sleep(_NEWCOMER_SECS)
+
+    def of_class(self, target: str) -> DeviceClient:
+        """The same device, of a class with this target."""
+        return DeviceClient(self._actor, target, self._recorder)
 
     async def check(self) -> float:
         secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
@@ -257,7 +385,7 @@ class DeviceClient:
         deadline_secs: float,
     ) -> BatchReport:
         measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recorder, epoch)
-        return await self._watched(ask(measuring, deadline_secs, "measure"))
+        return await self._alive(ask(measuring, deadline_secs, "measure"))
 
     async def shoot_out(
         self,
@@ -270,45 +398,63 @@ class DeviceClient:
         # In lists, so that Ray does not fetch them on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
         running = self._actor.shoot_out.remote(entered, task, rule, self._recorder, epoch)
-        return await self._watched(ask(running, deadline_secs, "hold a shoot-out"))
+        return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
 
     def restart(self) -> None:
-        import ray
+        _end(self._actor)
 
-        with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
-            ray.kill(self._actor, no_restart=False)
+    async def _alive(self, working: Awaitable[BatchReport]) -> BatchReport:
+        """The report of what the device does now; see :func:`_watched`."""
+        return await _watched(
+            working, lambda: _device_beat(self._actor), _MISSED_BEATS, "the process that owns the device"
+        )
 
-    async def _beat(self) -> None:
-        """A sign of life of the process that owns the device, also while it measures."""
-        await ask(self._actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
 
-    async def _watched(self, working: Awaitable[BatchReport]) -> BatchReport:
-        """The report of what the device does now. Raises what ``working`` raises, and ActorTimeoutError as soon as
-        ``_MISSED_BEATS`` signs of life are missing in a row."""
-        work = asyncio.ensure_future(working)
-        missed = 0
-        try:
-            while True:
-                done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
-                if done:
-                    return work.result()
-                try:
-                    await self._beat()
-                    missed = 0
-                except ActorTimeoutError:
-                    missed += 1
-                    if missed >= _MISSED_BEATS and not work.done():
-                        raise ActorTimeoutError("the process that owns the device gives no sign of life") from None
-                except ActorLostError:
-                    continue  # the work fails with it
-        finally:
-            work.cancel()
+async def _device_beat(actor: Any) -> None:
+    """A sign of life of the process that owns a device, also while it measures."""
+    await ask(actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
+
+
+async def _watched(working: Awaitable[_T], beat: Callable[[], Awaitable[None]], most: int, who: str) -> _T:
+    """What ``working`` gives. Raises what it raises, and ActorTimeoutError as soon as ``most`` signs of life (``beat``)
+    are missing in a row."""
+    work = asyncio.ensure_future(working)
+    missed = 0
+    try:
+        while True:
+            done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
+            if done:
+                return work.result()
+            try:
+                await beat()
+                missed = 0
+            except ActorTimeoutError:
+                missed += 1
+                if missed >= most and not work.done():
+                    raise ActorTimeoutError(f"{who} gives no sign of life") from None
+            except ActorLostError:
+                continue  # the work fails with it
+    finally:
+        work.cancel()
+
+
+def _end(actor: Any) -> None:
+    """End the actor's process; Ray starts another one where the actor may restart."""
+    import ray
+
+    with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
+        ray.kill(actor, no_restart=False)
 
 
 async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
-    """What a device's actor says of it. Raises DeviceUnreachableError, and UserError for what is wrong with it."""
-    fingerprint: Fingerprint = await ask(actor.fingerprint.remote(), _START_SECS, f"device {device_id}")
-    return fingerprint
+    """What a device's actor says of it: a slow one takes minutes. Raises DeviceUnreachableError, and UserError for what
+    is wrong with it."""
+    return await _watched(
+        ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
+        lambda: _device_beat(actor),
+        _MISSED_BEATS_OF_OTHERS,
+        "the process that owns the device",
+    )
 
 
 class SchedulerClient:
@@ -323,11 +469,11 @@ class SchedulerClient:
 
     async def described(self, task_id: str, rules: Sequence[str]) -> None:
         """A task of the plan has sketches, made by ``rules``."""
-        await ask(self._actor.described.remote(task_id, rules), _STORE_SECS, "a task that is described")
+        await ask(self._actor.described.remote(task_id, rules), _TELL_SECS, "a task that is described")
 
     async def undescribable(self, task_id: str) -> None:
         """A task of the plan has no sketch."""
-        await ask(self._actor.undescribable.remote(task_id), _STORE_SECS, "a task that is described")
+        await ask(self._actor.undescribable.remote(task_id), _TELL_SECS, "a task that is described")
 
     async def progress(self) -> Progress:
         progress: Progress = await ask(self._actor.progress.remote(), 10.0, "progress")
@@ -342,10 +488,12 @@ class SchedulerClient:
         await ask(self._actor.stop.remote(), 1.0, "stop")
 
 
-def _patiently() -> AsyncRetrying:
-    """Again and again, a second after each loss."""
+def _patiently(most_secs: float = math.inf) -> AsyncRetrying:
+    """Again and again, a second after each loss; for ``most_secs``, then with the error of the last one."""
     return AsyncRetrying(
-        retry=retry_if_exception_type(LOST),
+        stop=stop_after_delay(most_secs),
+        reraise=True,
+        retry=retry_if_exception_type((*LOST, RecorderLostError)),
         wait=wait_fixed(_RETRY_SECS),
         before_sleep=before_sleep_log(_LOG, logging.WARNING),
     )

@@ -7,12 +7,15 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from actors.calls import first_line
+from actors.cluster_watch import end_all, started_here, until_lost
 from actors.embedded_ray import LOOPBACK, only_what_is_used
 from actors.run_folder import run_folder
 from fleet_tune.errors import ClusterError
@@ -26,14 +29,24 @@ _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 
 _SYSTEM_CONFIG = {"worker_niceness": 0}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Cluster:
     """A connected Ray cluster. ``node_id``: the node of this driver, where the output folder is. ``folder``: of this
-    run alone, on that node; removed with the connection."""
+    run alone, on that node; removed with the connection. ``processes``: Ray's by name, where it is an embedded one.
+    ``is_lost``: it cannot be used any more."""
 
     node_id: str
-    embedded: bool
     folder: Path
+    address: str
+    processes: Mapping[str, psutil.Process] = field(default_factory=dict)
+    is_lost: bool = False
+
+    async def lost(self) -> str:
+        """Why the cluster cannot be used any more, as soon as that is so. What is left of an embedded one is ended."""
+        reason = await until_lost(self.processes, self.address)
+        self.is_lost = True
+        end_all(self.processes.values())
+        return reason
 
     def here(self) -> Any:
         """Scheduling strategy that pins an actor to the driver's node."""
@@ -62,7 +75,10 @@ def connected(address: str | None) -> Iterator[Cluster]:
         if not given:
             _connect(address, folder)
             stack.callback(_disconnect)
-        yield Cluster(ray.get_runtime_context().get_node_id(), address is None and not given, folder)
+            folder.chmod(0o700)  # Ray opens its folder to all users; all of its processes here are this user's
+        context = ray.get_runtime_context()
+        processes = started_here() if address is None and not given else {}
+        yield Cluster(context.get_node_id(), folder, context.gcs_address, processes)
 
 
 def _connect(address: str | None, folder: Path) -> None:

@@ -74,6 +74,10 @@ class DeviceActor:
         self._target = fingerprint.device_class.target
         return fingerprint
 
+    def ping(self) -> None:
+        """Ask whether the device answers, which disturbs nobody. Raises DeviceUnreachableError."""
+        self._device.ping()
+
     def check(self, target: str) -> float:
         """Seconds of one run of the probe. ``target``: that of the device's class, which a device that joins late must
         have.

@@ -19,7 +19,7 @@ from typing import Any
 
 import ray
 
-from actors.calls import WINDOW_WAIT_SECS, Shared
+from actors.calls import WINDOW_WAIT_SECS, Shared, told
 from actors.clients import RecorderClient
 from actors.roster import EarlyRecords, Roster
 from actors.searcher import Priors, group_observations, model_key
@@ -100,6 +100,16 @@ class Learner:
                 await asyncio.wait_for(self._changed.wait_for(lambda: bool(newer())), wait_secs)
         return newer()
 
+    async def failure(self, wait_secs: float) -> str:
+        """What ended the training, as soon as something has; empty where nothing has within ``wait_secs``."""
+        await self.start()
+        if self._worker is None:  # it does not train
+            await asyncio.sleep(wait_secs)
+            return ""
+        await asyncio.wait([self._worker], timeout=wait_secs)
+        error = self._worker.exception() if self._worker.done() else None
+        return "" if error is None else told(error)
+
     async def _train_from_records(self) -> None:
         async for records in self._recorder.stream():
             early = [record for record in records if record.task_id not in self._tables]
@@ -137,6 +147,8 @@ class Learner:
         return True
 
     async def _train_due(self) -> None:
+        """Train what has enough new records. Raises the first error at the end: what can be trained is."""
+        errors: list[Exception] = []
         for key, members in self._members.items():
             count = sum(self._records[task_id] for task_id in members)
             if count < _FIRST_TRAINING or count < self._trained[key] * (1 + _GROWTH) + 1:
@@ -144,8 +156,9 @@ class Learner:
             self._trained[key] = count
             try:
                 weights = await asyncio.to_thread(self._train, key)
-            except Exception:
+            except Exception as error:
                 _LOG.exception("no new model of %s", key)  # the search has the last one, or its own calibration
+                errors.append(error)
                 continue
             if weights is None:
                 continue
@@ -153,6 +166,8 @@ class Learner:
                 # The number of records is the version: it only grows, also over a restart of this actor.
                 self._published[key] = (count, ray.put(weights))
                 self._changed.notify_all()
+        if errors:
+            raise errors[0]
 
     def _train(self, key: str) -> bytes | None:
         """The saved model of ``key`` after all its records; None while none of them succeeded."""

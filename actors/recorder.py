@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,8 @@ class Recorder:
         self._thread = ThreadPoolExecutor(1)
         self._reading = ThreadPoolExecutor(1)
         self._waiting: list[tuple[Sequence[Record], asyncio.Future[list[int]]]] = []
+        self._writing: dict[int, float] = {}  # what waits for the writing thread, by its number: since when
+        self._writes = itertools.count()
         self._committing: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self._last_seq = self._reader.last_seq()
@@ -84,6 +87,11 @@ class Recorder:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reading, self._reader.since, cursor, _READ_LIMIT)
 
+    async def storing_secs(self) -> float:
+        """How long something has waited to be durable, or to be read by the thread that writes; 0 for nothing."""
+        now = asyncio.get_running_loop().time()
+        return now - min(self._writing.values(), default=now)
+
     async def last_seq(self) -> int:
         return self._last_seq
 
@@ -114,7 +122,12 @@ class Recorder:
                 self._changed.notify_all()
 
     async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        loop, number = asyncio.get_running_loop(), next(self._writes)
+        self._writing[number] = loop.time()
+        try:
+            return await loop.run_in_executor(self._thread, function, *args)
+        finally:
+            del self._writing[number]
 
 
 def make_record(

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from actors.artifacts import Artifacts
 from actors.builder_pool import BuilderPool
-from actors.calls import first_line
-from actors.clients import LOST, BuilderClient, DeviceHandle, RecorderClient, SearcherClient
+from actors.calls import ActorLostError, first_line, told
+from actors.clients import BuilderClient, DeviceClient, DeviceHandle, LearnerClient, RecorderClient, SearcherClient
 from actors.device_lane import DeviceLane
 from actors.recorder import make_record
 from fleet_tune.device_state import DeviceEvent
-from fleet_tune.errors import FleetOrdersError
+from fleet_tune.errors import FleetOrdersError, UserError
 from fleet_tune.records.orders import FleetOrders
 from fleet_tune.results import Progress
 from policies.runs import commands as to_do
@@ -32,18 +33,20 @@ from policies.search.methods import method_named
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 2.0
 _POLL_SECS = 1.0
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True)
 class SchedulerPlan:
     """``run``: what to tune, on what, within which limits. ``method``: allocates the trials to the tasks. ``orders``:
-    the file with what people want of the devices (:mod:`fleet_tune.records.orders`)."""
+    the file with what people want of the devices (:mod:`fleet_tune.records.orders`). ``notices``: what people are told
+    first."""
 
     run: RunPlan
     method: str
     seed: int
     orders: Path | None = None
+    notices: tuple[str, ...] = ()
 
 
 class Scheduler:
@@ -56,11 +59,16 @@ class Scheduler:
         searchers: Mapping[str, SearcherClient],
         builders: Sequence[BuilderClient],
         devices: Mapping[str, DeviceHandle],
+        learner: LearnerClient | None = None,
+        newcomers: Mapping[str, DeviceClient] | None = None,
     ) -> None:
-        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan."""
+        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan whose class is
+        known; ``newcomers``: the others, which are waited for. ``learner``: None where nothing is learnt."""
         self._plan = plan
         self._recorder = recorder
         self._searchers = searchers
+        self._learner = learner
+        self._newcomers = newcomers or {}
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._pool = BuilderPool(builders, self._artifacts)
@@ -70,6 +78,8 @@ class Scheduler:
         }
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
+        for text in plan.notices:
+            self._events.put_nowait(ev.Noticed(text))
         self._device_events: asyncio.Queue[Sequence[DeviceEvent]] = asyncio.Queue()
         self._cursor = 0
         self._read = asyncio.Condition()  # notified when the cursor has moved
@@ -98,7 +108,7 @@ class Scheduler:
         self._began = asyncio.get_running_loop().time()
         try:
             async with asyncio.TaskGroup() as group:
-                background = [group.create_task(work()) for work in (self._follow, self._keep, self._obey)]
+                background = [group.create_task(work()) for work in self._background]
                 await self._serve(group)
                 for task in background:
                     task.cancel()
@@ -106,6 +116,10 @@ class Scheduler:
             error = _first(failures)
             _LOG.error("the run ends: %s", first_line(error))
             raise error from None
+
+    @property
+    def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner, self._welcome
 
     # Commands --------------------------------------------------------------------------------------------------------
 
@@ -125,6 +139,8 @@ class Scheduler:
                         raise error
                     case to_do.RestartDevice(device_id):
                         self._lanes[device_id].restart()
+                    case to_do.RestartSearcher(task_id):
+                        self._searchers[task_id].restart()
                     case to_do.Say(level, text):
                         _LOG.log(_LEVELS[level], "%s", text)
                     case to_do.Forget(candidate_ids):
@@ -185,8 +201,10 @@ class Scheduler:
         task_id = command.task_id
         try:
             offer = await self._searchers[task_id].propose(task_id, command.count, command.taken)
-        except LOST as error:
+        except ActorLostError as error:
             return ev.ProposalLost(task_id, first_line(error))
+        except Exception as error:  # whatever it is, it is the end of this task and not of the run
+            return ev.ProposalLost(task_id, told(error), hangs=True)
         return ev.Proposed(task_id, offer.number, offer.candidates, offer.exhausted, offer.predicted_gain)
 
     # In the background -----------------------------------------------------------------------------------------------
@@ -214,6 +232,44 @@ class Scheduler:
             await self._recorder.append_device_events([event for events in groups for event in events])
             for _ in groups:
                 self._events.put_nowait(ev.DeviceEventsKept())
+
+    async def _watch_recorder(self) -> None:
+        """Tell when the recorder is slow. Raises RecorderLostError where it is lost."""
+        async for text, well in self._recorder.troubles():
+            self._events.put_nowait(ev.Noticed(text, well))
+
+    async def _watch_learner(self) -> None:
+        """Tell when the learner fails; meanwhile the search has the models that there are."""
+        if self._learner is None:
+            return
+        async for detail in self._learner.failures():
+            self._events.put_nowait(ev.Noticed(f"the learner failed and begins anew: {detail}"))
+
+    async def _welcome(self) -> None:
+        """Take devices that had never answered when they do."""
+        async with asyncio.TaskGroup() as group:
+            for device_id, device in self._newcomers.items():
+                group.create_task(self._expect(device_id, device))
+
+    async def _expect(self, device_id: str, device: DeviceClient) -> None:
+        def tell(reason: str) -> None:
+            if not any(reason in text for text in self._plan.notices):  # it was told when the run began
+                self._events.put_nowait(ev.Noticed(f"device {device_id} is still not there: {reason}"))
+
+        targets = {each.task.device_class.name: each.task.device_class.target for each in self._plan.run.tasks}
+        try:
+            found = (await device.joined(tell)).device_class
+        except UserError as error:
+            self._events.put_nowait(ev.Noticed(f"device {device_id} answers and cannot be used: {error}"))
+            return
+        if targets.get(found.name) != found.target:
+            why = "none of that class answered when the run began: the next run tunes for it"
+            self._events.put_nowait(ev.Noticed(f"device {device_id} answers: it is of class {found.name}, and {why}"))
+            return
+        self._lanes[device_id] = DeviceLane(
+            device_id, device.of_class(found.target), self._artifacts, self._plan.run.rule
+        )
+        self._events.put_nowait(ev.Appeared(device_id, found.name))
 
     async def _obey(self) -> None:
         """Hand in what the devices were like and what people want of them, then look for orders every second."""

@@ -82,6 +82,9 @@ class Searcher:
         async with self._lock:
             return await asyncio.to_thread(self._offer, task_id, count, taken)
 
+    async def beat(self) -> None:
+        """A sign of life, also while candidates are planned."""
+
     def _join(self, task_id: str) -> None:
         """Begin the search of a task that is described by now, with what its records say already."""
         entry = self._roster.find(task_id)

@@ -89,7 +89,8 @@ class TuningSession:
         shared = any(is_local(device) for device in fleet.devices)
         self._window = str(Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}") if shared else None
         self._devices: dict[str, Any] = {}
-        self._late: dict[str, str] = {}  # classes of the devices that join later
+        self._late: dict[str, str] = {}  # classes of the devices that join later, empty where it is not known
+        self._notices: list[str] = []
         self._builders: list[Any] = []
         self._actors: list[Any] = []
         self._recorder: RecorderClient | None = None
@@ -107,10 +108,10 @@ class TuningSession:
     async def start_hosts(self) -> dict[str, Fingerprint]:
         """Start builders and devices; returns the fingerprint of each device that answers.
 
-        A device that does not answer joins later, if the fleet file says its class and another device of that class
-        answers. One that people have taken out of use is not asked; it joins when they resume it, if its class is
-        known in that way.
-        Raises :class:`fleet_tune.errors.FleetFileError` naming a device that does not answer, has a wrong target or
+        A device that does not answer joins when it does, if it is of the class of one that answers. One that people
+        have taken out of use is not asked; it joins when they resume it, if the fleet file says its class and another
+        device of that class answers.
+        Raises :class:`fleet_tune.errors.FleetFileError` where none answers, naming one, or one has a wrong target or
         another version of TVM, and VersionsDifferError for another machine of the cluster that has.
         """
         here = self._cluster.here()
@@ -184,19 +185,26 @@ class TuningSession:
                 f"every device of {self._fleet.source.path} is out of use: {', '.join(sorted(out_of_use))}",
                 "bring one back with 'fleet-tune device resume'",
             )
+        if not prints:
+            name, error = next(iter(absent.items()))
+            with told_with_its_place(self._fleet, name):
+                raise error
         classes = {fingerprint.device_class.name for fingerprint in prints.values()}
         for config in self._fleet.devices:
-            if config.name in prints:
+            name = config.name
+            if name in prints:
                 continue
-            if config.device_class in classes:
-                self._late[config.name] = config.device_class
-                _LOG.warning("device %s is not there: it joins when it answers and is in use", config.name)
-            elif config.name in out_of_use:
-                del self._devices[config.name]
-                _LOG.warning("device %s is out of use, and nothing is known of its class: left out", config.name)
+            known = config.device_class or ""
+            known = known if known in classes else ""
+            if name in absent:
+                self._notices.append(f"{absent[name]}: the run begins without it, and takes it when it answers")
+            elif known:
+                self._notices.append(f"device {name} is out of use: it joins when it is resumed")
             else:
-                with told_with_its_place(self._fleet, config.name):
-                    raise absent[config.name]
+                del self._devices[name]
+                self._notices.append(f"device {name} is out of use, and nothing is known of its class: it is left out")
+                continue
+            self._late[name] = known
 
     async def start_tuning(
         self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
@@ -205,6 +213,12 @@ class TuningSession:
 
         ``device_classes``: the name of the class of each device that answers.
         """
+        with _lost_means_resume():
+            await self._start_tuning(plan, store, meta, device_classes)
+
+    async def _start_tuning(
+        self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
+    ) -> None:
         here = self._cluster.here()
         actor = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
         self._actors.append(actor)
@@ -245,11 +259,17 @@ class TuningSession:
             build_timeout_secs=self._fleet.build.timeout_secs,
         )
         scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
-            SchedulerPlan(run, plan.method, plan.seed, await self._noted(store)),
+            SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices)),
             self._recorder,
             {entry.task.id: search for entry in plan.tasks},
             [BuilderClient(builder) for builder in self._builders],
             devices,
+            LearnerClient(learner),
+            {
+                name: DeviceClient(self._devices[name], "", self._recorder)
+                for name, known in self._late.items()
+                if not known
+            },
         )
         self._actors.append(scheduler)
         self._scheduler = SchedulerClient(scheduler)
@@ -332,6 +352,8 @@ class TuningSession:
         self._closed = True
         if self._running is not None:
             self._running.cancel()  # nobody waits any more for the scheduler, which is ended below
+        if self._cluster.is_lost:
+            return
         if self._recorder is not None:
             with contextlib.suppress(FleetTuneError):
                 await self._recorder.close()
@@ -355,7 +377,8 @@ def is_local(device: DeviceConfig) -> bool:
 
 
 def _planned(entry: SearchTask) -> PlannedTask:
-    return PlannedTask(entry.task, None, entry.task.workload.flop / entry.abstraction.peak_flops)
+    flop = entry.task.workload.flop
+    return PlannedTask(entry.task, None, flop / entry.abstraction.peak_flops, entry.abstraction.unscheduled_secs(flop))
 
 
 async def _result(scheduler: SchedulerClient) -> None:

@@ -81,6 +81,7 @@ class Artifact:
     each the library has a function ``pack_<index>(original, packed)``. ``original_args``: the arguments before
     re-laying out. ``outputs``: indices of the arguments that the kernel writes. ``trace``: JSON text of the applied
     trace, empty for the oracle. ``check``: how candidates are checked against it; only an oracle has it.
+    ``flop``: operations of one run, 0 where that is not known.
     """
 
     task_id: str
@@ -93,6 +94,7 @@ class Artifact:
     trace: str = field(repr=False)
     build_secs: float
     check: CheckPlan = field(default=UNKNOWN, repr=False)
+    flop: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,15 @@ class DeviceAbstraction:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
 
+    def unscheduled_secs(self, flop: float) -> float:
+        """Seconds that a program of so many FLOP may take at most which nobody has scheduled: it runs on one core,
+        without vectors, and misses the caches most of the time."""
+        return UNSCHEDULED_LOSS * flop * self.cores * self.lanes / self.peak_flops
+
+
+UNSCHEDULED_LOSS = 30.0
+"""How many times slower than one core can multiply and add without vectors. Naive loops lose a factor of ten there."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:

@@ -90,6 +90,14 @@ class DevicesLostError(UserError):
     """No device of a class answers any more: bring one back and run again."""
 
 
+class RecorderLostError(UserError):
+    """The process that stores the records is gone, or does not answer: run again."""
+
+
+class BuildersLostError(UserError):
+    """No builder works any more: mend what is told and run again."""
+
+
 class DeviceUnreachableError(FleetTuneError):
     """A device did not answer within its deadline: its trials go to another device or wait for it."""
 

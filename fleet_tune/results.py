@@ -36,6 +36,17 @@ class TaskProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a run warns of: the ``number``-th of this run, ``at_secs`` after its begin. What was told
+    ``times`` times in short time is one notice, with the seconds of the last time."""
+
+    number: int
+    at_secs: float
+    text: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One snapshot of a session.
 
@@ -43,8 +54,8 @@ class Progress:
     of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. ``device_changes``: how
     many changes of devices this run has kept, other than leases. ``vitals``: by device id what it last told of its
     hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its ``speed``, 1 where it is as fast
-    as usual. Limits are None where the user set none; ``time_budget_secs`` counts from the run's begin and grows while
-    tasks are still being described.
+    as usual. ``notices``: the last of what the run warns of, oldest first. Limits are None where the user set none;
+    ``time_budget_secs`` counts from the run's begin and grows while tasks are still being described.
     """
 
     phase: str
@@ -60,6 +71,7 @@ class Progress:
     tasks: tuple[TaskProgress, ...]
     device_changes: int = 0
     vitals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notices: tuple[Notice, ...] = ()
 
     @property
     def network_secs(self) -> dict[str, float]:
@@ -237,7 +249,7 @@ class Collected:
 class TuneResult:
     """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
     ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
-    nothing; ``left_out``, ``inputs``: as in the plan."""
+    nothing; ``left_out``, ``inputs``: as in the plan; ``notices``: the last of what the run warned of."""
 
     network: str
     out: Path
@@ -251,3 +263,4 @@ class TuneResult:
     transferred: Transferred | None = None
     left_out: tuple[LeftOut, ...] = ()
     inputs: str = ""
+    notices: tuple[Notice, ...] = ()

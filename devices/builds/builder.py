@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -37,6 +38,7 @@ from fleet_tune.errors import FleetTuneError, UserError
 # A child takes 0.2 GiB before its first build: with much less than this many builds would fail.
 MIN_BUILD_BYTES = 1 << 30
 MAX_BUILD_BYTES = 8 << 30
+MAX_START_SECS = 600.0
 
 
 class BuilderStartError(FleetTuneError):
@@ -59,9 +61,10 @@ class BuildWorker:
     ``memory_limit_bytes``: memory that the child may take; a build that needs more fails. None for what
     :func:`memory_limit` says where ``workers`` of them share this host. ``recycle_bytes``, ``recycle_builds``: the
     child is replaced after a build that leaves more resident memory than this (or than half of its limit), and after so
-    many builds. ``start_timeout_secs``: how long a fresh child may take to be ready. ``module``: the module that the
-    child runs (tests give their own). ``window``: what stops the child while a device of this host measures; seconds
-    in which it stands still do not count.
+    many builds. ``start_timeout_secs``: how long a fresh child may take to be ready; after one that took longer the
+    next has twice as long, up to ``MAX_START_SECS``. ``module``: the module that the child runs (tests give their own).
+    ``window``: what stops the child while a device of this host measures; seconds in which it stands still do not
+    count.
 
     :meth:`build` may be called from any thread; calls queue. The child starts with :meth:`start` or the first build,
     and again after a crash, a timeout or a recycling, without being waited for: the next build waits for it.
@@ -197,13 +200,17 @@ class BuildWorker:
             if self._closed:
                 raise RuntimeError("the build worker was closed during a build")
             arguments = [f"--memory-limit={self._memory_limit_bytes}"]
+            self._child = None
             start = partial(Child, self._module, arguments, {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
-            if self._window is None:
-                self._child = start()
-            else:
-                if self._stoppable is not None:
-                    self._stoppable.close()
-                self._child, self._stoppable = self._window.started(start)
+            try:
+                if self._window is None:
+                    self._child = start()
+                else:
+                    if self._stoppable is not None:
+                        self._stoppable.close()
+                    self._child, self._stoppable = self._window.started(start)
+            except OSError as error:  # no memory, no processes, no descriptors left
+                raise BuilderStartError(f"the build process cannot be started: {error.strerror or error}") from error
         self._ready = False
         self._builds = 0
         self._known_tasks.clear()
@@ -211,7 +218,8 @@ class BuildWorker:
 
     def _replace(self, child: Child) -> None:
         child.kill()
-        self._start()
+        with contextlib.suppress(BuilderStartError):  # what was just built or failed is told; the next build says it
+            self._start()
 
     def _ready_child(self) -> Child:
         child = self._child
@@ -225,9 +233,14 @@ class BuildWorker:
             except (EOFError, OSError) as error:
                 if self._closed:
                     raise RuntimeError("the build worker was closed during a build") from error
-                reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
+                late = isinstance(error, TimeoutError)
+                reason = f"not within {self._start_timeout_secs:g} s" if late else child.obituary()
                 child.kill()
                 self._child = None
+                if late:  # on a slow machine the next one may be no faster
+                    self._start_timeout_secs = min(
+                        max(MAX_START_SECS, self._start_timeout_secs), 2 * self._start_timeout_secs
+                    )
                 raise BuilderStartError(f"the build process did not start: {reason}") from error
             self._ready = True
         return child
@@ -259,6 +272,7 @@ def _artifact(request: BuildRequest, answer: Mapping[str, Any], build_secs: floa
         trace=answer["trace"],
         build_secs=build_secs,
         check=check_plan(answer["check"]) if answer.get("check") else UNKNOWN,
+        flop=request.task.workload.flop,
     )
 
 

@@ -50,7 +50,7 @@ def artifact_key(request: BuildRequest, built_by: str) -> str:
 def _encode(artifact: Artifact) -> dict[str, Any]:
     """What belongs to the kernel; task and candidate are the request's (their names may differ from run to run)."""
     fields = asdict(artifact)
-    del fields["task_id"], fields["candidate"]
+    del fields["task_id"], fields["candidate"], fields["flop"]
     return fields
 
 
@@ -66,6 +66,7 @@ def _decode(fields: dict[str, Any], request: BuildRequest) -> Artifact:
         trace=fields["trace"],
         build_secs=fields["build_secs"],
         check=check_plan(fields["check"]),
+        flop=request.task.workload.flop,
     )
 
 

@@ -10,12 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckPlan
 from devices.timing.arguments import Array, is_float
+from fleet_tune.domain import DeviceAbstraction
 
-# An unscheduled convolution takes a second on a server's core and a minute on a small board.
+# What an oracle has beside what its operations take: to be uploaded and loaded, its inputs to be made.
 _TIMEOUT_SECS = 150.0
+# Of a device of which nothing is known.
+_SLOW_FLOPS = 2e7
+_INPUTS = 2  # kinds of inputs, see Oracle.positive
 
 EXACT = {
     "float64": (1e-9, 1e-9),
@@ -36,10 +41,14 @@ class Oracle:
     """The unscheduled program ``artifact`` of a task. Its outputs are right by definition; it runs once.
 
     ``positive``: on which kind of inputs (see :func:`devices.timing.arguments.make_inputs`) candidates are timed and
-    checked: False until the oracle has run and its outputs are not finite on inputs of both signs.
+    checked: False until the oracle has run and its outputs are not finite on inputs of both signs. ``timeout_secs``:
+    what it has, by its operations and the speed of the device (``abstraction``, None where it was not probed); twice
+    as much after each time that it was not enough.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, abstraction: DeviceAbstraction | None = None) -> None:
+        runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
+        self.timeout_secs = _TIMEOUT_SECS + _INPUTS * runs_secs
         self.positive = False
         self.plan = artifact.check
         self._artifact = artifact
@@ -48,13 +57,17 @@ class Oracle:
     def outputs(self, bench: Workbench) -> list[Array]:
         """Its outputs, those of its first run. Raises SessionLostError, and what TVM raises where that run fails."""
         if self._outputs is None:
-            with bench.session.deadline(_TIMEOUT_SECS):
-                module = bench.load(self._artifact.library)
-                for positive in (False, True):
-                    arguments = bench.checked_arguments(self._artifact, module, positive, self.plan)
-                    outputs = bench.outputs(self._artifact, module, arguments)
-                    if all_finite(outputs):
-                        break
+            try:
+                with bench.session.deadline(self.timeout_secs):
+                    module = bench.load(self._artifact.library)
+                    for positive in (False, True):
+                        arguments = bench.checked_arguments(self._artifact, module, positive, self.plan)
+                        outputs = bench.outputs(self._artifact, module, arguments)
+                        if all_finite(outputs):
+                            break
+            except SessionTimeoutError:
+                self.timeout_secs *= 2
+                raise
             self.positive, self._outputs = positive, outputs
         return self._outputs
 

@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 
 from devices.client import probe_kernels
-from devices.client.probe import Probe, parallelism
+from devices.client.probe import ASK_SECS, Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel
 from devices.client.workbench import Workbench
 from devices.host.machine import parse_size
@@ -20,11 +20,12 @@ from devices.protocol import TensorSpec
 from devices.targets import vector_registers
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint
 
-TIMEOUT_SECS = 120.0
 UNTOLD = "unknown"
 """What a plain TVM RPC server does not tell: its machine's processor and version of TVM."""
-# Single runs of a millisecond or two: on a shared machine one of so many is undisturbed.
-_REPEATS = 30
+# Single runs of a millisecond or two: on a shared machine one of so many is undisturbed. On a slow one each takes
+# longer, and a few do.
+_REPEATS, _LEAST_REPEATS = 30, 3
+_REPEAT_SECS = 5.0
 _MEBIBYTE = 1 << 20
 # Each tensor of the bandwidth probe is as large as the last-level cache, within these limits.
 _TRIAD_BYTES = (16 * _MEBIBYTE, 128 * _MEBIBYTE)
@@ -37,21 +38,27 @@ _log = logging.getLogger(__name__)
 
 
 def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> Fingerprint:
-    """Fingerprint of the device behind ``bench``; blocks for about a second on a server, longer on a board.
+    """Fingerprint of the device behind ``bench``; blocks for about a second on a server, longer on a board:
+    each step has the time that the slowest device takes. Raises SessionLostError.
 
     ``threads``: threads that the fleet file asks for, checked against what the server runs kernels on. Raises
     :class:`fleet_tune.errors.VersionsDifferError` where the device has another version of TVM than this process.
     """
-    says = describe(bench)
+    with bench.session.deadline(ASK_SECS):
+        says = describe(bench)
     if says["tvm_version"] not in (UNTOLD, tvm.__version__):
         raise tvm_differs("the device", says["tvm_version"], tvm.__version__)
     actual = says["threads"]
     if threads is not None and bench.kind == "cpu" and threads != actual:
         _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
-    cores, lanes = parallelism(bench, device_class.target, actual)
+    with bench.session.deadline(ASK_SECS):
+        cores, lanes = parallelism(bench, device_class.target, actual)
     kernel = probe_kernels.arithmetic(device_class.target, cores, lanes)
-    ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
-    limits = _cuda_limits(bench.device) if bench.kind == "cuda" else _cpu_limits(device_class.target, says["caches"])
+    with bench.session.deadline(ASK_SECS):
+        ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
+    with bench.session.deadline(ASK_SECS):
+        is_cuda = bench.kind == "cuda"
+        limits = _cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
     abstraction = DeviceAbstraction(
         kind=bench.kind,
         cores=cores,
@@ -98,20 +105,27 @@ def describe(bench: Workbench) -> dict[str, Any]:
 
 
 def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any]) -> float:
-    """Best of many short timings of a probe kernel: what the device can do, not what others left of it."""
-    module = bench.load(kernel.library)
-    timer = module.time_evaluator("main", bench.device, number=1, repeat=_REPEATS)
-    return float(min(timer(*tensors).results))
+    """Best of many short timings of a probe kernel, as far as they are short: what the device can do, not what others
+    left of it."""
+    with bench.session.deadline(2 * kernel.allowed_secs):  # TVM's timer begins with a run that it does not count
+        module = bench.load(kernel.library)
+        first_secs = float(module.time_evaluator("main", bench.device, number=1, repeat=1)(*tensors).results[0])
+    repeats = min(_REPEATS, max(_LEAST_REPEATS, int(_REPEAT_SECS / max(first_secs, 1e-9))))
+    with bench.session.deadline(ASK_SECS + 10 * repeats * first_secs):
+        timer = module.time_evaluator("main", bench.device, number=1, repeat=repeats)
+        return float(min(timer(*tensors).results))
 
 
 def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int) -> float:
     """Bytes per second of main memory with all cores, by a triad over tensors that do not fit the caches."""
     low, high = _TRIAD_BYTES
     elements = min(max(cache_bytes, low), high) // (4 * probe_kernels.CHUNK) * probe_kernels.CHUNK
-    make = bench.load(probe_kernels.fill(target, elements, lanes).library)
-    tensors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
-    for tensor in tensors:
-        make["main"](tensor)
+    filling = probe_kernels.fill(target, elements, lanes)
+    with bench.session.deadline(3 * filling.allowed_secs):
+        make = bench.load(filling.library)
+        tensors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
+        for tensor in tensors:
+            make["main"](tensor)
     kernel = probe_kernels.triad(target, elements, lanes)
     return kernel.work / run_secs(bench, kernel, tensors)
 

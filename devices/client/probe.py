@@ -17,9 +17,12 @@ from devices.timing.evaluator import decode_evaluation, encode_request
 from fleet_tune.domain import StopRule
 
 # The best of three single runs: what is in the way of one run of a millisecond is seldom in that of all.
-_RULE = StopRule(micro_batch_secs=1e-9, min_batches=3, max_batches=3, race_factor=math.inf)
+_RUNS = 3
 _ROWS = 64  # of the arithmetic, for each core: half a millisecond on a server
 _TRIAD_BYTES = 8 << 20
+
+ASK_SECS = 60.0
+"""What a device has to answer a question about itself, on a slow link."""
 
 # Compiled once for each kind of device that this process knows.
 _arithmetic = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
@@ -30,39 +33,52 @@ _fill = functools.lru_cache(maxsize=16)(probe_kernels.fill)
 class Probe:
     """The probe's two kernels, loaded on the device of ``bench`` with their tensors.
 
-    Making one and running it block on the device: call it inside ``session.deadline``. Both raise what TVM raises where
-    a kernel does not load or run.
+    Making one and running it block on the device, each for as long as the slowest device may take
+    (:func:`devices.client.probe_kernels.allowed_secs`). Both raise SessionLostError, and what TVM raises where a kernel
+    does not load or run.
     """
 
     def __init__(self, bench: Workbench, target: str) -> None:
         self.bench = bench
-        threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
-        cores, lanes = parallelism(bench, target, threads)
+        with bench.session.deadline(ASK_SECS):
+            threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
+            cores, lanes = parallelism(bench, target, threads)
         kernel = _arithmetic(target, cores, lanes, _ROWS)
-        ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
         elements = _TRIAD_BYTES // 4
-        make = bench.load(_fill(target, elements, lanes).library)
-        vectors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
-        for vector in vectors:
-            make["main"](vector)
-        self._parts: list[tuple[Any, list[Any]]] = [
-            (bench.load(kernel.library), ones),
-            (bench.load(_triad(target, elements, lanes).library), vectors),
-        ]
+        fill, triad = _fill(target, elements, lanes), _triad(target, elements, lanes)
+        with bench.session.deadline(3 * fill.allowed_secs):
+            ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
+            make = bench.load(fill.library)
+            vectors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
+            for vector in vectors:
+                make["main"](vector)
+            self._parts: list[tuple[Any, list[Any], float]] = [
+                (bench.load(kernel.library), ones, kernel.allowed_secs),
+                (bench.load(triad.library), vectors, triad.allowed_secs),
+            ]
 
     def secs(self) -> float:
         """Geometric mean of the seconds of its two parts: each has half of the say, however fast the device is."""
-        times = [min(self._run_secs(module, tensors)) for module, tensors in self._parts]
+        times = [min(self._run_secs(*part)) for part in self._parts]
         return math.sqrt(math.prod(times))
 
-    def _run_secs(self, module: Any, tensors: list[Any]) -> tuple[float, ...]:
-        bench = self.bench
-        if bench.session.ours:  # under the same conditions as candidates, real-time priority among them
-            request = encode_request(_RULE, math.inf, bench.kind)
-            answer = bench.session.function("fleet_tune.evaluate")(module, "main", request, *tensors)
-            return decode_evaluation(answer).run_secs
-        timer = module.time_evaluator("main", bench.device, number=1, repeat=_RULE.max_batches)
-        return tuple(timer(*tensors).results)
+    def _run_secs(self, module: Any, tensors: list[Any], allowed_secs: float) -> tuple[float, ...]:
+        """``allowed_secs``: of one run."""
+        bench, most_secs = self.bench, (_RUNS + 1) * allowed_secs  # one is not counted
+        with bench.session.deadline(most_secs):
+            if bench.session.ours:  # under the same conditions as candidates, real-time priority among them
+                rule = StopRule(
+                    micro_batch_secs=1e-9,
+                    min_batches=_RUNS,
+                    max_batches=_RUNS,
+                    race_factor=math.inf,
+                    timeout_secs=most_secs,
+                )
+                request = encode_request(rule, math.inf, bench.kind)
+                answer = bench.session.function("fleet_tune.evaluate")(module, "main", request, *tensors)
+                return decode_evaluation(answer).run_secs
+            timer = module.time_evaluator("main", bench.device, number=1, repeat=_RUNS)
+            return tuple(timer(*tensors).results)
 
 
 def parallelism(bench: Workbench, target: str, threads: int) -> tuple[int, int]:

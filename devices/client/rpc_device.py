@@ -23,7 +23,7 @@ from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
 from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.domain import DeviceClass, Fingerprint, Measurement, Outcome, StopRule
+from fleet_tune.domain import DeviceAbstraction, DeviceClass, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceKeyError, DeviceUnreachableError, ProbeError, UncheckedError, UserError
 
 
@@ -55,6 +55,7 @@ class RpcDevice:
         self._decide = load_decide(decide)
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
+        self._abstraction: DeviceAbstraction | None = None  # once it was probed
 
     @property
     def device_id(self) -> str:
@@ -75,8 +76,9 @@ class RpcDevice:
             target = self._connection.target
             device_class = DeviceClass(self._config.device_class or default_device_class_name(target), target)
             try:
-                with bench.session.deadline(fingerprints.TIMEOUT_SECS):
-                    return fingerprints.probe(bench, device_class, self._config.threads)
+                found = fingerprints.probe(bench, device_class, self._config.threads)
+                self._abstraction = found.abstraction
+                return found
             except SessionTimeoutError:
                 raise
             except SessionLostError as error:
@@ -119,7 +121,7 @@ class RpcDevice:
     def add_oracle(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
             raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
-        self._oracles[artifact.task_id] = Oracle(artifact)
+        self._oracles[artifact.task_id] = Oracle(artifact, self._abstraction)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
@@ -216,10 +218,9 @@ class RpcDevice:
             raise DeviceUnreachableError(self.device_id, str(error)) from error
 
     def _run_probe(self, bench: Workbench) -> float:
-        with bench.session.deadline(fingerprints.TIMEOUT_SECS):
-            if self._probe is None or self._probe.bench is not bench:  # what was loaded is lost with its session
-                self._probe = Probe(bench, self._connection.target)
-            return self._probe.secs()
+        if self._probe is None or self._probe.bench is not bench:  # what was loaded is lost with its session
+            self._probe = Probe(bench, self._connection.target)
+        return self._probe.secs()
 
 
 def _answering(bench: Workbench) -> Workbench:

@@ -238,8 +238,19 @@ def load_fleet(path: Path) -> FleetConfig:
     source = FleetSource(path, text)
     file = _validated(tables, source)
     names: dict[str, int] = {}
+    addresses: dict[tuple[str, int], int] = {}
     devices: list[DeviceConfig] = []
     for index, table in enumerate(file.device):
+        address = _address(table)
+        if address in addresses:
+            first = source.where(("device", addresses[address], "connect"))
+            raise FleetFileError(
+                f"{source.where(('device', index, 'connect'))}: connect = {_toml(table.connect)} is the address of "
+                f"another device already ({first})",
+                "one server is one device: leave one of the two out",
+            )
+        if address is not None:
+            addresses[address] = index
         for device in _counted(table):
             if device.name in names:
                 first = source.where(("device", names[device.name], "name"))
@@ -253,6 +264,15 @@ def load_fleet(path: Path) -> FleetConfig:
         raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
     source = FleetSource(path, text, tuple(names.values()))
     return FleetConfig(devices=tuple(devices), build=file.build, measure=file.measure, source=source)
+
+
+def _address(table: DeviceConfig) -> tuple[str, int] | None:
+    """Where the device's own server is; None for one that has none, or that a tracker finds."""
+    connection = table.connection
+    if not isinstance(connection, RpcConnection):
+        return None
+    host = connection.host.lower().rstrip(".")
+    return "127.0.0.1" if host in ("localhost", "::1") else host, connection.port
 
 
 def _counted(table: DeviceConfig) -> list[DeviceConfig]:

@@ -14,13 +14,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.report.run import cut, fact_grid, format_clock, format_outcomes, plural, task_table
+from fleet_tune.report.run import cut, fact_grid, format_clock, format_outcomes, notice_line, plural, task_table
 from fleet_tune.report.words import format_secs
 from fleet_tune.results import Progress
 
 _LINE_SECS = 5.0
 _REFRESH_PER_SEC = 4.0
 _TABLE_FRAME_LINES = 4  # lines of a task table that are no tasks
+_NOTICES = 3  # of the last ones in the panel
 _GOOD_STATES = ("good", "idle", "busy", "measuring")
 
 
@@ -35,6 +36,7 @@ class ProgressView:
             self._live = Live(self._panel, console=console, refresh_per_second=_REFRESH_PER_SEC, transient=True)
         self._last_line_at = -math.inf
         self._last_phase = ""
+        self._noticed = 0  # number of the last notice that has a line
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -50,9 +52,14 @@ class ProgressView:
             self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        """Shows a snapshot; prints a line where there is no terminal, at most one in 5 seconds and one per phase."""
+        """Shows a snapshot; prints a line where there is no terminal, at most one in 5 seconds and one per phase, and
+        one for each notice at once."""
         self._panel.progress = progress
         if self._live is None:
+            for notice in progress.notices:
+                if notice.number > self._noticed:
+                    self._noticed = notice.number
+                    self._print(notice_line(notice))
             now = time.monotonic()
             if now - self._last_line_at >= _LINE_SECS or progress.phase != self._last_phase:
                 self._last_line_at, self._last_phase = now, progress.phase
@@ -165,4 +172,6 @@ class _Panel:
             devices.append(state, "green" if state in _GOOD_STATES else "yellow")
         facts.add_row("devices", devices)
         facts.add_row("estimate", cut(_networks(progress), "bold"))
+        for notice in progress.notices[-_NOTICES:]:
+            facts.add_row("noticed", cut(notice_line(notice), "yellow"))
         return facts

@@ -24,9 +24,10 @@ from fleet_tune.records.sources import BUILTIN
 from fleet_tune.report.left_out import left_out_lines
 from fleet_tune.report.network import network_lines
 from fleet_tune.report.words import NONE, format_secs
-from fleet_tune.results import NetworkResult, Plan, TaskProgress, Transferred, TuneResult
+from fleet_tune.results import NetworkResult, Notice, Plan, TaskProgress, Transferred, TuneResult
 
 _WIDTH_WITHOUT_TERMINAL = 120
+_NOTICES = 5  # of the last ones in the summary
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -48,6 +49,12 @@ def format_outcomes(outcomes: Mapping[str, int]) -> str:
     """``398 ok, 10 build error``, the most frequent first; ``no trials`` where there is none."""
     counted = sorted(((count, str(name)) for name, count in outcomes.items() if count), reverse=True)
     return ", ".join(f"{count} {name.replace('_', ' ')}" for count, name in counted) or "no trials"
+
+
+def notice_line(notice: Notice) -> str:
+    """``4:07 device board is lost (2 times)``: in one line, with the time of the run."""
+    times = f" ({notice.times} times)" if notice.times > 1 else ""
+    return f"{format_clock(notice.at_secs)} {' '.join(notice.text.split())}{times}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -126,6 +133,8 @@ def render_summary(result: TuneResult) -> RenderableType:
         facts.add_row("learned from", Text(_transferred(result.transferred)))
     for line in left_out_lines(result.left_out):
         facts.add_row("left out", Text(line, "yellow"))
+    for notice in result.notices[-_NOTICES:]:
+        facts.add_row("noticed", Text(notice_line(notice), "yellow"))
     if result.inputs and result.networks:
         facts.add_row("inputs", Text(result.inputs))
     for network in result.networks:

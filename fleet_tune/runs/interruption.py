@@ -17,7 +17,8 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """SIGINT and SIGTERM end a run in good order, by ``on_signal``; a second one acts as usual.
+    """SIGINT and SIGTERM end a run in good order, by ``on_signal``; a second one acts as usual. What ends it otherwise,
+    whatever it waits for, is told by :meth:`fail`.
 
     ``signal_number``: of the signal that came, 0 while there was none. To be made in the event loop that runs it.
     """
@@ -26,6 +27,8 @@ class Interruption:
         self.signal_number = 0
         self._on_signal = on_signal
         self._event = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._failure: Exception | None = None
         self._previous: dict[int, Any] = {}  # handlers to restore
 
     @property
@@ -49,17 +52,31 @@ class Interruption:
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, number)
 
     async def unless(self, work: Awaitable[_T]) -> _T:
-        """The result of ``work``, or :class:`Interrupted` at once where a signal comes first."""
+        """The result of ``work``, or :class:`Interrupted` at once where a signal comes first; see
+        :meth:`unless_failed`."""
+        return await self._unless(work, self._event, self._failed)
+
+    async def unless_failed(self, work: Awaitable[_T]) -> _T:
+        """The result of ``work``, whatever signal comes; raises what the run has failed with where that comes first."""
+        return await self._unless(work, self._failed)
+
+    def fail(self, error: Exception) -> None:
+        """The run cannot go on: whoever waits for something gets this error."""
+        self._failure = error
+        self._failed.set()
+
+    async def _unless(self, work: Awaitable[_T], *ends: asyncio.Event) -> _T:
         working = asyncio.ensure_future(work)
-        interrupted = asyncio.ensure_future(self._event.wait())
-        await asyncio.wait([working, interrupted], return_when=asyncio.FIRST_COMPLETED)
-        interrupted.cancel()
-        if working.done():
+        waiting = [asyncio.ensure_future(end.wait()) for end in ends]
+        await asyncio.wait([working, *waiting], return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
+        if working.done() and self._failure is None:
             return working.result()
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):  # it ends by our cancelling, however it says so
             await working
-        raise Interrupted
+        raise self._failure or Interrupted
 
     def _interrupt(self, number: int) -> None:
         self._restore()

@@ -26,7 +26,7 @@ from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import UncheckedError
+from fleet_tune.errors import DeviceUnreachableError, UncheckedError
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
@@ -189,11 +189,21 @@ def without_damaged(prepared: Prepared, records: Path) -> Prepared:
 
 
 def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
-    """The fingerprints of all devices, asked without a cluster. Raises FleetFileError."""
-    prints = {}
+    """The fingerprints of the devices that answer, asked without a cluster. Raises FleetFileError where none does, or
+    something is wrong with one."""
+    prints: dict[str, Fingerprint] = {}
+    absent: dict[str, DeviceUnreachableError] = {}
     for config in fleet.devices:
-        with told_with_its_place(fleet, config.name), opened_device(config) as device:
-            prints[config.name] = device.fingerprint()
+        name = config.name
+        try:
+            with told_with_its_place(fleet, name, unreachable=False), opened_device(config) as device:
+                prints[name] = device.fingerprint()
+        except DeviceUnreachableError as error:
+            absent[name] = error
+    if not prints:
+        name = next(iter(absent))
+        with told_with_its_place(fleet, name):
+            raise absent[name]
     return prints
 
 
@@ -224,7 +234,10 @@ def plan(request: RunRequest) -> Plan:
     return Plan(
         network=prepared.network.name,
         method=request.method,
-        devices={name: fingerprint.device_class.name for name, fingerprint in by_device.items()},
+        devices={
+            config.name: by_device[config.name].device_class.name if config.name in by_device else "it does not answer"
+            for config in request.fleet.devices
+        },
         tasks=tasks,
         trial_limit=request.limits.trials,
         time_budget_secs=request.limits.time_budget_secs,

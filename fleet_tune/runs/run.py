@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.cluster import connected
+from actors.cluster import Cluster, connected
 from actors.tuning_session import SessionPlan, TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.lowering_process import LoweringProcess
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Record, StopRule
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.errors import ClusterError, FleetTuneError
 from fleet_tune.records.dataset import MEASURED_BY
 from fleet_tune.records.sources import check_source
 from fleet_tune.records.store import check_store
@@ -59,6 +59,7 @@ class Run:
     _stopping: asyncio.Future[None] | None = None
     _ready: list[ReadyTask] = field(default_factory=list)
     _joining: asyncio.Task[None] | None = None
+    _watching: asyncio.Task[None] | None = None
     _teaching: Teaching | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +93,8 @@ class Run:
         # forked them.
         cluster = stack.enter_context(connected(request.address))
         self._interruption.listen()  # again: Ray has put handlers of its own in the place of ours
+        self._watching = asyncio.create_task(self._watch(cluster))
+        stack.callback(self._watching.cancel)
         session = TuningSession(cluster, request.fleet, self.run_id, request.out / "artifacts")
         stack.push_async_callback(session.close)
         lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
@@ -138,6 +141,12 @@ class Run:
         self._joining = asyncio.create_task(self._join(session, coming))
         stack.callback(self._joining.cancel)
 
+    async def _watch(self, cluster: Cluster) -> None:
+        """End the run where its cluster is lost."""
+        reason = await cluster.lost()
+        next_step = "run the same command again: it resumes"
+        self._interruption.fail(ClusterError(f"the Ray cluster of this run is lost: {reason}", next_step))
+
     async def _join(self, session: TuningSession, coming: ReadyTasks) -> None:
         """Tune the tasks as they become ready."""
         while (ready := await in_thread(next, coming, None)) is not None:
@@ -152,7 +161,12 @@ class Run:
         if self._session is None:
             return
         async with beside(self._report()):
-            async for record in self._session.records(self._start_seq):
+            records = aiter(self._session.records(self._start_seq))
+            while True:
+                try:
+                    record = await self._interruption.unless_failed(anext(records))
+                except StopAsyncIteration:
+                    break
                 if self._joining is not None and self._joining.done():
                     self._joining.result()  # a run that has no way to describe its tasks must not wait for them
                 if record is not None:
@@ -176,6 +190,8 @@ class Run:
         if self._session is not None and self._prepared is not None:
             session, self._session = self._session, None
             await session.close()
+            if self._watching is not None:
+                self._watching.cancel()  # nothing of what follows needs the cluster
             # What a dataset answers for was never built here: there is nothing to compile.
             tuned = not self.request.collects and not self.request.fleet.datasets
             if tuned and not self._interruption.came:
@@ -196,6 +212,7 @@ class Run:
             transferred=self._teaching.summary(tasks) if self._teaching and tasks else None,
             left_out=self._prepared.left_out if self._prepared else (),
             inputs=self._prepared.network.inputs_from if self._prepared else "",
+            notices=last.notices if last else (),
         )
 
     async def _all_described(self) -> None:

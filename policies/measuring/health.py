@@ -155,18 +155,20 @@ def probation_secs(quarantines: int) -> float:
     return float(min(MAX_PROBATION_SECS, PROBATION_SECS * 2.0 ** min(quarantines, 30)))
 
 
-def restored(state: DeviceState, admin: Admin) -> DeviceState:
+def restored(state: DeviceState, admin: Admin, now_unix_secs: float) -> DeviceState:
     """The state at the start of a run, from the last one that an earlier run kept and from what people want now.
 
     Nothing is known of a device that was not watched: it is offline, and unknown unless it was quarantined. Its lease
     is free (whoever held it is gone) with the epoch kept, so that the next one is higher. A device that was being
-    drained when the last run ended is in maintenance: nobody uses it."""
+    drained when the last run ended is in maintenance: nobody uses it. A quarantine ends when it would at the latest if
+    it began now: the clock may have been put back since."""
     return replace(
         state,
         connectivity=Connectivity.OFFLINE,
         health=state.health if state.health is Health.QUARANTINED else Health.UNKNOWN,
         admin=Admin.MAINTENANCE if admin is Admin.DRAINING else admin,
         lease=Lease(epoch=state.lease.epoch),
+        until_unix_secs=min(state.until_unix_secs, now_unix_secs + MAX_PROBATION_SECS),
     )
 
 

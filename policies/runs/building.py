@@ -41,6 +41,7 @@ class BuildStage:
         self._jobs: dict[int, Job] = {}
         self._began: dict[int, float] = {}  # when each builder was given its job
         self._free = deque(range(builders))
+        self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
         self.builders = builders
 
     @property
@@ -97,19 +98,34 @@ class BuildStage:
         job = self._taken_from(builder)
         if job is not None:
             self._free.append(builder)
+            self._failures.pop(builder, None)
         return job
 
-    def lost(self, builder: int, detail: str) -> tuple[Job, Measurement] | None:
-        """The builder was lost over its job. It rests until :meth:`rested`; the job is put back, or given up with the
-        failure that blames it: then it is the answer."""
+    def lost(self, builder: int, detail: str, *, ours: bool) -> tuple[Job, Measurement] | None:
+        """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
+        or given up with the failure that blames it: then it is the answer. ``ours``: no job can have been the cause,
+        since the builder has not come to it."""
         job = self._taken_from(builder)
         if job is None:
+            return None
+        if ours:
+            self._failures[builder] = self._failures.get(builder, 0) + 1
+            self._queue.appendleft(job)
             return None
         job.lost_builders += 1
         if job.lost_builders < self._flow.attempts:
             self._queue.append(job)
             return None
         return job, Measurement(Outcome.BUILD_ERROR, detail=detail)
+
+    def rest_secs(self, builder: int) -> float:
+        """How long a builder rests that was just lost."""
+        return self._flow.rest_of(self._failures.get(builder, 1))
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no builder works: each failed by itself again and again, and built nothing meanwhile."""
+        return len(self._failures) == self.builders and min(self._failures.values()) >= self._flow.starts
 
     def rested(self, builder: int) -> None:
         """A lost builder may work again."""

@@ -82,6 +82,13 @@ class RestartDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartSearcher:
+    """End the process that searches for the task, which is of no more use; another one takes its place."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordFailure:
     """Make a trial durable that no device measured; it comes back as ``Committed``."""
 
@@ -104,9 +111,10 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A line for the log."""
+    """A line for the log. People are told of it while the run goes on, unless its level is ``info``; ``notice``: that
+    something is well again."""
 
-    level: Literal["info", "warning", "error"]
+    level: Literal["info", "notice", "warning", "error"]
     text: str
 
 
@@ -131,6 +139,7 @@ Command = (
     | Measure
     | ShootOut
     | RestartDevice
+    | RestartSearcher
     | RecordFailure
     | KeepDeviceEvents
     | CatchUp

@@ -60,10 +60,11 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class ProposalLost:
-    """No answer to ``Propose``: the searcher is gone, or too slow."""
+    """No answer to ``Propose``: the searcher is gone, or, where it ``hangs``, of no more use."""
 
     task_id: str
     detail: str
+    hangs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,12 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class BuilderLost:
-    """No answer to ``Build``: the builder is gone, or too slow."""
+    """No answer to ``Build``: the builder is gone. ``ours``: it did not come to building, so that no job was the cause:
+    its process did not start, say."""
 
     builder: int
     detail: str
+    ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,14 @@ class Unreachable:
     device_id: str
     detail: str
     hangs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Appeared:
+    """A device of the plan that had never answered does, and is of this class, for which the run tunes."""
+
+    device_id: str
+    device_class: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,15 @@ class DeviceEventsKept:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something that people are to be told of, and that asks for nothing else: a process that stores or learns failed,
+    or is ``well`` again."""
+
+    text: str
+    well: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Somebody wants the run to end: what is being measured is stored, and no shoot-out begins."""
 
@@ -177,11 +197,13 @@ Event = (
     | Probed
     | ProbeFailed
     | Unreachable
+    | Appeared
     | BatchMeasured
     | BatchLost
     | ShotOut
     | Ordered
     | DeviceEventsKept
+    | Noticed
     | StopRequested
     | Tick
 )

@@ -14,8 +14,8 @@ _CALM = ("unknown", "good")
 
 
 class Fleet:
-    """States by device id. ``device_classes``: the class of each device. Every ``now`` is in seconds of
-    the run.
+    """States by device id. ``device_classes``: the class of each device, empty while it is not known. Every ``now`` is
+    in seconds of the run.
 
     Changes are collected, and :meth:`drain` gives them out as commands.
     """
@@ -56,9 +56,17 @@ class Fleet:
         self._began_unix_secs = began_unix_secs
         for device_id in self._states:
             admin, reason = orders.get(device_id, (Admin.ACTIVE, ""))
-            self._states[device_id] = health.restored(stored.get(device_id, DeviceState()), admin)
+            state = stored.get(device_id, DeviceState())
+            self._states[device_id] = health.restored(state, admin, self._unix(now))
             if admin is not Admin.ACTIVE:
                 self._note(device_id, "ordered", f"{admin}{_of(reason)}", now)
+
+    def appeared(self, device_id: str, device_class: str) -> None:
+        """The class of a device of which it was not known is known now."""
+        for members in self._members.values():
+            if device_id in members:
+                members.remove(device_id)
+        self._members.setdefault(device_class, []).append(device_id)
 
     def happened(self, device_id: str, event: health.Event, now: float) -> DeviceState:
         """The device's state after ``event``. Raises :class:`policies.measuring.health.NotAllowedError`."""

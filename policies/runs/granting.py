@@ -34,6 +34,7 @@ class Granting:
             self._by_class.setdefault(task.device_class, []).append(task)
         self._proposing: set[str] = set()  # classes
         self._rests_until: dict[str, float] = {}
+        self._losses: dict[str, int] = {}  # of tasks whose last proposal was lost: how many in a row by their own fault
 
     @property
     def done(self) -> bool:
@@ -47,6 +48,8 @@ class Granting:
         for device_class, tasks in self._by_class.items():
             if device_class in self._proposing or now < self._rests_until.get(device_class, now):
                 continue
+            if self._losses and self._proposing:
+                break  # one by one, so that it is clear over which task the searcher is lost
             command = self._next(device_class, tasks, builds)
             if command is not None:
                 self._proposing.add(device_class)
@@ -55,16 +58,28 @@ class Granting:
 
     def answered(self, task_id: str) -> None:
         """A proposal has come."""
+        self._released(task_id)
+        self._losses.pop(task_id, None)
+
+    def lost(self, task_id: str, now: float) -> int:
+        """A proposal was lost on its way: asked for again a little later, by itself. How often in a row that has
+        happened to the task while no other class had asked; what was lost together with others says nothing of it."""
+        losses = self._losses.get(task_id, 0) + (len(self._proposing) == 1)
+        self._released(task_id)
+        device_class = self._tasks[task_id].device_class
+        self._losses[task_id] = losses
+        self._rests_until[device_class] = now + self._plan.flow.rest_of(max(1, losses))
+        self._timers.at(self._rests_until[device_class], "granting")
+        return losses
+
+    def give_up(self, task_id: str) -> None:
+        """The task gets no more trials."""
+        self._losses.pop(task_id, None)
+
+    def _released(self, task_id: str) -> None:
         task = self._tasks[task_id]
         task.reserved = 0
         self._proposing.discard(task.device_class)
-
-    def lost(self, task_id: str, now: float) -> None:
-        """A proposal was lost on its way: asked for again a little later."""
-        self.answered(task_id)
-        device_class = self._tasks[task_id].device_class
-        self._rests_until[device_class] = now + self._plan.flow.retry_secs
-        self._timers.at(self._rests_until[device_class], "granting")
 
     def room(self) -> int:
         """Trials that the run may grant now, at most one grant: an even share of all trials is kept for each task that

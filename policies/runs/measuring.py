@@ -99,6 +99,10 @@ class MeasureStage:
         """Devices that could be given work now."""
         return list(self._idle.get(device_class, ()))
 
+    def join(self, device_id: str, device_class: str) -> None:
+        """A device of a class that has tasks is there from now on."""
+        self.lanes[device_id] = Lane(device_id, device_class)
+
     # The queue -------------------------------------------------------------------------------------------------------
 
     def add(self, trial: Trial) -> None:
@@ -149,8 +153,7 @@ class MeasureStage:
         due = self._tuning and now >= lane.check_due_secs
         if health.may_work(state) and not due:
             idle.setdefault(device_id)
-            self._hopeless_since.pop(lane.device_class, None)
-            return []
+            return self._hopeful(lane.device_class)
         idle.pop(device_id, None)
         if now < lane.rests_until:
             return []
@@ -199,21 +202,42 @@ class MeasureStage:
         device_class = lane.device_class
         why = self._fleet.hopeless(device_class)
         if not why:
-            self._hopeless_since.pop(device_class, None)
-            return []
-        since = self._hopeless_since.setdefault(device_class, now)
-        ends = since + self._plan.device_patience_secs
-        if self._plan.limits.time_budget_secs is not None:
-            return []  # which ends the run
-        if now < ends:
-            self._timers.at(ends, lane.device_id)
-            return []
+            return self._hopeful(device_class)
+        commands: list[Command] = []
+        patience_secs = self._plan.device_patience_secs
+        since = self._hopeless_since.get(device_class, now)
+        if device_class not in self._hopeless_since:
+            self._hopeless_since[device_class] = now
+            told = f"no device of class {device_class} can work: {lane.detail} ({why})"
+            others = "its tasks wait for one" if self._others_go_on(device_class) else ""
+            then = others or f"the run ends in {patience_secs:.0f} s unless one comes back"
+            commands.append(Say("warning", f"{told}; {then}"))
+        if now < since + patience_secs:
+            self._timers.at(since + patience_secs, lane.device_id)
+            return commands
+        if self._others_go_on(device_class):
+            self._timers.at(now + patience_secs / 8, lane.device_id)
+            return commands
         waited_secs = now - since
         error = DevicesLostError(
             f"no device of class {device_class} has answered for {waited_secs:.0f} s: {lane.detail} ({why})",
             "bring one back and run the same command again: it resumes",
         )
-        return [Abort(error)]
+        return [*commands, Abort(error)]
+
+    def _hopeful(self, device_class: str) -> list[Command]:
+        """A device of the class works, or will be tried again by itself."""
+        if self._hopeless_since.pop(device_class, None) is None:
+            return []
+        return [Say("notice", f"a device of class {device_class} answers again")]
+
+    def _others_go_on(self, device_class: str) -> bool:
+        """Whether another class has a device that can work, and something to tune: the run has not come to a stop."""
+        return any(
+            task.in_flight or task.wanted(1)
+            for task in self._tasks.values()
+            if task.device_class != device_class and task.device_class not in self._hopeless_since
+        )
 
     # A batch ---------------------------------------------------------------------------------------------------------
 
@@ -268,6 +292,9 @@ class MeasureStage:
         rule = self._plan.rule
         # Measured, once more, and against the incumbent.
         deadline_secs = self._plan.window_wait_secs + len(batch) * (7 * rule.timeout_secs + 4 * _SPARE_SECS)
+        # An oracle runs on both kinds of inputs, and once more with twice the time where that was not enough.
+        oracles = {trial.candidate.task_id for trial in batch}
+        deadline_secs += 6 * sum(self._tasks[each].oracle_secs for each in oracles)
         epoch = self.lease(device_id, Work.BATCH, deadline_secs, now)
         self.lanes[device_id].batch = batch
         incumbents = {

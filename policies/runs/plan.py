@@ -20,7 +20,10 @@ class Flow:
     work, whichever is more: two batches, one on the device and one on its way to it. ``batch``: artifacts measured in
     one quiet window, at most; one for fewer than ``least_batch`` is opened only when every build under way has taken
     ``gather_secs`` already: nobody waits for a slow one.
-    ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again.
+    ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again;
+    twice as long each time that it fails again, up to ``rest_secs`` (see :meth:`rest_of`). ``starts``: a run ends when
+    every builder has failed to start this often, with no build in between. ``proposals``: a task over which this many
+    proposals are lost in a row is finished.
     """
 
     grant: int = 8
@@ -32,6 +35,13 @@ class Flow:
     gather_secs: float = 2.0
     attempts: int = 2
     retry_secs: float = 1.0
+    rest_secs: float = 60.0
+    starts: int = 3
+    proposals: int = 5
+
+    def rest_of(self, failures: int) -> float:
+        """Seconds until what has failed so often in a row is tried again."""
+        return min(self.rest_secs, self.retry_secs * 2.0 ** min(failures - 1, 30))
 
     def in_flight_of(self, devices: int) -> int:
         """Candidates that may be under way for a class of which so many devices can work."""
@@ -41,19 +51,21 @@ class Flow:
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
     """A task of a run. ``rules``: what made each of its sketches, None while it is still being described.
-    ``floor_secs``: a cost that no schedule can beat."""
+    ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest that a run of its oracle may take."""
 
     task: Task
     rules: tuple[str, ...] | None
     floor_secs: float
+    oracle_secs: float = 0.0
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``devices``: the class of each device by its id. ``device_patience_secs``: how long a run without a time budget
-    waits for a device when no device of a class can work. ``check_every_secs``: how often a device that works runs its
-    probe. ``window_wait_secs``: the longest wait for a quiet window, part of every lease. ``build_timeout_secs``: what
-    every build may take, None for what the builds of its task take (:mod:`policies.measuring.build_limit`)."""
+    """``devices``: the class of each device by its id, empty for one that has never answered: it may appear later.
+    ``device_patience_secs``: how long a run waits for a device when none can work any more. ``check_every_secs``: how
+    often a device that works runs its probe. ``window_wait_secs``: the longest wait for a quiet window, part of every
+    lease. ``build_timeout_secs``: what every build may take, None for what the builds of its task take
+    (:mod:`policies.measuring.build_limit`)."""
 
     run_id: str
     tasks: tuple[PlannedTask, ...]

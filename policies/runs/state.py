@@ -14,13 +14,15 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from fleet_tune.domain import Measurement, Outcome, Record
+from fleet_tune.errors import BuildersLostError
 from fleet_tune.results import Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
 from policies.measuring.shootout import reserve_secs
 from policies.runs.building import BuildStage, Job
-from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, Say
+from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, RestartSearcher, Say
 from policies.runs.events import (
+    Appeared,
     BatchLost,
     BatchMeasured,
     BuilderLost,
@@ -30,6 +32,7 @@ from policies.runs.events import (
     Described,
     DeviceEventsKept,
     Event,
+    Noticed,
     Ordered,
     Probed,
     ProbeFailed,
@@ -46,6 +49,7 @@ from policies.runs.final_round import FinalRound
 from policies.runs.fleet import Fleet
 from policies.runs.granting import Granting
 from policies.runs.measuring import MeasureStage
+from policies.runs.notices import Notices
 from policies.runs.plan import RunPlan
 from policies.runs.tasks import Oracle, TaskTrials, Trial
 from policies.runs.timers import Timers
@@ -98,6 +102,7 @@ class RunState:
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._recent: deque[float] = deque()
+        self._notices = Notices()
         self._count_time(0.0)
 
     @property
@@ -118,6 +123,9 @@ class RunState:
         self._recording |= {each.candidate.id for each in commands if isinstance(each, RecordFailure)}
         commands += self._advance(now)
         commands += self.fleet.drain()
+        for command in commands:
+            if isinstance(command, Say) and command.level != "info":
+                self._notices.tell(command.text, now)
         if any(isinstance(command, Abort) for command in commands):
             self.phase = Phase.FINISHED
         return commands
@@ -145,6 +153,7 @@ class RunState:
             devices=self.fleet.words,
             device_changes=self.fleet.changes,
             vitals=self._devices.vitals,
+            notices=self._notices.last,
             tasks=tuple(
                 task.progress(self._devices.usual_speed(task.device_class)) for task in tasks if not task.is_left_out
             ),
@@ -164,20 +173,23 @@ class RunState:
                 self._count_time(now)
             case Proposed():
                 return self._proposed(event)
-            case ProposalLost(task_id, detail):
-                # The searcher starts again and reads the records: it is asked again.
-                self._granting.lost(task_id, now)
-                return [Say("warning", f"searcher of {self.tasks[task_id].task.workload.name}: {detail}")]
+            case ProposalLost():
+                return self._proposal_lost(event, now)
             case Built(builder, failure, trace):
                 job = self._builds.ended(builder)
                 if job is None:
                     return []
                 return self._is_built(job) if failure is None else self._not_built(job, trace, failure)
-            case BuilderLost(builder, detail):
-                return self._builder_lost(builder, detail, now)
+            case BuilderLost():
+                return self._builder_lost(event, now)
             case Probed() | ProbeFailed() | Unreachable():
                 self._look_at.append(event.device_id)
                 return self._devices.checked(event, now)
+            case Appeared(device_id, device_class):
+                self.fleet.appeared(device_id, device_class)
+                self._devices.join(device_id, device_class)
+                self._look_at.append(device_id)
+                return [Say("notice", f"device {device_id} answers: it is of class {device_class}")]
             case BatchMeasured() | BatchLost() | ShotOut():
                 return self._device_answered(event, now)
             case Ordered(device_id, admin, reason):
@@ -192,6 +204,8 @@ class RunState:
                 self._caught_up = True
             case DeviceEventsKept():
                 self.fleet.unkept -= 1
+            case Noticed(text, well):
+                return [Say("notice" if well else "warning", text)]
             case StopRequested():
                 self._stopped = True
             case Tick():
@@ -250,6 +264,21 @@ class RunState:
                 self._builds.add(Job(task.task, Trial(candidate)))
         return self._finish(task, task.exhausted_reason())
 
+    def _proposal_lost(self, event: ProposalLost, now: float) -> list[Command]:
+        """The searcher starts again and reads the records: it is asked again, but not for ever over one task."""
+        task_id, detail = event.task_id, event.detail
+        task = self.tasks[task_id]
+        losses = self._granting.lost(task_id, now)
+        commands: list[Command] = [Say("warning", f"searcher of {task.task.workload.name}: {detail}")]
+        if event.hangs:
+            commands.append(RestartSearcher(task_id))
+        if losses >= self._plan.flow.proposals:
+            self._granting.give_up(task_id)
+            reason = f"its searcher failed {losses} times in a row: {detail}"
+            commands += [Say("error", f"{task.task.workload.name} on {task.device_class} is given up: {reason}")]
+            commands += self._finish(task, reason)
+        return commands
+
     def _is_built(self, job: Job) -> list[Command]:
         task = self.tasks[job.task.id]
         if job.trial is None:
@@ -287,16 +316,27 @@ class RunState:
         reason = f"the unscheduled program does not build: {detail}"
         return [Say("error", f"{task.task.workload.name}: {reason}"), Forget(unwanted), *self._finish(task, reason)]
 
-    def _builder_lost(self, builder: int, detail: str, now: float) -> list[Command]:
+    def _builder_lost(self, event: BuilderLost, now: float) -> list[Command]:
         """The builder's fault, not the candidate's, unless it happens to it again."""
+        builder, detail = event.builder, event.detail
         if not self._builds.works(builder):
             return []
+        commands: list[Command] = [Say("warning", f"builder {builder}: {detail}")]
+        blamed = self._builds.lost(builder, detail, ours=event.ours)
+        if self._builds.hopeless:
+            return [*commands, *self._without_builders(detail)]
         name = f"builder {builder}"  # with a space, which the name of no device has
         self._resting[name] = builder
-        self._timers.at(now + self._plan.flow.retry_secs, name)
-        commands: list[Command] = [Say("warning", f"builder: {detail}")]
-        blamed = self._builds.lost(builder, detail)
+        self._timers.at(now + self._builds.rest_secs(builder), name)
         return commands if blamed is None else [*commands, *self._not_built(blamed[0], "", blamed[1])]
+
+    def _without_builders(self, detail: str) -> list[Command]:
+        """Nothing can be built on any more; what a shoot-out lacks is left out."""
+        if self.phase is Phase.SHOOT_OUTS:
+            self._final_round.close()
+            return []
+        next_step = "mend what it names and run the same command again: it resumes"
+        return [Abort(BuildersLostError(f"no builder works: {detail}", next_step))]
 
     def _device_answered(self, event: BatchMeasured | BatchLost | ShotOut, now: float) -> list[Command]:
         device_id = event.device_id

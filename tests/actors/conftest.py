@@ -27,7 +27,7 @@ from fleet_tune.records.store import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from policies.measuring.stopping import decide
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.plan import Flow, PlannedTask, RunPlan
 from tests.helpers.tasks import make_task
 
 CLASS = DeviceClass("simulated", '{"kind":"llvm"}')
@@ -82,6 +82,8 @@ class Fleet:
     run_id: str = "run"
     method: str = "random"
     device_patience_secs: float = 120.0
+    flow: Flow = field(default_factory=Flow)
+    newcomers: frozenset[str] = frozenset()  # ids of devices that do not answer at the start
     orders: Path | None = None
     noise: float = 0.02
     drift: Drift | Steps | None = None
@@ -110,6 +112,7 @@ class Fleet:
             None,
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
+        search = SearcherClient(searcher)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder) for _ in range(self.builders)]
         simulated = (
             partial(open_simulated, faults, at, self.noise, self.drift) for at, faults in enumerate(self.device_faults)
@@ -125,20 +128,27 @@ class Fleet:
             tasks=tuple(
                 PlannedTask(entry.task, None if entry.task.id in self.late else ("toy",), 1e-9) for entry in self.tasks
             ),
-            devices=dict.fromkeys(devices, device_class.name),
+            devices={name: "" if name in self.newcomers else device_class.name for name in devices},
             builders=len(builders),
             limits=Limits(time_budget_secs, trials, per_task),
             rule=self.rule,
             device_patience_secs=self.device_patience_secs,
+            flow=self.flow,
             check_every_secs=self.check_every_secs,
             build_timeout_secs=5.0,
         )
         scheduler = remote_actor(Scheduler, concurrency=16).remote(
             SchedulerPlan(run, self.method, 0, self.orders),
             records,
-            {entry.task.id: SearcherClient(searcher) for entry in self.tasks},
+            {entry.task.id: search for entry in self.tasks},
             [BuilderClient(builder) for builder in builders],
-            {name: DeviceClient(device, device_class.target, records) for name, device in devices.items()},
+            {
+                name: DeviceClient(device, device_class.target, records)
+                for name, device in devices.items()
+                if name not in self.newcomers
+            },
+            None if learner is None else LearnerClient(learner),
+            {name: DeviceClient(devices[name], "", records) for name in self.newcomers},
         )
         self.actors = {"recorder": recorder, "searcher": searcher, "scheduler": scheduler, **devices}
         if learner is not None:

@@ -61,6 +61,7 @@ def test_it_has_the_processes_that_are_used_and_they_end_when_their_owner_is_kil
             told = json.loads(owner.stdout.readline())
             processes = [psutil.Process(pid) for pid, _ in told["processes"]]
             folder = Path(told["folder"])
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             remove_abandoned()
             assert (folder / "owner.lock").exists()
         finally:

@@ -56,17 +56,26 @@ async def test_a_converged_task_gets_no_more_trials(fleet: Callable[..., Fleet])
     )
 
 
-async def test_a_run_whose_device_never_answers_again_ends_with_an_error(fleet: Callable[..., Fleet]) -> None:
+@pytest.mark.parametrize("time_budget_secs", [None, 1000.0])
+async def test_a_run_whose_device_never_answers_again_says_so_and_ends_with_an_error(
+    fleet: Callable[..., Fleet], time_budget_secs: float | None
+) -> None:
     # Runs of an incumbent beside its challengers count too: a record may take a dozen.
     made = fleet(device_faults=(Faults(lost_after=100),), device_patience_secs=0.1)
-    scheduler = made.start(trials=200)
+    scheduler = made.start(trials=200, time_budget_secs=time_budget_secs)
     with pytest.raises(DevicesLostError, match=r"no device of class simulated has answered.*resumes"):
         await ask(scheduler.run.remote(), DEADLINE_SECS, "run")
     assert len(list(RecordReader(made.store))) >= 5
+    progress = await ask(scheduler.progress.remote(), 60.0, "progress")
+    assert progress.devices == {"device-0": "lost"}
+    [told] = [each.text for each in progress.notices if "no device of class" in each.text]
+    assert "device-0 is lost); the run ends in 0 s unless one comes back" in told
 
 
-async def test_a_time_budget_ends_such_a_run_in_good_order(fleet: Callable[..., Fleet]) -> None:
-    made = fleet(device_faults=(Faults(lost_after=5),), device_patience_secs=0.1)
+async def test_a_time_budget_that_ends_before_the_patience_ends_such_a_run_in_good_order(
+    fleet: Callable[..., Fleet],
+) -> None:
+    made = fleet(device_faults=(Faults(lost_after=5),))
     progress = await run(made.start(trials=60, time_budget_secs=4.0))
     assert progress.phase == "finished"
     assert progress.devices == {"device-0": "lost"}

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from actors.calls import ActorTimeoutError
+from actors.calls import ActorTimeoutError, ask
 from actors.tuning_session import TuningSession
-from devices.simulated.simulated import SIMULATED_CPU
+from devices.protocol import Device
+from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedDevice
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import DeviceClass, Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, FleetFileError
 from fleet_tune.records.orders import FleetOrders, orders_path
+from fleet_tune.results import Progress
+from policies.measuring.stopping import decide
+from tests.actors.conftest import CLASS, Fleet, OpenDevice, open_simulated, trials
+from tests.actors.test_scheduler import run, until
 
 ORIN = Fingerprint(DeviceClass("orin", "{}"), SIMULATED_CPU, "cpu", 8, "none", 1e-3)
 
@@ -43,15 +53,30 @@ def test_a_device_of_a_class_that_another_one_shows_joins_later(session: TuningS
     assert set(session._devices) == {"a", "b", "c"}
 
 
-def test_a_device_of_which_nothing_is_known_is_missed_with_its_line(session: TuningSession) -> None:
-    with pytest.raises(FleetFileError, match=r"fleet\.toml, line 11: device 'c' does not answer: .*no route to host"):
-        session._let_join_later({"a": ORIN, "b": ORIN}, {"c": gone("c")}, set())
-    with pytest.raises(FleetFileError, match="device 'a' does not answer"):
+def test_a_device_of_which_nothing_is_known_is_missed_and_waited_for(session: TuningSession) -> None:
+    session._let_join_later({"a": ORIN, "b": ORIN}, {"c": gone("c")}, set())
+    assert session._late == {"c": ""}
+    assert set(session._devices) == {"a", "b", "c"}
+    assert session._notices == ["device c: no route to host: the run begins without it, and takes it when it answers"]
+
+
+def test_devices_of_a_class_that_nobody_shows_are_waited_for(session: TuningSession) -> None:
+    nano = dataclasses.replace(ORIN, device_class=DeviceClass("nano", "{}"))
+    session._let_join_later({"c": nano}, {"a": gone("a"), "b": gone("b")}, set())
+    assert session._late == {"a": "", "b": ""}
+
+
+def test_a_fleet_of_which_no_device_answers_is_missed_with_a_line(session: TuningSession) -> None:
+    with pytest.raises(FleetFileError, match=r"fleet\.toml, line 3: device 'a' does not answer: .*no route to host"):
         session._let_join_later({}, {"a": gone("a"), "b": gone("b"), "c": gone("c")}, set())
 
 
 def test_a_device_out_of_use_is_not_missed(session: TuningSession) -> None:
     session._let_join_later({"a": ORIN}, {}, {"b", "c"})
+    assert session._notices == [
+        "device b is out of use: it joins when it is resumed",
+        "device c is out of use, and nothing is known of its class: it is left out",
+    ]
     assert session._late == {"b": "orin"}  # joins when it is resumed
     assert set(session._devices) == {"a", "b"}  # nothing is known of c
 
@@ -84,3 +109,66 @@ async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(
 ) -> None:
     orders_path(tmp_path / "fleet.toml").mkdir()
     assert await session._noted(tmp_path / "records.db") is not None
+
+
+class AtLast(SimulatedDevice):
+    """Answers once a file is there."""
+
+    def __init__(self, there: Path, device_class: DeviceClass) -> None:
+        super().__init__(device_class, decide=decide, seed=7)
+        self._there = there
+
+    def ping(self) -> float:
+        if not self._there.exists():
+            raise DeviceUnreachableError("device-1", "no route to host")
+        return super().ping()
+
+
+@contextlib.contextmanager
+def open_at_last(there: Path, device_class: DeviceClass) -> Iterator[Device]:
+    yield AtLast(there, device_class)
+
+
+def mixed(faults: Faults, there: Path, device_class: DeviceClass) -> tuple[OpenDevice, ...]:
+    """A device that is there, and one of this class that comes."""
+    return partial(open_simulated, faults, 0), partial(open_at_last, there, device_class)
+
+
+async def test_a_device_that_comes_at_last_is_taken(fleet: Callable[..., Fleet], tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    made = fleet(
+        open_devices=mixed(Faults(lost_after=20), there, CLASS),
+        newcomers=frozenset({"device-1"}),
+    )
+    scheduler = made.start(trials=60)
+    running = asyncio.ensure_future(run(scheduler))
+    progress = await until(scheduler, lambda progress: progress.devices["device-0"] == "lost")
+    assert progress.devices["device-1"] == "joining"
+    there.touch()
+    progress = await running
+    assert progress.trials == 60
+    assert progress.devices == {"device-0": "lost", "device-1": "good"}
+    assert "device device-1 answers: it is of class simulated" in [each.text for each in progress.notices]
+    assert sum(record.device_id == "device-1" for record in trials(made.store)) >= 40
+
+
+async def test_a_device_of_another_class_that_comes_is_told_and_left_alone(
+    fleet: Callable[..., Fleet], tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    there.touch()
+    other = DeviceClass("another", CLASS.target)
+    made = fleet(open_devices=mixed(Faults(lost_after=5), there, other), newcomers=frozenset({"device-1"}))
+    scheduler = made.start(time_budget_secs=1000.0)
+    running = asyncio.ensure_future(run(scheduler))
+
+    def told(progress: Progress) -> list[str]:
+        return [each.text for each in progress.notices if "device-1" in each.text]
+
+    progress = await until(scheduler, lambda progress: bool(told(progress)))
+    assert told(progress) == [
+        "device device-1 answers: it is of class another, and none of that class answered when the run began: the next "
+        "run tunes for it"
+    ]
+    await ask(scheduler.stop.remote(), 10.0, "stop")
+    await running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import time
@@ -193,6 +194,27 @@ async def test_the_run_outlives_killed_processes(fleet: Callable[..., Fleet]) ->
     progress = await running
     assert progress.trials == 400
     assert len({record.candidate.id for record in RecordReader(made.store)}) == 400
+
+
+def jumps(_actor: Any) -> None:
+    """From now on the wall clock of this process jumps by a day or back by a year, whenever it is read."""
+    real, leaps = time.time, itertools.cycle((0.0, 86_400.0, -365 * 86_400.0))
+    time.time = lambda: real() + next(leaps)
+
+
+async def test_clocks_that_jump_change_time_stamps_and_nothing_else(fleet: Callable[..., Fleet]) -> None:
+    made = fleet(device_faults=(Faults(lost_after=30), Faults()), learner=True, method="bansor")
+    scheduler = made.start(trials=60)
+    for actor in made.actors.values():
+        await ask(actor.__ray_call__.remote(jumps), 60.0, "a clock that jumps")
+    progress = await run(scheduler)
+    assert progress.trials == 60
+    assert progress.elapsed_secs < DEADLINE_SECS
+    assert progress.devices == {"device-0": "lost", "device-1": "good"}
+    with RecordReader(made.store) as reader:
+        stamps = [record.unix_secs for record in reader]
+        assert max(stamps) - min(stamps) > 86_400.0
+        assert {"leased", "released"} <= {event.kind for event in reader.device_events(1000, leases=True)}
 
 
 async def test_a_lost_recorder_ends_the_run_with_its_error(fleet: Callable[..., Fleet]) -> None:

@@ -20,7 +20,7 @@ def native_target() -> str:
 
 
 def make_artifact(
-    what: str = "ok", n: int = 1024, oracle: bool = False, task_id: str = "scale", number: int = 0
+    what: str = "ok", n: int = 1024, oracle: bool = False, task_id: str = "scale", number: int = 0, flop: float = 0.0
 ) -> Artifact:
     """A kernel of the task "scale" over ``n`` floats, compiled.
 
@@ -42,6 +42,7 @@ def make_artifact(
         packed=(0,) if what == "packed" else (),
         trace="",
         build_secs=0.25,
+        flop=flop,
     )
 
 

@@ -75,9 +75,13 @@ class World:
     others. ``oracle_fails``: names of workloads whose oracle does
     not build; ``oracle_secs``: what it takes longer than a candidate. ``searcher_restarts``: share of proposals before
     which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
-    durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``script``: events of other
-    people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are described, by
-    their id; the others are so from the start. ``left_out``: ids of those that turn out to have no sketch."""
+    durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``starts_fail``: when
+    builders do not start, but the first ``builders_that_start``. ``searcher_dies``: names of workloads over which the
+    searcher always dies, with all that it was asked for. ``oracle_run_secs``: what the plan says of every oracle's
+    runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
+    of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
+    described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
+    sketch."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -96,6 +100,11 @@ class World:
     recorder_secs: float = 0.02
     builders_lost: float = 0.0
     proposals_lost: float = 0.0
+    starts_fail: Spans = ()
+    builders_that_start: int = 0
+    searcher_dies: frozenset[str] = frozenset()
+    oracle_run_secs: float = 0.0
+    appear: Mapping[str, float] = field(default_factory=dict)
     patience_secs: float = 120.0
     check_every_secs: float = 120.0
     build_timeout_secs: float | None = None
@@ -114,9 +123,10 @@ class World:
         plan = RunPlan(
             run_id=self.run_id,
             tasks=tuple(
-                PlannedTask(task, None if task.id in self.described_at else ("rule",), 1e-9) for task in self.tasks
+                PlannedTask(task, None if task.id in self.described_at else ("rule",), 1e-9, self.oracle_run_secs)
+                for task in self.tasks
             ),
-            devices={name: device.device_class for name, device in self.devices.items()},
+            devices={name: "" if name in self.appear else device.device_class for name, device in self.devices.items()},
             builders=self.builders,
             limits=self.limits,
             rule=self.rule,
@@ -148,6 +158,7 @@ class World:
         self._rng = random.Random(self.seed)
         self._told = 0  # records that the run has been told of
         self._offers: Counter[str] = Counter()
+        self._asked: dict[str, ev.Proposed | ev.ProposalLost] = {}  # what the searcher is at, by task
         measured = {record.candidate.id for record in self.stored}
         self._planned = {
             task.id: deque(
@@ -168,6 +179,8 @@ class World:
         """Until the run is over. AssertionError where nothing could ever happen again, or it does not end."""
         for at, event in self.script.items():
             self._later(at, event)
+        for name, at in self.appear.items():
+            self._later(at, ev.Appeared(name, self.devices[name].device_class))
         for task_id, at in self.described_at.items():
             without = task_id in self.left_out
             self._later(at, ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",)))
@@ -280,6 +293,8 @@ class World:
                 self._shoot_out(command)
             case to_do.RestartDevice(device_id):
                 self.restarts[device_id] += 1
+            case to_do.RestartSearcher(task_id):
+                self.restarts[task_id] += 1
             case to_do.RecordFailure(candidate, trace, measurement):
                 record = self._record(candidate, trace, measurement, "")
                 self._later(self.now + self._durable_secs(), lambda: self._append([record]))
@@ -318,10 +333,25 @@ class World:
         self._offers[task_id] = max(self._offers[task_id], command.taken) + 1
         self._last_offer[task_id] = candidates
         at = self.now + self.propose_secs
+        answer: ev.Proposed | ev.ProposalLost = ev.Proposed(
+            task_id, self._offers[task_id], candidates, not planned, 1.0
+        )
         if self._rng.random() < self.proposals_lost:
-            self._later(at, ev.ProposalLost(task_id, "no answer"))
-            return
-        self._later(at, ev.Proposed(task_id, self._offers[task_id], candidates, not planned, 1.0))
+            answer = ev.ProposalLost(task_id, "no answer")
+        self._asked[task_id] = answer
+        dies = self.state.tasks[task_id].task.workload.name in self.searcher_dies
+        self._later(at, self._searcher_dies if dies else lambda: self._searcher_answers(answer))
+
+    def _searcher_answers(self, answer: ev.Proposed | ev.ProposalLost) -> None:
+        if self._asked.get(answer.task_id) is answer:
+            del self._asked[answer.task_id]
+            self._do(self.state.handle(answer, self.now))
+
+    def _searcher_dies(self) -> None:
+        """With all that it was asked for."""
+        asked, self._asked = self._asked, {}
+        for task_id in asked:
+            self._do(self.state.handle(ev.ProposalLost(task_id, "its process ended"), self.now))
 
     def _build(self, command: to_do.Build) -> None:
         secs = self.build_secs * self._rng.uniform(0.5, 1.5)
@@ -329,6 +359,9 @@ class World:
             self.oracle_secs if command.candidate is None else self.slow_builds.get(command.candidate.decisions[0], 0.0)
         )
         at = self.now + min(secs, command.timeout_secs)
+        if command.builder >= self.builders_that_start and _within(self.starts_fail, self.now):
+            self._later(self.now + 0.1, ev.BuilderLost(command.builder, "it does not start", ours=True))
+            return
         if self._rng.random() < self.builders_lost:
             self._later(at, ev.BuilderLost(command.builder, "its process ended"))
             return
@@ -377,6 +410,7 @@ class World:
         self.measured_under[name].append(command.epoch)
         assert all(each.id in self.built for each in command.candidates), "measured before it was built"
         assert {each.task_id for each in command.candidates} <= self.built, "measured without its oracle"
+        assert command.deadline_secs >= 900.0 + 6 * self.oracle_run_secs
         at, outcomes, records, detail = self.now, dict[str, Outcome](), list[Record](), ""
         for candidate in command.candidates:
             end = at + device.secs

@@ -208,6 +208,50 @@ def test_a_child_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.
         worker.build(request(OK))
 
 
+SLOW_START = """
+import os, pathlib
+if not pathlib.Path(os.environ["STARTS_FROM"]).exists():
+    import threading
+    threading.Event().wait()
+"""
+
+
+def test_a_child_that_starts_too_slowly_costs_itself_and_the_next_has_longer(
+    stand_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_worker.py").write_text(f"{SLOW_START}import runpy\nrunpy.run_module({stand_in!r})\n")
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("STARTS_FROM", str(tmp_path / "now"))
+    with BuildWorker(module="slow_worker", start_timeout_secs=0.05) as worker:
+        with pytest.raises(BuilderStartError, match=r"did not start: not within 0\.05 s"):
+            worker.build(request(OK))
+        (tmp_path / "now").touch()
+        limits = []
+        built = None
+        while built is None:  # to load what it needs takes longer than the first limits allow
+            try:
+                built = worker.build(request(OK))
+            except BuilderStartError as error:
+                limits.append(float(str(error).removesuffix(" s").rpartition(" ")[2]))
+    assert isinstance(built, Artifact)
+    assert limits == [0.05 * 2**at for at in range(1, len(limits) + 1)]
+
+
+def test_a_child_that_cannot_even_be_forked_says_why(worker: BuildWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*_arguments: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    worker.build(request(OK))
+    with monkeypatch.context() as patched:
+        patched.setattr("devices.builds.builder.Child", no_more)
+        crashed = worker.build(request(CRASH))  # its own failure is told, not that of the next child
+        assert isinstance(crashed, BuildFailure)
+        with pytest.raises(BuilderStartError, match="cannot be started: Resource temporarily unavailable"):
+            worker.build(request(OK))
+    assert isinstance(worker.build(request(OK)), Artifact)
+
+
 def test_the_child_dies_with_a_killed_parent(stand_in: str) -> None:
     code = f"""
 import sys

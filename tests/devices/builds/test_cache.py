@@ -23,7 +23,10 @@ REQUEST = BuildRequest(TASK, make_candidate(TASK, 4, 8, sketch=3, sketch_id="ske
 
 def artifact(library: bytes = b"library", request: BuildRequest = REQUEST) -> Artifact:
     specs = (TensorSpec((2, 3), "float32"), TensorSpec((6,), "float32"))
-    return Artifact(request.task.id, request.candidate, library, specs, specs[:1], (1,), (), '["trace"]', 0.75)
+    flop = request.task.workload.flop
+    return Artifact(
+        request.task.id, request.candidate, library, specs, specs[:1], (1,), (), '["trace"]', 0.75, flop=flop
+    )
 
 
 def test_what_was_stored_is_found(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import tvm
 
-from devices.client.probe_kernels import CHUNK, arithmetic, fill, triad
+from devices.client import probe_kernels
+from devices.client.fingerprint import run_secs
+from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, allowed, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
 from devices.server.server import DeviceServer
 from devices.targets import resolve_target
 from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.errors import VersionsDifferError
+from fleet_tune.errors import DeviceUnreachableError, VersionsDifferError
 
 
 def test_a_cpu_is_probed_through_its_server(server: DeviceServer) -> None:
@@ -47,11 +53,58 @@ def test_another_version_of_tvm_is_told_with_both(server: DeviceServer, monkeypa
     device.close()
 
 
+def test_a_probe_has_the_time_that_its_work_takes(server: DeviceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_kernels, "_LINK_SECS", 0.0)
+    monkeypatch.setattr(probe_kernels, "SLOWEST_FLOPS", 1e13)  # the whole of it in a few microseconds
+    device = RpcDevice(DeviceConfig(name="cpu", threads=2), "127.0.0.1", server.port)
+    with pytest.raises(DeviceUnreachableError, match=r"no answer within \S+e-05 s"):
+        device.fingerprint()
+    device.close()
+
+
+class Board:
+    """Stands in for a workbench, on a device of which each run of a kernel takes ``run_secs``."""
+
+    def __init__(self, run_secs: float) -> None:
+        self._run_secs = run_secs
+        self.deadlines: list[float] = []
+        self.repeats: list[int] = []
+        self.session = self
+
+    @contextlib.contextmanager
+    def deadline(self, secs: float) -> Iterator[None]:
+        self.deadlines.append(secs)
+        yield
+
+    def load(self, _library: bytes) -> Board:
+        return self
+
+    def time_evaluator(self, _entry: str, _device: object, number: int, repeat: int) -> Callable[[], SimpleNamespace]:
+        assert number == 1
+        self.repeats.append(repeat)
+        return lambda: SimpleNamespace(results=[self._run_secs] * repeat)
+
+    @property
+    def device(self) -> None:
+        """None is needed."""
+
+
+@pytest.mark.parametrize(("secs", "repeats"), [(0.001, 30), (0.5, 10), (100.0, 3)])
+def test_a_slow_device_runs_a_probe_kernel_less_often(secs: float, repeats: int) -> None:
+    board = Board(secs)
+    kernel = ProbeKernel(b"", (), 2e8, allowed(2e8, SLOWEST_FLOPS))
+    assert run_secs(cast(Any, board), kernel, ()) == secs
+    assert board.repeats == [1, repeats]
+    assert board.deadlines[0] == 2 * kernel.allowed_secs == 2 * (60 + 200)
+    assert board.deadlines[1] >= 60 + 10 * repeats * secs
+
+
 def test_probe_kernels_say_their_work(native_target: str) -> None:
     kernel = arithmetic(native_target, cores=2, lanes=8)
     (width,), (steps,), (rows, columns) = kernel.shapes
     assert width == columns
     assert kernel.work == 2.0 * rows * width * steps
+    assert kernel.allowed_secs == 60 + kernel.work / 2 / SLOWEST_FLOPS
     assert triad(native_target, 2 * CHUNK, 8).work == 12.0 * 2 * CHUNK
     assert fill(native_target, CHUNK, 8).shapes == ((CHUNK,),)
 

@@ -117,6 +117,27 @@ def test_tensors_are_placed_anew_where_that_is_asked_for(
     assert handles[3] == handles[4]
 
 
+def test_an_oracle_has_the_time_that_its_operations_take(
+    device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes three seconds, with half a second beside its operations."""
+    monkeypatch.setattr("devices.client.checking._TIMEOUT_SECS", 0.5)
+    device.add_oracle(make_artifact("slow", oracle=True, task_id="large", flop=2e8))
+    assert measure(device, make_artifact("ok", task_id="large")).verified
+
+
+def test_an_oracle_that_takes_longer_than_anybody_thought_has_twice_the_time_next(
+    device: RpcDevice, make_artifact: MakeArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devices.client.checking._TIMEOUT_SECS", 1.0)
+    device.add_oracle(make_artifact("slow", oracle=True, task_id="large"))
+    measured = [measure(device, make_artifact("ok", task_id="large")) for _ in range(4)]
+    assert [each.outcome for each in measured[:2]] == [Outcome.DEVICE_LOST] * 2
+    assert "while running the oracle: no answer within 1 s" in measured[0].detail
+    assert "no answer within 2 s" in measured[1].detail
+    assert [each.verified for each in measured[2:]] == [True, True]
+
+
 def test_packed_weights_are_packed_by_the_library(device: RpcDevice, make_artifact: MakeArtifact) -> None:
     measured = measure(device, make_artifact("packed"))
     assert (measured.outcome, measured.verified) == (Outcome.OK, True), measured

@@ -134,6 +134,12 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             "FILE, line 7: name = 'laptop' is used already (FILE, line 3)",
             "own name",
         ),
+        (
+            f'{FULL}[[device]]\nname = "a"\nconnect = "localhost:9090"\n'
+            '[[device]]\nname = "b"\nconnect = "127.0.0.1:9090"',
+            'FILE, line 23: connect = "127.0.0.1:9090" is the address of another device already (FILE, line 20)',
+            "one server is one device",
+        ),
         (FULL.replace("= 2\n", "= 2\ncount = 2\n"), "FILE, line 5: count = 2 is not valid", "only with connect ="),
         (FULL.replace("= 8", "= 8\ncount = 0"), "FILE, line 11: count = 0 is not valid", "a whole number from 1"),
         (

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fleet_tune.report.progress import ProgressView, progress_line
-from fleet_tune.results import Progress, TaskProgress
+from fleet_tune.results import Notice, Progress, TaskProgress
 
 TASKS = tuple(
     TaskProgress(f"h{i}@zen5", f"task{i:02d}", "zen5", 1, 2e9, 2, 8, 1e-3, finished=i < 3, best_rule="rule")
@@ -55,6 +55,38 @@ def test_without_a_terminal_lines_come_every_five_seconds_and_with_each_phase(
     lines = output.getvalue().splitlines()
     assert lines[0] == "net[1]: importing the network, starting the devices"
     assert [line.split(",")[0] for line in lines[1:]] == ["0:00 starting", "0:02 tuning", "0:07 tuning"]
+
+
+LOST = Notice(1, 61.0, "no device of class zen5 can work:\nlost")
+
+
+def test_a_notice_has_a_line_of_its_own_at_once_and_only_one() -> None:
+    output = io.StringIO()
+    with ProgressView(Console(file=output, width=40), "net") as view:
+        view.update(PROGRESS)
+        view.update(dataclasses.replace(PROGRESS, notices=(LOST,)))
+        again = (dataclasses.replace(LOST, times=2), Notice(2, 62.0, "the recorder is slow"))
+        view.update(dataclasses.replace(PROGRESS, notices=again))
+    assert output.getvalue().splitlines()[2:] == [
+        "1:01 no device of class zen5 can work: lost",
+        "1:02 the recorder is slow",
+    ]
+
+
+def test_the_last_notices_stand_in_the_panel() -> None:
+    notices = tuple(Notice(at, 60.0 + at, f"number {at}", times=at) for at in range(1, 6))
+    console = Console(width=100, height=30, force_terminal=True, color_system=None, file=io.StringIO())
+    view = ProgressView(console, "net")
+    view.update(dataclasses.replace(PROGRESS, notices=notices))
+    with console.capture() as capture:
+        console.print(view._panel)
+    lines = [line.strip() for line in capture.get().splitlines() if "noticed" in line]
+    assert [line.partition(" ")[2].strip() for line in lines] == [
+        "1:03 number 3 (3 times)",
+        "1:04 number 4 (4 times)",
+        "1:05 number 5 (5 times)",
+    ]
+    assert len(capture.get().splitlines()) <= 30
 
 
 @pytest.mark.parametrize(("height", "shown"), [(12, 0), (13, 1), (24, 12), (60, 30)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import signal
 import sqlite3
 import subprocess
@@ -110,6 +111,12 @@ class Running:
         wait_until(enough, f"{count} records")
         self.family = set(psutil.Process(self.process.pid).children(recursive=True))
 
+    @property
+    def folder(self) -> Path:
+        """The temporary folder of the run's own cluster."""
+        commands = (" ".join(process.cmdline()) for process in self.family if process.name() == "gcs_server")
+        return next(Path(found["folder"]) for each in commands if (found := re.search(r"(?P<folder>/tmp/[^/]+)", each)))
+
     def end(self, number: int) -> tuple[float, str, str]:
         """Send a signal; returns the seconds until the process ended, its stdout and stderr."""
         started = time.monotonic()
@@ -207,6 +214,28 @@ def test_a_signal_while_starting_ends_the_run(running: Callable[..., Running]) -
     wait_until(lambda: not run_.survivors(), "all processes are gone")
 
 
+def test_a_run_whose_cluster_is_killed_ends_with_one_line_and_leaves_no_process(
+    running: Callable[..., Running],
+) -> None:
+    run_ = running()
+    run_.until_records(1)
+    folder = run_.folder
+    [victim] = [process for process in run_.family if process.name() == "gcs_server"]
+    victim.kill()
+    _, stderr = run_.process.communicate(timeout=DEADLINE_SECS)
+    assert run_.process.returncode == 2, stderr
+    assert_quiet(stderr)
+    told = [line for line in stderr.splitlines() if re.match("error|next|.*[Tt]raceback|.*E ", line)]
+    assert told == [
+        f"error: the Ray cluster of this run is lost: Ray's gcs_server (process {victim.pid}) was killed, or ended by "
+        "itself",
+        "next: run the same command again: it resumes",
+    ]
+    wait_until(lambda: not run_.survivors(), "all processes are gone")
+    assert not folder.exists()
+    assert records_in(run_.out) >= 1
+
+
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_run_serves_metrics_and_is_resumed_after_a_kill(running: Callable[..., Running], free_port: int) -> None:
     run_ = running("--metrics-port", str(free_port))
@@ -226,11 +255,14 @@ def test_a_run_serves_metrics_and_is_resumed_after_a_kill(running: Callable[...,
     wait_until(counted, "a built and measured trial in the metrics")
     wait_until(lambda: any(name.startswith("fleet_tune_devices{") for name in scraped(free_port)), "the devices")
 
+    folder = run_.folder
     run_.end(signal.SIGKILL)
     wait_until(lambda: not run_.survivors(), "all processes are gone")
     stored = records_in(run_.out)
     assert stored >= 8
+    assert folder.exists()
     assert run_here(run_.out, "--trials", str(stored + 10), "--json").json()["new_trials"] == 10
+    assert not folder.exists()
     with RecordReader(run_.out / "records.db") as reader:
         assert max(Counter(record.candidate.id for record in reader if record.revision == 0).values()) == 1
 
@@ -261,9 +293,13 @@ def test_a_served_device_is_tuned_over_its_port(tmp_path: Path, free_port: int) 
         fleet.write_text(
             f'[[device]]\nname = "board"\nconnect = "127.0.0.1:{free_port}"\nthreads = 1\ndevice_class = "one-core"\n'
             f'target = {{ kind = "llvm", mcpu = "{OTHER_CPU[platform.machine()]}" }}\n'
+            '[[device]]\nname = "gone"\nconnect = "127.0.0.1:9"\n'
         )
         result = run_here(tmp_path / "out", "--trials", "12", "--fleet", str(fleet), "--json").json()
         assert {task["device_class"] for task in result["tasks"]} == {"one-core"}
+        # A device that is not there does not keep the other from being used.
+        [absent] = [notice["text"] for notice in result["notices"] if "gone" in notice["text"]]
+        assert absent.endswith("Connection refused: the run begins without it, and takes it when it answers")
         with RecordReader(tmp_path / "out" / "records.db") as reader:
             assert {record.device_id for record in reader if record.device_id} == {"board"}
         # Of another kind than this machine: its network ran on the device before it was published.

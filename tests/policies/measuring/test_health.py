@@ -173,10 +173,10 @@ def test_resume_ends_a_quarantine_and_nothing_else_of_an_active_device() -> None
 
 def test_a_run_begins_with_what_the_last_one_kept() -> None:
     quarantined = after(*[ProbeFailed("x")] * 3, state=LEASED)
-    assert health.restored(quarantined, Admin.ACTIVE).health is Health.QUARANTINED
-    begun = health.restored(LEASED, Admin.ACTIVE)
+    assert health.restored(quarantined, Admin.ACTIVE, 0.0).health is Health.QUARANTINED
+    begun = health.restored(LEASED, Admin.ACTIVE, 0.0)
     assert (begun.connectivity, begun.health, begun.lease) == (OFFLINE, Health.UNKNOWN, Lease(epoch=1))
-    assert health.restored(LEASED, Admin.DRAINING).admin is Admin.MAINTENANCE
+    assert health.restored(LEASED, Admin.DRAINING, 0.0).admin is Admin.MAINTENANCE
 
 
 def test_only_what_can_come_back_by_itself_is_waited_for_without_end() -> None:

@@ -62,6 +62,9 @@ def surroundings(draw: st.DrawFn) -> dict[str, Any]:
         "build_fails": frozenset(draw(st.sets(st.integers(0, SUPPLY - 1), max_size=4))),
         "builders_lost": draw(st.sampled_from([0.0, 0.1, 0.5])),
         "proposals_lost": draw(st.sampled_from([0.0, 0.3])),
+        "starts_fail": draw(outages()),
+        "builders_that_start": 1,
+        "searcher_dies": draw(st.sampled_from([frozenset(), frozenset({"b"})])),
         "searcher_restarts": draw(st.sampled_from([0.0, 0.2])),
         "oracle_secs": draw(st.sampled_from([0.0, 30.0])),
         "recorder_secs": draw(st.sampled_from([0.01, 3.0])),
@@ -83,16 +86,21 @@ def orders(draw: st.DrawFn, fleet: dict[str, Device]) -> dict[float, ev.Event]:
 
 
 def supply_of(world: World) -> int:
-    """Candidates that there were to measure: all, but for tasks whose oracle lost too many builders."""
-    tasks = world.state.tasks.values()
-    return sum(task.trials if "does not build" in task.finish_reason else SUPPLY for task in tasks)
+    """Candidates that there were to measure: all, but for tasks whose oracle lost too many builders, or over which the
+    searcher was lost too often."""
+    return sum(task.trials if is_given_up(task) else SUPPLY for task in world.state.tasks.values())
+
+
+def is_given_up(task: TaskTrials) -> bool:
+    return "does not build" in task.finish_reason or "its searcher failed" in task.finish_reason
 
 
 @examples(50)
 @given(st.data())
 def test_every_candidate_of_every_task_is_recorded_once(data: st.DataObject) -> None:
     fleet = data.draw(fleets())
-    world = World(fleet, script=data.draw(orders(fleet)), **data.draw(surroundings())).play()
+    appear = data.draw(st.dictionaries(st.sampled_from(sorted(fleet)), SECS, max_size=2))
+    world = World(fleet, script=data.draw(orders(fleet)), appear=appear, **data.draw(surroundings())).play()
     world.check_end()
     assert len(world.trials()) == supply_of(world)
     for record in world.trials():
@@ -158,7 +166,7 @@ def test_tasks_that_are_described_late_are_tuned_or_left_out(data: st.DataObject
     world = World(fleet, script=data.draw(orders(fleet)), **chosen, **late).play()
     world.check_end()
     for task in tuned(world):
-        assert task.trials == SUPPLY or "does not build" in task.finish_reason
+        assert task.trials == SUPPLY or is_given_up(task)
         assert task.finish_reason
     assert len(world.trials()) == sum(task.trials for task in tuned(world))
     progress = world.state.progress(world.now)
@@ -173,7 +181,7 @@ def test_a_limit_is_kept_while_tasks_are_described_late(data: st.DataObject, tri
     late, limits = data.draw(joining(chosen)), Limits(trials=trials)
     world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **chosen, **late).play()
     world.check_end()
-    supply = sum(task.trials if "does not build" in task.finish_reason else SUPPLY for task in tuned(world))
+    supply = sum(task.trials if is_given_up(task) else SUPPLY for task in tuned(world))
     assert len(world.trials()) == min(trials, supply)
 
 
@@ -204,7 +212,7 @@ def test_a_run_that_is_stopped_while_tasks_are_described_is_completed_by_the_nex
     ).play()
     second.check_end()
     for task in tuned(second):
-        assert task.trials == SUPPLY or "does not build" in task.finish_reason
+        assert task.trials == SUPPLY or is_given_up(task)
 
 
 @examples(30)

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from fleet_tune.device_state import Admin
+from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Limits, Outcome, StopRule
-from fleet_tune.errors import DevicesLostError
+from fleet_tune.errors import BuildersLostError, DevicesLostError
 from policies.measuring import health
 from policies.measuring.build_limit import LEAST_SECS, UNKNOWN_SECS
 from policies.runs import events as ev
@@ -181,11 +181,37 @@ def test_a_fleet_whose_devices_are_all_out_ends_with_what_is_wrong() -> None:
     assert world.state.handle(ev.Tick(), world.now) == []
 
 
-def test_a_time_budget_outlasts_a_fleet_that_is_gone() -> None:
-    devices = {"a": Device("orin", outages=((3.0, 1e9),))}
-    world = played(devices, limits=Limits(time_budget_secs=600.0), supply=5000)
-    assert 600.0 * 0.95 <= world.now <= 640.0
-    assert 0 < len(world.trials()) < 60
+@pytest.mark.parametrize("limits", [Limits(), Limits(time_budget_secs=86_400.0)])
+def test_a_fleet_that_is_gone_is_told_at_once_and_ends_the_run_after_the_patience(limits: Limits) -> None:
+    devices = {"a": Device("orin", outages=((3.0, 1e9),)), "b": Device("orin", outages=((6.0, 1e9),))}
+    world = played(devices, limits=limits, supply=5000)
+    assert isinstance(world.error, DevicesLostError)
+    notices = [each for each in world.state.progress(world.now).notices if "no device of class orin" in each.text]
+    assert [each.text for each in notices] == [
+        "no device of class orin can work: simulated outage (a is lost, b is lost); the run ends in 120 s unless one "
+        "comes back"
+    ]
+    assert 6.0 <= notices[0].at_secs <= 12.0
+    assert 120.0 <= world.now - notices[0].at_secs <= 122.0
+    assert 0 < len(world.trials()) < 120
+
+
+def test_a_fleet_that_comes_back_in_time_goes_on_and_says_so() -> None:
+    devices = {"a": Device("orin", outages=((3.0, 100.0),))}
+    world = played(devices, limits=Limits(time_budget_secs=86_400.0), supply=200)
+    assert outcomes(world) == {Outcome.OK: 200}
+    told = [each.text for each in world.state.progress(world.now).notices if "of class orin" in each.text]
+    assert told[-1] == "a device of class orin answers again"
+
+
+def test_a_class_without_a_device_waits_as_long_as_others_go_on() -> None:
+    devices = {"a": Device("orin", outages=((3.0, 1e9),)), "b": Device("server", secs=0.5)}
+    world = played(devices, supply=600)
+    assert isinstance(world.error, DevicesLostError)
+    assert sum(record.device_id == "b" for record in world.trials()) == 600
+    assert any("can work" in line and "its tasks wait for one" in line for line in world.lines)
+    back = {"a": Device("orin", outages=((3.0, 200.0),)), "b": Device("server", secs=0.5)}
+    assert outcomes(played(back, supply=600)) == {Outcome.OK: 1200}
 
 
 def test_a_device_joins_later() -> None:
@@ -193,6 +219,34 @@ def test_a_device_joins_later() -> None:
     world = played({"late": late, "b": Device("orin", secs=0.3)}, supply=300)
     assert any(record.device_id == "late" for record in world.trials())
     assert world.kinds("late")[0] == "joined"  # not lost: it had never been there
+
+
+def test_a_device_of_which_nothing_was_known_is_taken_when_it_comes() -> None:
+    devices = {"a": Device("orin", secs=0.5), "new": Device("orin"), "never": Device("orin")}
+    appear = {"new": 10.0, "never": 1e9}
+    world = played(devices, supply=300, appear=appear, script={5.0: order("never", Admin.RETIRED)})
+    assert outcomes(world) == {Outcome.OK: 300}
+    leased = [each.unix_secs for each in world.events if each.device_id == "new" and each.kind == "leased"]
+    assert 10.0 <= min(leased) < 20.0
+    assert not world.probes["never"]
+    told = [each.text for each in world.state.progress(world.now).notices]
+    assert "device new answers: it is of class orin" in told
+
+
+def test_a_device_that_comes_is_what_its_class_has_waited_for() -> None:
+    devices = {"a": Device("orin", outages=((3.0, 1e9),)), "new": Device("orin")}
+    assert outcomes(played(devices, appear={"new": 100.0})) == {Outcome.OK: 60}
+    gone = played(devices, appear={"new": 1000.0}, supply=200)
+    assert isinstance(gone.error, DevicesLostError)
+
+
+def test_a_clock_that_was_put_back_keeps_no_device_in_quarantine() -> None:
+    """The last run ended a year ahead of this one."""
+    year = 365 * 86_400.0
+    state = DeviceState(health=Health.QUARANTINED, quarantines=1, losses=("", "", ""), until_unix_secs=year)
+    world = played({"a": Device("orin")}, device_states={"a": state}, patience_secs=2000.0)
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert health.MAX_PROBATION_SECS <= world.now < health.MAX_PROBATION_SECS + 60.0
 
 
 def test_the_next_run_goes_on_where_the_last_one_ended() -> None:
@@ -277,6 +331,30 @@ def test_a_builder_that_is_lost_is_no_fault_of_the_candidate_unless_it_happens_a
     assert outcomes(world)[Outcome.OK] == 200 - blamed
 
 
+def test_builders_that_do_not_start_cost_no_candidate_and_rest_for_longer_and_longer() -> None:
+    fleet = {"a": Device("orin", secs=0.01)}
+    world = played(fleet, builders=2, starts_fail=((1.0, 30.0),), builders_that_start=1, supply=800)
+    assert outcomes(world) == {Outcome.OK: 800}
+    assert world.now > 30.0
+    assert 3 <= sum("builder 1: it does not start" in line for line in world.lines) <= 6
+    assert any("does not start" in each.text for each in world.state.progress(world.now).notices)
+
+
+def test_a_run_without_a_builder_that_starts_ends_with_what_is_wrong() -> None:
+    world = played({"a": Device("orin")}, builders=2, starts_fail=((1.0, 1e9),))
+    assert isinstance(world.error, BuildersLostError)
+    assert "no builder works: it does not start" in str(world.error)
+    assert outcomes(world).keys() == {Outcome.OK}
+
+
+def test_builders_that_fail_in_the_shoot_outs_end_these_and_not_the_run() -> None:
+    first = played({"a": Device("orin")}, supply=14, rule=StopRule(race_factor=math.inf))
+    stored = tuple(first.records)
+    second = played({"a": Device("orin")}, supply=14, stored=stored, run_id="second", starts_fail=((0.0, 1e9),))
+    assert second.finished
+    assert second.met == []
+
+
 def test_a_searcher_that_begins_anew_may_propose_what_is_under_way_again() -> None:
     world = played({"a": Device("orin", secs=0.5)}, searcher_restarts=0.5, recorder_secs=2.0, propose_secs=1.0)
     assert outcomes(world) == {Outcome.OK: 60}
@@ -287,6 +365,11 @@ def test_candidates_wait_for_an_oracle_that_takes_long() -> None:
     world = played({"a": Device("orin"), "b": Device("orin")}, oracle_secs=30.0)
     assert outcomes(world) == {Outcome.OK: 60}
     assert min(e.unix_secs for e in world.events if e.kind == "leased") > 30.0
+
+
+def test_a_lease_has_room_for_oracles_that_take_long() -> None:
+    # The world looks at the deadline of every batch.
+    assert outcomes(played({"a": Device("orin")}, oracle_run_secs=1000.0)) == {Outcome.OK: 60}
 
 
 def test_an_acquitted_device_is_looked_at_at_once() -> None:
@@ -312,6 +395,38 @@ def test_a_searcher_that_does_not_answer_is_asked_again() -> None:
     world = played({"a": Device("orin")}, proposals_lost=0.3)
     assert outcomes(world) == {Outcome.OK: 60}
     assert any("searcher of matmul" in line for line in world.lines)
+
+
+def test_a_searcher_that_always_dies_over_a_task_ends_that_task_and_not_the_run() -> None:
+    tasks = (task_of("orin", "bad"), task_of("orin", "good"), task_of("server", "good"))
+    devices = {"a": Device("orin"), "b": Device("server")}
+    world = played(devices, tasks=tasks, searcher_dies=frozenset({"bad"}), supply=200)
+    assert Counter(record.task_id for record in world.trials()) == {tasks[1].id: 200, tasks[2].id: 200}
+    bad = world.state.progress(world.now).tasks[0]
+    assert bad.finish_reason == "its searcher failed 5 times in a row: its process ended"
+    assert any("bad on orin is given up" in each.text for each in world.state.progress(world.now).notices)
+
+
+def test_a_task_is_not_given_up_for_what_the_searcher_does_over_another_one() -> None:
+    tasks = tuple(task_of(each, name) for each in ("orin", "server") for name in ("bad", "good"))
+    devices = {"a": Device("orin"), "b": Device("server")}
+    # Proposals take long: there is always one of each class under way.
+    world = played(devices, tasks=tasks, searcher_dies=frozenset({"bad"}), supply=40, propose_secs=5.0)
+    assert {task.name: task.trials for task in world.state.progress(world.now).tasks} == {"bad": 0, "good": 40}
+
+
+def test_a_searcher_that_never_works_ends_the_run_without_a_trial() -> None:
+    world = played({"a": Device("orin")}, searcher_dies=frozenset({"matmul"}))
+    assert world.trials() == []
+    assert world.now < 60.0
+
+
+def test_a_recorder_that_takes_half_a_minute_slows_the_run_and_nothing_else() -> None:
+    world = played({"a": Device("orin"), "b": Device("server")}, recorder_secs=30.0)
+    assert outcomes(world) == {Outcome.OK: 120}
+    assert set(world.runs.values()) == {1}
+    for name in ("a", "b"):
+        assert "lost" not in world.kinds(name)
 
 
 # The final round -----------------------------------------------------------------------------------------------------

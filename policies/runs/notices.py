@@ -1,0 +1,33 @@
+"""What a person is told while a run goes on: everything that the run warns of, a few of the last."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from fleet_tune.results import Notice
+
+MOST = 20
+# What is told again within this time is counted, and no notice of its own.
+_AGAIN_SECS = 60.0
+
+
+class Notices:
+    """The last ``MOST`` notices of a run, in the order in which each was told for the first time."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Notice] = deque(maxlen=MOST)
+        self._told = 0
+
+    @property
+    def last(self) -> tuple[Notice, ...]:
+        return tuple(self._kept)
+
+    def tell(self, text: str, now: float) -> None:
+        """``now``: seconds since the run began."""
+        for at, notice in enumerate(self._kept):
+            if notice.text == text and now - notice.at_secs <= _AGAIN_SECS:
+                self._kept[at] = replace(notice, at_secs=now, times=notice.times + 1)
+                return
+        self._told += 1
+        self._kept.append(Notice(self._told, now, text))

@@ -1,0 +1,36 @@
+"""The wall clock is read for time stamps alone: a clock that jumps changes nothing else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STAMPS = {
+    "actors/recorder.py make_record",  # of records
+    "actors/scheduler.py _obey",  # of changes of devices: when second 0 of the run was
+    "fleet_tune/records/orders.py give",
+    "fleet_tune/records/orders.py note_run",
+    "fleet_tune/records/store.py __init__",  # when the store was made
+    "fleet_tune/runs/incumbents.py blame",
+}
+
+
+def read_in(path: Path) -> set[str]:
+    """The functions of a module that read the wall clock."""
+    found = set()
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, FUNCTION)]
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in WALL_CLOCK:
+                found.add(f"{path.relative_to(ROOT)} {function.name}")
+    return found
+
+
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.datetime.now", "datetime.utcnow", "date.today"}
+
+
+def test_the_wall_clock_is_read_for_time_stamps_alone() -> None:
+    modules = [path for each in ("actors", "devices", "fleet_tune", "policies") for path in (ROOT / each).rglob("*.py")]
+    assert set().union(*map(read_in, modules)) == STAMPS
