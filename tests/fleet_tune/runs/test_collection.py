@@ -98,9 +98,10 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
         else:  # fewer where the tuning gave it up; from the start again where it asks for more than were recorded
             assert measured == tuple(itertools.islice(itertools.cycle(recorded), len(measured)))
     for task in result["tasks"]:
-        verified = [r for r in records if r.task_id == task["task_id"] and r.measurement.verified]
-        finalists = [r for r in verified if r.revision]  # where there were several near the best, they decided
-        assert task["best_secs"] == min(r.measurement.cost_secs for r in finalists or verified)
+        # Of each candidate what was said last; the best is chosen by what met what, not by the lowest of noisy costs.
+        last = {r.candidate.id: r for r in records if r.task_id == task["task_id"] and r.measurement.verified}
+        best = min(last.values(), key=lambda record: record.measurement.rank_secs)
+        assert task["best_secs"] == best.measurement.cost_secs
 
 
 def test_an_interrupted_collection_leaves_a_dataset_and_goes_on(tmp_path: Path) -> None:
