@@ -31,7 +31,6 @@ from bench.result import BenchResult
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
-    TASK_POLICIES,
     TOLERANCE,
     RecordedTask,
     Replayed,
@@ -41,6 +40,7 @@ from bench.search.replay_runs import (
     quartiles,
     run_network,
     run_task,
+    task_policies,
     with_effect,
 )
 from bench.tables import markdown
@@ -168,7 +168,7 @@ def network_variants() -> dict[str, Method]:
     return {
         f"{base.name}, {tasks.name}": dataclasses.replace(base, tasks=tasks)
         for base in map(method_named, BASES)
-        for tasks in TASK_POLICIES
+        for tasks in task_policies(base)
     }
 
 

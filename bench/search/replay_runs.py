@@ -19,7 +19,14 @@ from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches
-from policies.search.bandits import GradientTasks, RoundRobinTasks, TaskAllocation, TaskState, UcbTasks
+from policies.search.bandits import (
+    GradientTasks,
+    RoundRobinTasks,
+    TaskAllocation,
+    TaskState,
+    UcbTasks,
+    kind_of_name,
+)
 from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
@@ -35,7 +42,6 @@ CURVE = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 Effect = Literal["draft", "sketch-ucb", "contextual-epsilon", "ei"]
 EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei")
-TASK_POLICIES: tuple[TaskAllocation, ...] = (UcbTasks(), GradientTasks(), RoundRobinTasks())
 _PLANS = 20
 
 
@@ -123,6 +129,7 @@ def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int
                 best_history=tuple(history),
                 finished=search.exhausted,
                 floor_secs=task.floor_secs,
+                kind=kind_of_name(task.data.task.workload.name),
             )
             for task, search, history in zip(tasks, searches, histories, strict=True)
         ]
@@ -141,6 +148,13 @@ def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int
 def near_best(data: TaskData) -> int:
     """Candidates of a task at which a run has arrived."""
     return int((data.cost_secs <= data.best_secs * (1 + TOLERANCE)).sum())
+
+
+def task_policies(method: Method) -> tuple[TaskAllocation, ...]:
+    """Each rule that gives trials to tasks, by the gradient that the method's own rule goes by."""
+    assert isinstance(method.tasks, UcbTasks)
+    gradient = method.tasks.gradient
+    return (UcbTasks(gradient=gradient), GradientTasks(gradient=gradient), RoundRobinTasks())
 
 
 # -- effects on and off ---------------------------------------------------------------------------------------------

@@ -38,7 +38,12 @@ MAX_BIN = 64
 
 _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
     "regression": {"objective": "reg:squarederror"},
-    "pairwise": {"objective": "rank:pairwise", "lambdarank_normalization": False},
+    "pairwise": {
+        "objective": "rank:pairwise",
+        "lambdarank_pair_method": "topk",  # with as many as there are records: every pair
+        "lambdarank_normalization": False,
+        "lambdarank_score_normalization": False,
+    },
     "ndcg": {"objective": "rank:ndcg", "lambdarank_normalization": False, "ndcg_exp_gain": False},
 }
 
@@ -47,10 +52,11 @@ _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
 class BoostedSettings:
     """Hyperparameters.
 
-    ``objective``: ``pairwise`` is AutoTVM's rank loss (its equation 2), ``ndcg`` weighs the pairs by what they change
-    at the top of the list (LambdaRank). ``members``: size of the bootstrap; one member is trained on all records, and
-    its deviation is its training error. ``emphasis``: in a regression a record weighs ``exp(-emphasis * slowdown)``,
-    with its slowdown over its task's fastest in log seconds, at most 3: the search visits the top only.
+    ``objective``: ``pairwise`` is AutoTVM's rank loss (its equation 2: over all pairs of a task, all of one weight),
+    ``ndcg`` weighs the pairs by what they change at the top of the list (LambdaRank). ``members``: size of the
+    bootstrap; one member is trained on all records, and its deviation is its training error. ``emphasis``: in a
+    regression a record weighs ``exp(-emphasis * slowdown)``, with its slowdown over its task's fastest in log seconds,
+    at most 3: the search visits the top only.
     """
 
     objective: Objective = "regression"
@@ -201,7 +207,7 @@ class GradientBoostedModel:
                 )
             boosters.append(
                 xgboost.train(
-                    self._parameters(member),
+                    self._parameters(member, count),
                     data,
                     num_boost_round=self.settings.rounds,
                     xgb_model=self._origin[member] if self._origin else None,
@@ -212,9 +218,12 @@ class GradientBoostedModel:
             self._scores(matrix), log_secs, drawn, counts * np.exp(-slowdown), ranks=self.ranks
         )
 
-    def _parameters(self, member: int) -> dict[str, Any]:
+    def _parameters(self, member: int, records: int) -> dict[str, Any]:
         settings = self.settings
+        # By default XGBoost has no pairs but those with one of the 32 records that are predicted best.
+        pairs = {"lambdarank_num_pair_per_sample": records} if settings.objective == "pairwise" else {}
         return {
+            **pairs,
             **_XGBOOST_OBJECTIVES[settings.objective],
             "tree_method": "hist",
             "max_bin": MAX_BIN,

@@ -71,9 +71,9 @@ class DraftGenerator:
     with_analyzer: ClassVar[bool] = True
     settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
-        """See :class:`Generator`; the draft's size is that of its settings."""
-        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch))
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+        """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
+        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch), count)
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,13 @@ class GeneticGenerator:
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
-        """See :class:`Generator`; the draft's size is that of its settings."""
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+        """See :class:`Generator`. What it keeps is not verified by another model, as that of a draft is: of a pool too
+        it keeps as many as in the open, so that an acquisition other than the prediction has a choice."""
         if not search.predictor.has_model:
             return search.spaces[sketch].nothing()
-        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch))
+        settings = self.settings.shared_by(sketches)
+        return _drafted(search, sketch, settings, search.predictor.fitness(sketch), max(count, settings.size))
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,15 @@ class LatentGenerator:
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
-        """See :class:`Generator`; the draft's size is that of its settings."""
-        return _drafted(search, sketch, self.settings.shared_by(sketches), None)
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+        """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
+        return _drafted(search, sketch, self.settings.shared_by(sketches), None, count)
 
 
-def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None) -> Drafted:
+def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int) -> Drafted:
     records = search.records
     best = records.best_rows(sketch, SEEDS)
-    return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.tried_keys(sketch))
+    return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.tried_keys(sketch), least)
 
 
 @dataclass(frozen=True)

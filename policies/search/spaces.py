@@ -3,7 +3,8 @@
 A search in the open asks for any decision vector of a sketch. A search on a dataset (``bench replay``, the replay
 device) can only be answered for the candidates that were measured: a :class:`policies.space.pools.Pool` lists them, and
 every generator works on it instead: a draft scores the pool's rows by its fitness and keeps the share that it keeps of
-what it explores in the open, annealing chains walk from row to row, random candidates are random rows.
+what it explores in the open, but never less than a batch is chosen from; annealing chains walk from row to row, random
+candidates are random rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fleet_tune.sketch import Sketch
 from policies.arrays import Floats, Matrix
 from policies.features.table import feature_names
 from policies.search.annealing import AnnealingSettings, Chains
-from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_tiles
+from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_rows
 from policies.space.pools import Pool
 from policies.space.sampling import (
     enumerate_all,
@@ -80,14 +81,14 @@ class OpenSpace:
         fitness: Fitness | None,
         seeds: Matrix | None,
         excluded: Set[bytes],
+        least: int,
     ) -> Drafted:
-        """:func:`policies.search.draft.draft`, less the candidates of the ``excluded`` keys.
+        """:func:`policies.search.draft.draft`, less the candidates of the ``excluded`` keys; ``least``: so many, if
+        the draft has met them, however few it keeps.
 
         Without a fitness the analyzer's.
         """
-        drafted = draft(self.sketch, self._device, rng, settings, fitness, seeds)
-        unseen = [at for at, key in enumerate(row_keys(drafted.matrix)) if key not in excluded]
-        return drafted.take(np.array(unseen, dtype=np.intp))
+        return draft(self.sketch, self._device, rng, settings, fitness, seeds, excluded, least)
 
     def anneal(
         self,
@@ -158,20 +159,22 @@ class PoolSpace:
         fitness: Fitness | None,
         seeds: Matrix | None,
         excluded: Set[bytes],
+        least: int,
     ) -> Drafted:
         """The best rows by fitness that are not excluded.
 
         As many as the share of what a draft evaluates in the open that it keeps, ``size / (population * generations)``
-        of the pool. Neither ``rng`` nor ``seeds`` is used: every row is scored.
+        of the pool, but ``least`` at least: a pool is much smaller than what a draft explores, and a share of it may be
+        less than a batch. Neither ``rng`` nor ``seeds`` is used: every row is scored.
         """
         del rng, seeds
         unseen = self._unseen(excluded)
         scored = self._scored(fitness).take(unseen)
-        share = min(settings.size / (settings.population * settings.generations), 1.0)
         usable = np.flatnonzero(np.isfinite(scored.log_secs))
         rows = usable if len(usable) else np.arange(len(unseen))
         rows = rows[np.argsort(scored.log_secs[rows], kind="stable")]
-        return spread_tiles(self.sketch, scored.take(rows), math.ceil(share * len(self._pool)))
+        kept = max(math.ceil(settings.kept_share * len(self._pool)), least)
+        return scored.take(rows[spread_rows(self.sketch, scored.matrix[rows], kept, settings.niches)])
 
     def anneal(
         self,

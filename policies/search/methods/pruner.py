@@ -19,7 +19,7 @@ PRUNER = Method(
     source="Pruner: latent schedule explorer on the analyzer, verified by PaCM, epsilon 0.1",
     tasks=GradientTasks(),
     sketches=JointSketches(),
-    generator=LatentGenerator(DraftSettings(size=512, population=1536, generations=3, mutation=0.85)),
+    generator=LatentGenerator(DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1)),
     acquisition=PredictedMean(),
     exploration=Exploration(FixedEpsilon(0.1)),
     training=Training("pacm"),

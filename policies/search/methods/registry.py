@@ -7,6 +7,7 @@ from dataclasses import replace
 from fleet_tune.errors import UserError
 from policies.cost_models.registry import MODEL_NAMES, ModelName, views_of
 from policies.features.views import PER_STORE
+from policies.measuring.evaluators import EVALUATORS
 from policies.search.methods.adatune import ADATUNE
 from policies.search.methods.ansor import ANSOR, BANSOR
 from policies.search.methods.autotvm import AUTOTVM
@@ -25,15 +26,22 @@ SEARCH_MODELS: tuple[ModelName, ...] = tuple(name for name in MODEL_NAMES if PER
 def method_named(name: str) -> Method:
     """The method of this name; UserError for one that is unknown.
 
-    A name may go on with a model that takes the place of the method's own, and with ``offline``: ``autotvm:tree-gru``,
-    ``pruner:offline``, ``autotvm:mlp:offline``. Such a method has the whole name, and starts from no model of its own
-    accord.
+    A name may go on with a model that takes the place of the method's own, with ``offline``, and with an evaluator
+    (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:tree-gru``, ``pruner:offline``,
+    ``autotvm:mlp:offline``, ``adatune:deterministic``. Such a method has the whole name; with another model, or none
+    that is trained, it starts from no model of its own accord.
     """
     base, *changes = name.split(":")
     choose = f"choose one of: {', '.join(METHOD_NAMES)}"
     if base not in _METHODS:
         raise UserError(f"there is no method '{base}'", choose)
     method = _METHODS[base]
+    evaluators = [change for change in changes if change in EVALUATORS]
+    if len(evaluators) > 1:
+        raise UserError(f"'{name}' names {len(evaluators)} evaluators", "name one")
+    if evaluators:
+        method = replace(method, name=name, evaluator=EVALUATORS[evaluators[0]])
+        changes.remove(evaluators[0])
     if not changes:
         return method
     if method.training is None:

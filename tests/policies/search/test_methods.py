@@ -29,7 +29,7 @@ from policies.search.acquisition import (
 )
 from policies.search.allocation import JointSketches, UcbSketches, UniformSketches
 from policies.search.annealing import AnnealingSettings
-from policies.search.bandits import GradientTasks, TaskState, UcbTasks
+from policies.search.bandits import FloorGradient, GradientTasks, PublishedGradient, TaskState, UcbTasks
 from policies.search.batch import Selection
 from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
@@ -280,16 +280,19 @@ def test_hyperparameters_are_the_papers() -> None:
     assert adatune.exploration == Exploration(ContextualEpsilon(0.0, 1.0, plans=20))
     assert adatune.acquisition == ExpectedImprovement()
     for each in (ansor, bansor):
-        assert each.generator == GeneticGenerator(DraftSettings(size=512, population=2048, generations=4))
+        assert each.generator == GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1))
         assert (each.batch, each.exploration) == (64, Exploration(FixedEpsilon(0.05)))
     assert (ansor.sketches, ansor.tasks) == (UniformSketches(), GradientTasks())
-    assert (bansor.sketches, bansor.tasks) == (UcbSketches(0.3), UcbTasks(0.3))
-    assert replace(ansor, name="bansor", source=bansor.source, sketches=UcbSketches(), tasks=UcbTasks()) == bansor
+    assert (ansor.tasks.gradient, bansor.sketches) == (PublishedGradient(0.2, 2.0, 3), UcbSketches(0.3))
+    tasks = UcbTasks(0.3, PublishedGradient(0.2, 2.0, 3))
+    assert replace(ansor, name="bansor", source=bansor.source, sketches=UcbSketches(), tasks=tasks) == bansor
+    assert method_named("fleet").tasks == UcbTasks(0.3, FloorGradient())
 
 
 def test_pruner_is_as_published() -> None:
     pruner = method_named("pruner")
-    assert pruner.generator == LatentGenerator(DraftSettings(size=512, population=1536, generations=3, mutation=0.85))
+    settings = DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1)
+    assert pruner.generator == LatentGenerator(settings)
     assert (pruner.training, pruner.batch) == (Training("pacm"), 10)
     assert pruner.exploration == Exploration(FixedEpsilon(0.1))
     assert pruner.learns_on
