@@ -7,7 +7,7 @@ seconds with the calibration's correction (``fleet``), or a learned model's (``a
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,12 @@ class Drafted:
             self.analytic_log_secs[rows],
             self.log_secs[rows],
             self.unrolled[rows],
+        )
+
+    def followed_by(self, other: Drafted) -> Drafted:
+        """These, then those of another draft of the same sketch."""
+        return Drafted(
+            *(np.concatenate([getattr(self, each.name), getattr(other, each.name)]) for each in fields(Drafted))
         )
 
 

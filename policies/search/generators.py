@@ -6,6 +6,7 @@ a pool, is the space's business (:mod:`policies.search.spaces`)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -13,6 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition
 from policies.search.annealing import AnnealingSettings, Chains
@@ -20,6 +22,7 @@ from policies.search.draft import Drafted, DraftSettings, Fitness
 from policies.search.prediction import Predictor
 from policies.search.spaces import Space
 from policies.search.task_records import TaskRecords
+from policies.space.sampling import row_keys
 
 SEEDS = 16
 """Best measured candidates of a sketch, from which a genetic search starts again."""
@@ -95,15 +98,34 @@ class GeneticGenerator:
 
 @dataclass(frozen=True)
 class LatentGenerator:
-    """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record."""
+    """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record, and random
+    candidates beside what it drafts (algorithm 1, line 10), all of them for the model to verify.
+
+    ``initial``: random candidates for a whole draft of ``settings.size``, and as many fewer as it is smaller.
+    ``published``: on CPUs the analyzer is equation 1 as it stands (:mod:`policies.analysis.published`).
+    """
 
     name: ClassVar[str] = "latent"
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
+    initial: int = 0
+    published: bool = False
 
     def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
-        return _drafted(search, sketch, self.settings.shared_by(sketches), None, count)
+        space = search.spaces[sketch]
+
+        def published(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
+            del features, analytic
+            return equation_1_log_secs(space.sketch, matrix, space.device)
+
+        own = self.published and space.device.kind == "cpu"
+        drafted = _drafted(search, sketch, self.settings.shared_by(sketches), published if own else None, count)
+        wanted = math.ceil(self.initial * len(drafted.matrix) / self.settings.size)
+        if not wanted:
+            return drafted
+        drawn = space.draw(wanted, search.rng, search.records.tried_keys(sketch) | set(row_keys(drafted.matrix)))
+        return drafted.followed_by(drawn.take(np.flatnonzero(np.isfinite(drawn.log_secs))))
 
 
 def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int) -> Drafted:

@@ -54,12 +54,12 @@ class OpenSpace:
 
     def __init__(self, sketch: Sketch, device: DeviceAbstraction) -> None:
         self.sketch = sketch
-        self._device = device
+        self.device = device
         self.size = space_size(sketch)
 
     def nothing(self) -> Drafted:
         """No candidate."""
-        return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self._device)
+        return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self.device)
 
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
         """At most ``count`` distinct candidates drawn uniformly, without those of the ``excluded`` keys.
@@ -72,7 +72,7 @@ class OpenSpace:
             drawn = sample(self.sketch, 2 * count + 8, rng)
             drawn = drawn[unique_rows(drawn)]
         unseen = [at for at, key in enumerate(row_keys(drawn)) if key not in excluded]
-        return _evaluate(self.sketch, drawn[unseen[:count]], self._device)
+        return _evaluate(self.sketch, drawn[unseen[:count]], self.device)
 
     def draft(
         self,
@@ -88,7 +88,7 @@ class OpenSpace:
 
         Without a fitness the analyzer's.
         """
-        return draft(self.sketch, self._device, rng, settings, fitness, seeds, excluded, least)
+        return draft(self.sketch, self.device, rng, settings, fitness, seeds, excluded, least)
 
     def anneal(
         self,
@@ -102,7 +102,7 @@ class OpenSpace:
         """The best ``keep`` candidates that annealing visits, less those of the ``excluded`` keys."""
 
         def energy(states: Matrix) -> Floats:
-            return evaluate(self.sketch, states, self._device, fitness).log_secs
+            return evaluate(self.sketch, states, self.device, fitness).log_secs
 
         best = chains.run(
             settings,
@@ -113,7 +113,7 @@ class OpenSpace:
             keep,
             excluded,
         )
-        return _evaluate(self.sketch, best, self._device, fitness)
+        return _evaluate(self.sketch, best, self.device, fitness)
 
 
 class PoolSpace:
@@ -122,17 +122,17 @@ class PoolSpace:
     def __init__(self, pool: Pool, device: DeviceAbstraction) -> None:
         self.sketch = pool.sketch
         self._pool = pool
-        self._device = device
+        self.device = device
         self.size = len(pool)
 
     def nothing(self) -> Drafted:
         """No candidate."""
-        return evaluated(self._pool, self._device).take(np.empty(0, dtype=np.intp))
+        return evaluated(self._pool, self.device).take(np.empty(0, dtype=np.intp))
 
     def _scored(self, fitness: Fitness | None) -> Drafted:
         """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
         as in the open."""
-        drafted = evaluated(self._pool, self._device)
+        drafted = evaluated(self._pool, self.device)
         if fitness is None:
             return drafted
         scores = fitness(drafted.matrix, drafted.features, drafted.analytic_log_secs)
@@ -150,7 +150,7 @@ class PoolSpace:
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
         """``count`` random rows that are not excluded; fewer only where fewer are left."""
         unseen = self._unseen(excluded)
-        return evaluated(self._pool, self._device).take(rng.permutation(unseen)[:count])
+        return evaluated(self._pool, self.device).take(rng.permutation(unseen)[:count])
 
     def draft(
         self,
@@ -187,7 +187,7 @@ class PoolSpace:
     ) -> Drafted:
         """The best ``keep`` rows that annealing visits, less the excluded ones."""
         if not len(self._pool):
-            return evaluated(self._pool, self._device)
+            return evaluated(self._pool, self.device)
         scored = self._scored(fitness)
         neighbours = self._pool.neighbours
 

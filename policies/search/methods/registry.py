@@ -8,6 +8,7 @@ from fleet_tune.errors import UserError
 from policies.cost_models.registry import MODEL_NAMES, ModelName, views_of
 from policies.features.views import PER_STORE
 from policies.measuring.evaluators import EVALUATORS
+from policies.search.generators import LatentGenerator
 from policies.search.methods.adatune import ADATUNE
 from policies.search.methods.ansor import ANSOR, BANSOR
 from policies.search.methods.autotvm import AUTOTVM
@@ -19,6 +20,7 @@ from policies.search.methods.random import RANDOM
 _METHODS = {method.name: method for method in (FLEET, AUTOTVM, ADATUNE, ANSOR, BANSOR, PRUNER, MOA_PRUNER, RANDOM)}
 METHOD_NAMES = tuple(_METHODS)
 OFFLINE = "offline"
+EQUATION_1 = "equation-1"
 SEARCH_MODELS: tuple[ModelName, ...] = tuple(name for name in MODEL_NAMES if PER_STORE not in views_of(name))
 """The cost models that a search can use: their features follow from decisions alone."""
 
@@ -28,14 +30,20 @@ def method_named(name: str) -> Method:
 
     A name may go on with a model that takes the place of the method's own, with ``offline``, and with an evaluator
     (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:tree-gru``, ``pruner:offline``,
-    ``autotvm:mlp:offline``, ``adatune:deterministic``. Such a method has the whole name; with another model, or none
-    that is trained, it starts from no model of its own accord.
+    ``autotvm:mlp:offline``, ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 on CPUs too.
+    Such a method has the whole name; with another model, or none that is trained, it starts from no model of its own
+    accord.
     """
     base, *changes = name.split(":")
     choose = f"choose one of: {', '.join(METHOD_NAMES)}"
     if base not in _METHODS:
         raise UserError(f"there is no method '{base}'", choose)
     method = _METHODS[base]
+    if EQUATION_1 in changes:
+        if not isinstance(method.generator, LatentGenerator):
+            raise UserError(f"the method '{base}' does not draft by Pruner's analyzer", "choose pruner or moa-pruner")
+        method = replace(method, name=name, generator=replace(method.generator, published=True))
+        changes.remove(EQUATION_1)
     evaluators = [change for change in changes if change in EVALUATORS]
     if len(evaluators) > 1:
         raise UserError(f"'{name}' names {len(evaluators)} evaluators", "name one")

@@ -13,6 +13,7 @@ import pytest
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Choice, Sketch, Tile
 from policies.analysis.analyzer import analyse
+from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.features.table import SYMBOLIC, FeatureTable
 from policies.search.draft import evaluate
@@ -318,6 +319,39 @@ def test_adatune_takes_expected_improvement_and_its_own_epsilon(setting: Callabl
     top = chosen(proposals)
     assert len(top) in (23, 24)  # sigma of every plan is a quarter of the best: 8 of 32, and never a chance of more
     assert top == slow_diverse(here, improvement, len(top))
+
+
+@pytest.mark.parametrize("name", ["pruner", "moa-pruner", "pruner:equation-1"])
+def test_pruner_verifies_its_draft_and_random_candidates(name: str, setting: Callable[..., Setting]) -> None:
+    """Algorithm 1 of Pruner, lines 9 to 11: the candidates that the analyzer ranks first, random ones beside them, and
+    of all these the ones that the cost model ranks first are measured."""
+    here, twin = (setting(method_named(name)) for _ in range(2))
+    for each in (here, twin):
+        each.measure(20)
+    verified: list[tuple[float, Key]] = []
+    for at, sketch in enumerate(here.sketches):
+        rows = here.left(at)
+        if not sketch.statements:  # no analyzer: in their order
+            costs = np.zeros(len(rows))
+        elif name.endswith("equation-1"):
+            costs = equation_1_log_secs(sketch, rows, here.device)
+        else:
+            costs = np.log(analyse(sketch, rows, here.device).latency_secs)
+        costs = np.where(here.allowed(at, rows), costs, np.inf)
+        offered = here.method.generator.offer(twin.search._search, at, 2, 10).matrix  # the twin draws the same numbers
+        if here.pools is not None:
+            # Of 250 a ninth, 512 of 1536 x 3; of the 50 random ones for a draft of 512 as many as fit to these 28.
+            drafted = rows[np.argsort(costs, kind="stable")[:28]]
+            assert offered[:28].tolist() == drafted.tolist()
+            assert len(offered) in (30, 31)
+            assert np.isfinite(costs[[rows.tolist().index(row) for row in offered.tolist()]]).all()
+        else:
+            assert len(offered) > 200
+        means = here.mean(at, offered).tolist()
+        verified += [(mean, (at, tuple(row.tolist()))) for mean, row in zip(means, offered, strict=True)]
+    top = chosen(here.search.propose(10))
+    assert len(top) in (8, 9)  # a tenth at random, and the fraction of it a chance
+    assert top == [key for _, key in sorted(verified, key=lambda each: each[0])[: len(top)]]
 
 
 def test_all_plans_have_one_sigma() -> None:

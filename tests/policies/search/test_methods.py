@@ -292,7 +292,14 @@ def test_hyperparameters_are_the_papers() -> None:
 def test_pruner_is_as_published() -> None:
     pruner = method_named("pruner")
     settings = DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1)
-    assert pruner.generator == LatentGenerator(settings)
+    assert pruner.generator == LatentGenerator(settings, initial=50)
+    other = method_named("pruner:equation-1")
+    assert other == replace(
+        pruner, name="pruner:equation-1", generator=LatentGenerator(settings, initial=50, published=True)
+    )
+    assert method_named("moa-pruner:offline:equation-1").name == "moa-pruner:offline:equation-1"
+    with pytest.raises(UserError, match="does not draft by Pruner's analyzer"):
+        method_named("fleet:equation-1")
     assert (pruner.training, pruner.batch) == (Training("pacm"), 10)
     assert pruner.exploration == Exploration(FixedEpsilon(0.1))
     assert pruner.learns_on
