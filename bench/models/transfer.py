@@ -23,7 +23,7 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env
-from bench.measured import OTHER_CLASS, held_out_path, labels, read
+from bench.measured import OTHER_CLASS, labels, other_tasks_path, read
 from bench.processes import die_with_parent
 from bench.result import BenchError, BenchResult
 from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
@@ -97,7 +97,7 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
         "workloads": (dataset, "from the other tasks"),
         "class": (dataset, "from the same tasks on avx2-1"),
         "class, back": (OTHER_CLASS, "avx2-1, from the same tasks on znver5-2"),
-        "pretrained": (held_out_path(None), "held-out tasks, from the model that comes with fleet-tune"),
+        "pretrained": (other_tasks_path(None), "other tasks, from the model that comes with fleet-tune"),
     }
     spawn = multiprocessing.get_context("spawn")
     details: dict[str, Any] = {"methods": list(methods), "seeds": seeds, "limit": limit, "asked": ASKED, "cases": {}}

@@ -52,7 +52,7 @@ def small(data: TaskData, count: int = 64) -> TaskData:
 
 @pytest.fixture(scope="module")
 def here() -> Dataset:
-    return load(DATA / "held-out" / "znver5-2.ftd")
+    return load(DATA / "other-tasks" / "znver5-2.ftd")
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ def test_the_quality_of_a_perfect_order() -> None:
             del features
             return self._log_secs, np.zeros_like(self._log_secs)
 
-    (data,) = load(DATA / "held-out" / "znver5-2.ftd").tasks[:1]
+    (data,) = load(DATA / "other-tasks" / "znver5-2.ftd").tasks[:1]
     order = np.concatenate([data.rows(at) for at in range(len(data.sketches))])
     (found,) = training.quality(Oracle(np.log(data.cost_secs[order])), [data])  # type: ignore[arg-type]
     assert (found.top_1, found.top_5, found.rank_correlation) == pytest.approx((1.0, 1.0, 1.0))
