@@ -20,7 +20,7 @@ from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
-from policies.features.table import SYMBOLIC
+from policies.features.table import OF_A_TASK
 from policies.search.methods import method_named
 from policies.search.search import Observation, TaskSearch
 from policies.space.pools import Pool
@@ -174,7 +174,7 @@ def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
 
 def model_key(entry: SearchTask, views: tuple[str, ...]) -> str:
     """Which model a task's records are for: its device class' where the tasks of that share a model, else its own."""
-    alone = SYMBOLIC in views or entry.own_prior
+    alone = not OF_A_TASK.isdisjoint(views) or entry.own_prior
     return entry.task.id if alone else entry.task.device_class.name
 
 

@@ -27,7 +27,7 @@ from policies.cost_models.monotone import MonotoneMap
 from policies.cost_models.protocol import Seen, check_records
 from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.table import SYMBOLIC, FeatureTable
-from policies.features.views import FEATURE_VERSION, INVARIANT, RELATION, check_version
+from policies.features.views import CONTEXT, FEATURE_VERSION, INVARIANT, RELATION, check_version
 
 if TYPE_CHECKING:
     import xgboost
@@ -152,8 +152,9 @@ class GradientBoostedModel:
 
     @classmethod
     def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
-        """The views of the model side by side."""
-        return np.concatenate([features.view(name) for name in cls.views], axis=1)
+        """The views of the model side by side, each flat."""
+        views = [features.view(name) for name in cls.views]
+        return np.concatenate([view.reshape(len(view), int(np.prod(view.shape[1:]))) for view in views], axis=1)
 
     def _matrix(self, features: FeatureTable) -> NDArray[np.float32]:
         matrix = self._joined(features)
@@ -300,3 +301,11 @@ class InvariantTreesModel(GradientBoostedModel):
     ) -> None:
         # The first column of the view that comes first is the analyzer's.
         super().__init__(seed, settings, 0 if from_analyzer else offset_column)
+
+
+class LoopTreesModel(GradientBoostedModel):
+    """AutoTVM's trees on what the paper gives them (section 4, appendix A.2): the context of each loop of the main
+    statement's nest, flat, and the relations between contexts."""
+
+    KIND: ClassVar[str] = "boosted-loops"
+    views: ClassVar[tuple[str, ...]] = (CONTEXT, RELATION)

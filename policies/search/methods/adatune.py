@@ -20,7 +20,7 @@ ADATUNE: Method = replace(
     source="AdaTune: simulated annealing on a random forest, expected improvement, contextual epsilon",
     acquisition=ExpectedImprovement(),
     exploration=Exploration(ContextualEpsilon(plans=PLANS)),
-    training=Training("forest"),
+    training=Training("forest-knobs"),
     batch=32,
     evaluator=ADAPTIVE,
 )

@@ -21,7 +21,7 @@ ANSOR = Method(
     generator=GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1)),
     acquisition=PredictedMean(),
     exploration=Exploration(FixedEpsilon(0.05)),
-    training=Training("boosted"),
+    training=Training("boosted-statements"),
     batch=64,
     by_round=True,
 )

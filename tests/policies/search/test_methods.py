@@ -273,15 +273,18 @@ def test_pools_must_be_those_of_the_sketches(
 
 def test_hyperparameters_are_the_papers() -> None:
     autotvm, adatune, ansor, bansor = (method_named(name) for name in ("autotvm", "adatune", "ansor", "bansor"))
-    assert (autotvm.training, autotvm.batch) == (Training("boosted-rank"), 64)
+    assert (autotvm.training, autotvm.batch) == (Training("boosted-rank-loops"), 64)
+    assert autotvm.views == ("context", "relation")
     assert autotvm.exploration == Exploration(FixedEpsilon(0.05))
     assert autotvm.generator == AnnealingGenerator(AnnealingSettings(chains=128, steps=500))
-    assert (adatune.training, adatune.batch) == (Training("forest"), 32)
+    assert (adatune.training, adatune.batch) == (Training("forest-knobs"), 32)
+    assert adatune.views == ("knobs",)
     assert adatune.exploration == Exploration(ContextualEpsilon(0.0, 1.0, plans=20))
     assert adatune.acquisition == ExpectedImprovement()
     for each in (ansor, bansor):
         assert each.generator == GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1))
         assert (each.batch, each.exploration) == (64, Exploration(FixedEpsilon(0.05)))
+        assert (each.training, each.views) == (Training("boosted-statements"), ("statements",))
     assert (ansor.sketches, ansor.tasks) == (UniformSketches(), GradientTasks())
     assert (ansor.tasks.gradient, bansor.sketches) == (PublishedGradient(0.2, 2.0, 3), UcbSketches(0.3))
     tasks = UcbTasks(0.3, PublishedGradient(0.2, 2.0, 3))
