@@ -79,12 +79,13 @@ def run(
     effects: bool = True,
     network_seeds: int = 0,
     curve_trials: int = CURVE[-1],
+    batch: int | None = None,
     out: Path | None = None,
 ) -> BenchResult:
-    """The tables of :func:`figures`. ``tasks``: parts of names, none for all; ``deep_seeds``: at most so many seeds of
-    a method that trains a neural network, None for all; ``network_seeds``: runs of all tasks together, 0 for none;
-    ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures there, for
-    ``bench.search.plots``."""
+    """The tables of :func:`figures`. ``batch``: trials of a round of every method, None for its own; ``tasks``: parts
+    of names, none for all; ``deep_seeds``: at most so many seeds of a method that trains a neural network, None for
+    all; ``network_seeds``: runs of all tasks together, 0 for none; ``curve_trials``: trials that a run goes on for at
+    least; ``out``: also write the figures there, for ``bench.search.plots``."""
     methods = all_methods(methods)
     measured = read(dataset)
     names = labels(measured)
@@ -93,6 +94,9 @@ def run(
     if effects:
         variants.update(effect_variants())
     networks = network_variants() if network_seeds else {}
+    if batch is not None:
+        variants = {name: dataclasses.replace(each, batch=batch) for name, each in variants.items()}
+        networks = {name: dataclasses.replace(each, batch=batch) for name, each in networks.items()}
     most = seeds if deep_seeds is None else min(seeds, deep_seeds)
     seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
     os.environ.update(bench_env(1))  # before the workers start
@@ -117,6 +121,7 @@ def run(
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
     details |= {
         "methods": list(methods),
+        "batch": {name: variants[name].batch for name in methods},
         "seeds": {name: seeds_of[name] for name in methods},
         "network_seeds": network_seeds,
         "tolerance": TOLERANCE,
@@ -178,7 +183,9 @@ def figures(
     names: Sequence[str],
     tasks: Sequence[int],
 ) -> dict[str, Any]:
-    """Quartiles of trials by method and task, geometric means of the medians, curves, and the network's trials.
+    """Quartiles of trials by method and task, geometric means and sums of the medians, curves, and the network's
+    trials. ``uninformed``: the sum over the tasks of the median trials that were drawn at random before anything was
+    known.
 
     ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
     :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed;
@@ -194,6 +201,11 @@ def figures(
     return {
         "trials": trials,
         "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
+        "sum": {method: sum(each["median"] for each in by.values()) for method, by in trials.items()},
+        "uninformed": {
+            method: sum(float(np.median([each.uninformed for each in runs[method, at]])) for at in tasks)
+            for method in methods
+        },
         "overall_trial_secs": {
             method: overall({str(at): float(np.median([r.trial_secs for r in runs[method, at]])) for at in tasks})
             for method in methods
@@ -231,6 +243,11 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
     most = max(details["seeds"].values())
+    rows.append(("sum over the tasks", *(_trials(details["sum"][method]) for method in ranked)))
+    rows.append(
+        ("of these at random before any record", *(_trials(details["uninformed"][method]) for method in ranked))
+    )
+    rows.append(("trials of a round", *(f"{details['batch'][method]}" for method in ranked)))
     columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
     parts = [markdown(("trials to within 5% of the best (candidates there)", *columns), rows)]
     variants = [name for name in details["trials"] if " " in name]
@@ -289,6 +306,9 @@ BENCHMARK = Benchmark(
             ["--effects/--no-effects"], default=True, show_default=True, help="Each paper's effect on and off."
         ),
         options.count("--network-seeds", 5, "Runs of all tasks.", least=0),
+        click.Option(
+            ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
+        ),
         options.figures("Also write the figures here, for bench.search.plots."),
         options.jobs(),
     ),

@@ -43,11 +43,15 @@ CURVE = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 Effect = Literal["draft", "sketch-ucb", "contextual-epsilon", "ei"]
 EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei")
 _PLANS = 20
+RANDOM_REASON = "random"
+"""Of a proposal that was drawn at random."""
 
 
 @dataclass(frozen=True)
 class Replayed:
     """One run. ``trials``: until arrival; ``trial_secs``: what these took to build and measure when they were recorded.
+    ``uninformed``: those among them that were drawn at random in the first round, before anything was known: all of a
+    first batch where a method predicts nothing without records.
 
     ``curve``: best possible cost divided by the best so far, in (0, 1], at each number of trials of :data:`CURVE`; 0
     while nothing succeeded; the last known where the run ended before.
@@ -56,6 +60,7 @@ class Replayed:
     trials: int
     trial_secs: float
     curve: tuple[float, ...]
+    uninformed: int = 0
 
 
 class RecordedTask:
@@ -84,21 +89,27 @@ class RecordedTask:
 
     def round(self, search: TaskSearch, method: Method, seed: int) -> list[Observation]:
         """One round of ``search``: proposed, answered, learned. :class:`BenchError` where nothing is proposed."""
-        outcomes = [self.outcome(proposal) for proposal in search.propose(method.batch)]
-        if not outcomes:
+        return [outcome for _, outcome in self.played(search, method, seed)]
+
+    def played(self, search: TaskSearch, method: Method, seed: int) -> list[tuple[Proposal, Observation]]:
+        """:meth:`round`, each outcome with its proposal."""
+        pairs = [(proposal, self.outcome(proposal)) for proposal in search.propose(method.batch)]
+        if not pairs:
             raise BenchError(f"{method.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
-        search.observe(outcomes)
+        search.observe([outcome for _, outcome in pairs])
         search.use_model(search.train(seed))
-        return outcomes
+        return pairs
 
 
 def run_task(task: RecordedTask, method: Method, seed: int, curve_trials: int = CURVE[-1]) -> Replayed:
     """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are)."""
     search = task.search(method, seed)
     best_secs, costs, secs = task.data.best_secs, list[float](), list[float]()
-    arrived = 0
+    arrived = uninformed = 0
     while not search.exhausted and (not arrived or len(costs) < curve_trials):
-        for outcome in task.round(search, method, seed):
+        first = not costs
+        for proposal, outcome in task.played(search, method, seed):
+            uninformed += first and not arrived and proposal.reason == RANDOM_REASON
             costs.append(outcome.cost_secs)
             secs.append(outcome.trial_secs)
             if not arrived and outcome.cost_secs <= best_secs * (1 + TOLERANCE):
@@ -107,7 +118,7 @@ def run_task(task: RecordedTask, method: Method, seed: int, curve_trials: int = 
         raise BenchError(f"{method.name} measured all {len(costs)} candidates and did not find the best")
     best = np.minimum.accumulate(costs)
     curve = tuple(float(best_secs / best[min(count, len(best)) - 1]) for count in CURVE)
-    return Replayed(arrived, float(np.sum(secs[:arrived])), curve)
+    return Replayed(arrived, float(np.sum(secs[:arrived])), curve, uninformed)
 
 
 def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int:
