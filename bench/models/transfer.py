@@ -70,21 +70,30 @@ def _one(path: Path, at: int, method: str, seeds: Sequence[int], prior: bytes, l
     return [run_with(_tasks[key], method_named(method), seed, model, limit) for seed in seeds]
 
 
-def priors(source: str, target: Sequence[TaskData], other: Sequence[TaskData]) -> list[bytes]:
+def priors(
+    source: str, target: Sequence[TaskData], other: Sequence[TaskData], taught: Sequence[TaskData], chosen: Method
+) -> list[bytes]:
     """A saved prior for each target task from this source, empty where nothing could be aligned.
 
-    ``other``: the tasks of the other device class.
+    ``other``: the tasks of the other device class; ``taught``: those that the model that comes along was trained on.
+    A method whose own model reads what all tasks share starts from such a one, as in AutoTVM's equation 4.
     """
+    assert chosen.training is not None
+    name = chosen.training.teaches
     saved: list[bytes] = []
+    shared = general_prior(taught, 0, name, from_analyzer=False) if name and source == "pretrained" else None
     for data in target:
         model: CostModel | None
+        same = [each for each in other if each.task.workload.hash == data.task.workload.hash]
+        rest = [each for each in target if each is not data]
         if source == "pretrained":
-            model = read_model(BUILTIN_PATH)[0]
+            model = shared or read_model(BUILTIN_PATH)[0]
+        elif name:
+            model = general_prior(same if source == "class" else rest, 0, name, from_analyzer=False)
         elif source == "class":
-            same = [each for each in other if each.task.workload.hash == data.task.workload.hash]
             model = own_prior(same, data.sketches, data.abstraction, 0)[0]
         else:
-            model = general_prior([each for each in target if each is not data], 0)
+            model = general_prior(rest, 0)
         saved.append(b"" if model is None else model.save())
     return saved
 
@@ -107,8 +116,9 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
         for case, (path, _) in cases.items():
             target = list(read(path))
             other = list(read(dataset if path == OTHER_CLASS else OTHER_CLASS))
-            saved = priors(case.partition(",")[0], target, other)
+            taught = [*read(dataset), *read(OTHER_CLASS)]
             for method in methods:
+                saved = priors(case.partition(",")[0], target, other, taught, method_named(method))
                 for at in range(len(target)):
                     if (path, method, at) not in plain:
                         plain[path, method, at] = pool.submit(_one, path, at, method, range(seeds), b"", limit)

@@ -25,7 +25,6 @@ from fleet_tune.search_task import SearchTask
 from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
 from policies.cost_models.protocol import CostModel
-from policies.cost_models.registry import transfers
 from policies.search.methods import Method
 
 FINGERPRINTS = "fingerprints"
@@ -138,8 +137,8 @@ def what_applies(
 class Teaching:
     """Gives tasks the models that they start from, each as soon as it is described.
 
-    Where the method's model can be pre-trained itself, or a model is given, that is what all tasks share; else a task
-    whose workload was measured before has a model of its own.
+    Where the method's model can be trained on other tasks itself, or a model is given, that is what all tasks share;
+    else a task whose workload was measured before has a model of its own.
     """
 
     def __init__(self, knowledge: Knowledge, method: Method, seed: int, entries: Sequence[SearchTask]) -> None:
@@ -161,7 +160,7 @@ class Teaching:
         self._knowledge = knowledge
         self._method = method
         self._seed = seed
-        self._known = {} if method.learns_on else by_workload(knowledge.tasks)
+        self._known = {} if method.training.teaches else by_workload(knowledge.tasks)
         self._shared: dict[str, bytes] = {}  # by the kind of device
         self._lessons: dict[str, Lesson] = {}  # by task id
         if entries and not any(entry.abstraction.kind in self._kinds for entry in entries):
@@ -223,8 +222,8 @@ def _shared_prior(knowledge: Knowledge, method: Method, kind: str, seed: int) ->
     sources = [data for data in knowledge.tasks if data.abstraction.kind == kind]
     training = method.training
     assert training is not None
-    if training.learns_on and transfers(training.model):
-        model = general_prior(sources, seed, training.model, from_analyzer=training.from_analyzer)
+    if training.teaches:
+        model = general_prior(sources, seed, training.teaches, from_analyzer=training.from_analyzer)
     else:
         model = general_prior(sources, seed)
     assert model is not None  # there is a success of this kind among them

@@ -20,7 +20,7 @@ from policies.arrays import Floats, Groups
 from policies.cost_models.global_local import GlobalLocalModel, only_views
 from policies.cost_models.moa import MomentumModel, Weighted, copied
 from policies.cost_models.protocol import CostModel
-from policies.cost_models.registry import ModelName, kind_of, learns_on, make_model, views_of
+from policies.cost_models.registry import ModelName, kind_of, learns_on, make_model, transfers, views_of
 from policies.features.table import FeatureTable
 from policies.search.training_table import TrainingSet
 
@@ -43,6 +43,12 @@ class Training:
     def views(self) -> tuple[str, ...]:
         """The views of candidates that the model reads."""
         return views_of(self.model)
+
+    @property
+    def teaches(self) -> ModelName | None:
+        """The model that is trained on other tasks' records for this one to start from: its own, where that reads
+        nothing but what all tasks share; None: ours (:func:`policies.cost_models.knowledge.general_prior`)."""
+        return self.model if transfers(self.model) else None
 
     @property
     def kind(self) -> str:

@@ -26,8 +26,9 @@ from fleet_tune.runs.transfer import (
     what_applies,
 )
 from fleet_tune.search_task import SearchTask
-from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel
+from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel, LoopTreesModel
 from policies.cost_models.registry import load_model
+from policies.cost_models.statement_trees import StatementTreesModel
 from policies.search.methods import method_named
 
 DATA = Path(__file__).parents[3] / "bench" / "data"
@@ -95,6 +96,18 @@ def test_the_same_workload_elsewhere_teaches_a_model_of_its_own(other: Path, her
     assert type(load_model(own.prior)) is GradientBoostedModel  # of the task's own features, which no other task shares
     assert isinstance(load_model(shared.prior), InvariantTreesModel)
     assert (transferred.own_tasks, transferred.shared_tasks) == (1, 1)
+
+
+@pytest.mark.parametrize(("method", "kind"), [("autotvm", LoopTreesModel), ("ansor", StatementTreesModel)])
+def test_a_papers_trees_start_from_their_own_kind(method: str, kind: type, other: Path, here: Dataset) -> None:
+    """AutoTVM's equation 4: the global model is of the representation that all tasks share, also for a workload that
+    was measured before; our analyzer has no say in it."""
+    known, unknown = entries(load(DATA / "znver5-2.ftd"), 1)[0], entries(here, 1)[0]
+    warm, transferred = taught((known, unknown), read_source(other), method)
+    for entry in warm:
+        assert type(load_model(entry.prior)) is kind
+        assert not entry.own_prior
+    assert (transferred.own_tasks, transferred.shared_tasks) == (0, 2)
 
 
 def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here: Dataset) -> None:
