@@ -29,7 +29,8 @@ from bench.result import BenchError, BenchResult
 from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
 from bench.tables import markdown
 from fleet_tune.records.dataset import TaskData
-from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.records.sources import BUILTIN
+from fleet_tune.runs.pretrained import BUILTIN_PATHS, read_model
 from policies.cost_models.knowledge import general_prior, own_prior
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
@@ -81,13 +82,19 @@ def priors(
     assert chosen.training is not None
     name = chosen.training.teaches
     saved: list[bytes] = []
-    shared = general_prior(taught, 0, name, from_analyzer=False) if name and source == "pretrained" else None
+    shared: CostModel | None = None
+    if source == "pretrained" and chosen.starts_from:
+        shared = read_model(BUILTIN_PATHS[chosen.starts_from])[0]
+    elif source == "pretrained" and name:
+        shared = general_prior(taught, 0, name, from_analyzer=False)
+    elif source == "pretrained":
+        shared = read_model(BUILTIN_PATHS[BUILTIN])[0]
     for data in target:
         model: CostModel | None
         same = [each for each in other if each.task.workload.hash == data.task.workload.hash]
         rest = [each for each in target if each is not data]
         if source == "pretrained":
-            model = shared or read_model(BUILTIN_PATH)[0]
+            model = shared
         elif name:
             model = general_prior(same if source == "class" else rest, 0, name, from_analyzer=False)
         elif source == "class":

@@ -17,10 +17,10 @@ from fleet_tune.errors import TransferError, UserError
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.dataset_codec import decode_value
-from fleet_tune.records.sources import BUILTIN, RECORDS_FILE, check_source
+from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Transferred
-from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.runs.pretrained import BUILTIN_PATHS, read_model
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
@@ -107,9 +107,11 @@ def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
 
 
 def builtin_applies(entries: Sequence[SearchTask], method: Method) -> bool:
-    """Whether the model that comes with fleet-tune is used without being asked for: for our own method, where all tasks
-    are for x86 CPUs. The methods of the papers start as they were published."""
-    return method.starts_pretrained and BUILTIN_PATH.is_file() and all(map(_for_x86, entries))
+    """Whether a model that comes with fleet-tune is used without being asked for: for our own method and for
+    ``moa-pruner``, where all tasks are for x86 CPUs. The other methods of the papers start from nothing, as they were
+    published."""
+    path = BUILTIN_PATHS.get(method.starts_from)
+    return path is not None and path.is_file() and all(map(_for_x86, entries))
 
 
 def _for_x86(entry: SearchTask) -> bool:
@@ -125,7 +127,7 @@ def what_applies(
     if source is not None:
         return read_source(source, entries)
     if pretrained and builtin_applies(entries, method):
-        return read_source(Path(BUILTIN))
+        return read_source(Path(method.starts_from))
     if method.training is not None and method.training.offline:
         raise TransferError(
             f"the method '{method.name}' is never trained here and has no pre-trained model",

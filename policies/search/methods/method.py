@@ -26,9 +26,9 @@ class Method:
     drawn at random instead.
 
     ``evaluator``: how its candidates are measured (:mod:`policies.measuring.evaluators`). ``batch``: trials of a round
-    in the source: a replay trains the model after each. ``by_round``: the bandits count
-    rounds, and a sketch is chosen for a whole one (Ansor, Bansor); else they count trials, and a sketch is chosen for
-    each. ``starts_pretrained``: it starts from the model that comes with fleet-tune, where that applies.
+    in the source: a replay trains the model after each. ``by_round``: the bandits count rounds, and a sketch is chosen
+    for a whole one (Ansor, Bansor); else they count trials, and a sketch is chosen for each. ``starts_from``: the name
+    of the model that comes with fleet-tune from which it starts, where that applies; empty for none.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Method:
     selection: Selection = field(default_factory=Selection)
     evaluator: StopRule = RACED
     by_round: bool = False
-    starts_pretrained: bool = False
+    starts_from: str = ""
 
     @property
     def views(self) -> tuple[str, ...]:

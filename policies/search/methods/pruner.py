@@ -40,6 +40,7 @@ MOA_PRUNER: Method = replace(
     name="moa-pruner",
     source="MoA-Pruner: Pruner with momentum online adaptation of a pre-trained PaCM, momentum 0.99",
     training=Training("pacm", momentum=MOMENTUM),
+    starts_from="pretrained-pacm",
 )
-"""Pruner with section 4.3. Its first siamese model is a pre-trained PaCM (``--transfer-from``); without one it is what
-the first training makes."""
+"""Pruner with section 4.3. Its first siamese model is a pre-trained PaCM: that of ``--transfer-from``, else on x86 CPUs
+the one that comes with fleet-tune; without one it is what the first training makes."""

@@ -58,7 +58,7 @@ def method_named(name: str) -> Method:
     if len(models) > 1:
         raise UserError(f"'{name}' names {len(models)} cost models", "name one")
     training = replace(method.training, model=[*models, method.training.model][0], offline=OFFLINE in changes)
-    return replace(method, name=name, training=training, starts_pretrained=False)
+    return replace(method, name=name, training=training, starts_from="")
 
 
 def _search_model(name: str) -> ModelName:

@@ -26,10 +26,12 @@ from fleet_tune.runs.transfer import (
     what_applies,
 )
 from fleet_tune.search_task import SearchTask
+from policies.cost_models.architectures import PacmModel
 from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel, LoopTreesModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.statement_trees import StatementTreesModel
 from policies.search.methods import method_named
+from policies.search.trainer import Trainer
 
 DATA = Path(__file__).parents[3] / "bench" / "data"
 
@@ -121,6 +123,22 @@ def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here
     assert all(entry.prior for entry in warm)
     assert what_applies(own, method_named("fleet"), None, pretrained=False) is None
     assert what_applies(own, method_named("autotvm"), None, pretrained=True) is None
+
+
+def test_moa_pruner_starts_from_the_pacm_that_comes_along(here: Dataset) -> None:
+    """Algorithm 1 of Pruner has a pre-trained model among its inputs."""
+    own = entries(here)
+    found = what_applies(own, method_named("moa-pruner"), None, pretrained=True)
+    assert found is not None
+    warm, transferred = taught(own, found, "moa-pruner")
+    assert transferred == Transferred("pretrained-pacm", 0, 0, 0, 2)
+    prior = load_model(warm[0].prior)
+    assert isinstance(prior, PacmModel)
+    training = method_named("moa-pruner").training
+    assert training is not None
+    first = Trainer(training, prior).first
+    assert isinstance(first, PacmModel)  # itself, and not as the global model beside another
+    assert what_applies(own, method_named("pruner"), None, pretrained=True) is None
 
 
 def test_what_cannot_be_transferred_is_told(here: Dataset, other: Path, tmp_path: Path) -> None:

@@ -309,14 +309,23 @@ def test_pruner_is_as_published() -> None:
     assert set(pruner.views) == {"statements", "dataflow", "invariant"}
     adapted = method_named("moa-pruner")
     assert adapted == replace(
-        pruner, name="moa-pruner", source=adapted.source, training=Training("pacm", momentum=0.99)
+        pruner,
+        name="moa-pruner",
+        source=adapted.source,
+        training=Training("pacm", momentum=0.99),
+        starts_from="pretrained-pacm",
     )
 
 
-def test_ours_alone_starts_from_the_model_that_comes_along() -> None:
-    assert [name for name in METHOD_NAMES if method_named(name).starts_pretrained] == ["fleet"]
-    assert not method_named("fleet:mlp").starts_pretrained
-    assert not method_named("fleet:offline").starts_pretrained
+def test_ours_and_moa_pruner_start_from_a_model_that_comes_along() -> None:
+    starts = {name: method_named(name).starts_from for name in METHOD_NAMES}
+    assert {name: start for name, start in starts.items() if start} == {
+        "fleet": "pretrained",
+        "moa-pruner": "pretrained-pacm",
+    }
+    assert not method_named("fleet:mlp").starts_from
+    assert not method_named("fleet:offline").starts_from
+    assert method_named("moa-pruner:equation-1").starts_from == "pretrained-pacm"
 
 
 def test_the_bandit_of_a_method_counts_as_the_method_does() -> None:
