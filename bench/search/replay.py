@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,25 +100,10 @@ def run(
         networks = {name: dataclasses.replace(each, batch=batch) for name, each in networks.items()}
     most = seeds if deep_seeds is None else min(seeds, deep_seeds)
     seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
-    os.environ.update(bench_env(1))  # before the workers start
     began = time.perf_counter()
-    runs: dict[tuple[str, int], list[Replayed]] = {}
-    totals: dict[str, list[int]] = {}
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
-        waiting: dict[Future[Any], Callable[[Any], None]] = {}
-        for name, chosen in networks.items():  # the longest ones first
-            for seed in range(network_seeds):
-                total: Future[Any] = pool.submit(_one_network, chosen, chosen_tasks, seed)
-                waiting[total] = totals.setdefault(name, []).append
-        # The slow ones first, so that no process is alone with one at the end.
-        for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
-            for seed in range(seeds_of[name]):
-                for at in chosen_tasks:
-                    drawn = name in methods and not is_deep(chosen)  # the others end where they arrive
-                    future = pool.submit(_one_task, chosen, at, seed, curve_trials if drawn else 0)
-                    waiting[future] = runs.setdefault((name, at), []).append
-        _collect(waiting)
+    # Curves are drawn of the methods that train no network; the others end where they arrive.
+    curves = {name: curve_trials if name in methods and not is_deep(variants[name]) else 0 for name in variants}
+    runs, totals = play(dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds)
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
     details |= {
         "methods": list(methods),
@@ -140,6 +126,41 @@ def run(
     if out is not None:
         out.write_text(json.dumps(json.loads(result.to_json()), indent=1) + "\n")
     return result
+
+
+def play(
+    dataset: Path,
+    tasks: Sequence[int],
+    variants: Mapping[str, Method],
+    seeds: Mapping[str, int],
+    jobs: int,
+    curves: Mapping[str, int] | None = None,
+    networks: Mapping[str, Method] | None = None,
+    network_seeds: int = 0,
+) -> tuple[dict[tuple[str, int], list[Replayed]], dict[str, list[int]]]:
+    """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
+    order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks)."""
+    os.environ.update(bench_env(1))  # before the workers start
+    runs: dict[tuple[str, int, int], Replayed] = {}
+    totals: dict[tuple[str, int], int] = {}
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
+        waiting: dict[Future[Any], Callable[[Any], None]] = {}
+        for name, chosen in (networks or {}).items():  # the longest ones first
+            for seed in range(network_seeds):
+                total: Future[Any] = pool.submit(_one_network, chosen, tuple(tasks), seed)
+                waiting[total] = partial(totals.__setitem__, (name, seed))
+        # The slow ones first, so that no process is alone with one at the end.
+        for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
+            for seed in range(seeds[name]):
+                for at in tasks:
+                    future = pool.submit(_one_task, chosen, at, seed, (curves or {}).get(name, 0))
+                    waiting[future] = partial(runs.__setitem__, (name, at, seed))
+        _collect(waiting)
+    return (
+        {(name, at): [runs[name, at, seed] for seed in range(seeds[name])] for name in variants for at in tasks},
+        {name: [totals[name, seed] for seed in range(network_seeds)] for name in (networks or {})},
+    )
 
 
 def _collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:

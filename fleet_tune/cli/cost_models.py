@@ -35,7 +35,7 @@ def model() -> None:
 @_out
 @cost_model_option("Kind of cost model.", "boosted-invariant")
 @click.option("--compact", is_flag=True, help="Fewer and smaller trees (half a megabyte), or one network of two.")
-@click.option("--no-analyzer", is_flag=True, help="As published: it does not start from the analyzer's prediction.")
+@click.option("--no-analyzer", is_flag=True, help="It does not start from the analyzer's prediction.")
 @_seed
 @json_option
 def pretrain(

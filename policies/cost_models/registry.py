@@ -7,7 +7,13 @@ from typing import Literal, get_args
 
 from policies.cost_models import model_bytes
 from policies.cost_models.architectures import MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
-from policies.cost_models.boosted import AUTOTVM_TREES, GradientBoostedModel, InvariantTreesModel, LoopTreesModel
+from policies.cost_models.boosted import (
+    AUTOTVM_REGRESSION,
+    AUTOTVM_TREES,
+    GradientBoostedModel,
+    InvariantTreesModel,
+    LoopTreesModel,
+)
 from policies.cost_models.forest import KnobForestModel, RandomForestModel
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.moa import MomentumModel
@@ -20,6 +26,7 @@ ModelName = Literal[
     "boosted",
     "boosted-rank",
     "boosted-rank-loops",
+    "boosted-loops",
     "boosted-statements",
     "boosted-invariant",
     "forest",
@@ -54,6 +61,7 @@ _CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] |
     "boosted": GradientBoostedModel,
     "boosted-rank": GradientBoostedModel,
     "boosted-rank-loops": LoopTreesModel,
+    "boosted-loops": LoopTreesModel,
     "boosted-statements": StatementTreesModel,
     "boosted-invariant": InvariantTreesModel,
     "forest": RandomForestModel,
@@ -79,6 +87,8 @@ def make_model(name: ModelName, seed: int, offset_column: int | None = None) -> 
         return GradientBoostedModel(seed, AUTOTVM_TREES, offset_column)
     if name == "boosted-rank-loops":
         return LoopTreesModel(seed, AUTOTVM_TREES)
+    if name == "boosted-loops":
+        return LoopTreesModel(seed, AUTOTVM_REGRESSION)
     if name == "boosted-statements":
         return StatementTreesModel(seed)
     if name == "boosted-invariant":

@@ -153,7 +153,7 @@ def test_the_models_that_come_along_are_small_and_can_be_read(name: str, kind: s
     model, manifest = read_model(Path(name))
     assert manifest.model == kind
     if kind == "pacm":
-        assert manifest.header["from_analyzer"] is False  # as published
+        assert manifest.header["from_analyzer"] is False
     assert manifest.device_kind == "cpu"
     assert sum(source.candidates for source in manifest.data) > 8000
     mean, deviation = model.predict(table(model.views))
