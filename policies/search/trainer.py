@@ -30,7 +30,8 @@ class Training:
     """Which cost model a method has, and how it is trained.
 
     ``from_analyzer``: whether it starts from the analyzer's prediction; ``momentum``: of its adaptation
-    (:mod:`policies.cost_models.moa`), None: it is fine-tuned; ``offline``: it is never trained on what this run
+    (:mod:`policies.cost_models.moa`), None: it is fine-tuned; ``of_each_task``: each task has a model of its own in a
+    run, also where the features would let them share one; ``offline``: it is never trained on what this run
     measures, so that it has to be pre-trained.
     """
 
@@ -38,6 +39,7 @@ class Training:
     from_analyzer: bool = False
     momentum: float | None = None
     offline: bool = False
+    of_each_task: bool = False
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ AUTOTVM = Method(
     acquisition=PredictedMean(),
     selection=Selection(alpha=0.1, top_factor=2.0),
     exploration=Exploration(FixedEpsilon(0.05)),
-    training=Training("boosted-rank-loops"),
+    training=Training("boosted-rank-loops", of_each_task=True),
     batch=64,
     evaluator=DETERMINISTIC,
 )

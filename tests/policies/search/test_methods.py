@@ -273,7 +273,7 @@ def test_pools_must_be_those_of_the_sketches(
 
 def test_hyperparameters_are_the_papers() -> None:
     autotvm, adatune, ansor, bansor = (method_named(name) for name in ("autotvm", "adatune", "ansor", "bansor"))
-    assert (autotvm.training, autotvm.batch) == (Training("boosted-rank-loops"), 64)
+    assert (autotvm.training, autotvm.batch) == (Training("boosted-rank-loops", of_each_task=True), 64)
     assert autotvm.views == ("context", "relation")
     assert autotvm.exploration == Exploration(FixedEpsilon(0.05))
     assert autotvm.generator == AnnealingGenerator(AnnealingSettings(chains=128, steps=500))
@@ -337,7 +337,9 @@ def test_the_bandit_of_a_method_counts_as_the_method_does() -> None:
 
 def test_any_methods_model_can_be_replaced() -> None:
     changed = method_named("autotvm:tree-gru")
-    assert changed == replace(method_named("autotvm"), name="autotvm:tree-gru", training=Training("tree-gru"))
+    assert changed == replace(
+        method_named("autotvm"), name="autotvm:tree-gru", training=Training("tree-gru", of_each_task=True)
+    )
     assert method_named(spec("autotvm", "tree-gru")) == changed
     assert method_named(spec("pruner", offline=True)) == replace(
         method_named("pruner"), name="pruner:offline", training=Training("pacm", offline=True)
