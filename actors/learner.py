@@ -136,7 +136,7 @@ class Learner:
         prior, training = self._priors.loaded(entry.prior), self._method.training
         self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
         self._records[task_id] = 0
-        key = model_key(entry, self._method.views)
+        key = model_key(entry, self._method)
         if key not in self._members:
             self._members[key], self._trained[key] = [], 0
             if training is not None:

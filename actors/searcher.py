@@ -20,8 +20,8 @@ from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.cost_models.xgboost_module import spare_scikit_learn
-from policies.features.table import SYMBOLIC
-from policies.search.methods import method_named
+from policies.features.table import OF_A_TASK
+from policies.search.methods import Method, method_named
 from policies.search.search import Observation, TaskSearch
 from policies.search.trial_time import TIMED_OUT
 from policies.space.pools import Pool
@@ -102,7 +102,7 @@ class Searcher:
         )
         self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
         search.observe(group_observations(self._early.taken(task_id), self._sketch_index).get(task_id, ()))
-        key = model_key(entry, self._method.views)
+        key = model_key(entry, self._method)
         if key in self._models:
             search.use_model(self._models[key])
         self._planned[task_id] = []
@@ -165,7 +165,7 @@ class Searcher:
                 async with self._lock:
                     self._models[key] = model
                     for task_id, entry in self._tasks.items():
-                        if key == model_key(entry, self._method.views):
+                        if key == model_key(entry, self._method):
                             self._searches[task_id].use_model(model)
 
 
@@ -176,9 +176,10 @@ def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
     return tuple(Pool(sketch, matrix) for sketch, matrix in zip(entry.sketches, entry.recorded, strict=True))
 
 
-def model_key(entry: SearchTask, views: tuple[str, ...]) -> str:
+def model_key(entry: SearchTask, method: Method) -> str:
     """Which model a task's records are for: its device class' where the tasks of that share a model, else its own."""
-    alone = SYMBOLIC in views or entry.own_prior
+    each = method.training is not None and method.training.of_each_task
+    alone = each or not OF_A_TASK.isdisjoint(method.views) or entry.own_prior
     return entry.task.id if alone else entry.task.device_class.name
 
 

@@ -28,9 +28,10 @@ def dataset_path(given: Path | None) -> Path:
     return _only_file(DATA, "--dataset")
 
 
-def held_out_path(given: Path | None) -> Path:
-    """``given``, or the one file of ``bench/data/held-out``: tasks that nothing was tuned on."""
-    return given.absolute() if given is not None else _only_file(DATA / "held-out", "--held-out")
+def other_tasks_path(given: Path | None) -> Path:
+    """``given``, or the one file of ``bench/data/other-tasks``: other tasks than those of ``bench/data``. The
+    analyzer's errors on them were looked at, so they are no test of it."""
+    return given.absolute() if given is not None else _only_file(DATA / "other-tasks", "--other-tasks")
 
 
 def _only_file(folder: Path, option: str) -> Path:

@@ -310,10 +310,10 @@ class StopRule:
     """How a measurement goes, and when it ends (AdaTune section 4.1, and racing beyond it).
 
     After at least one run and ``warm_up_secs`` that are not counted, micro-batches of at least ``micro_batch_secs``
-    each are timed until the coefficient of variation of the running throughput over at least ``min_batches`` of them
-    falls to ``max_cv``, at most ``max_batches`` times, or until the candidate has lost against the incumbent: its
-    fastest of ``k`` micro-batches is slower by more than the share ``(race_factor - 1) / k``. ``race_factor`` is
-    infinite to let every candidate finish.
+    each (of ``micro_batch_runs`` runs where that is not 0) are timed until the coefficient of variation of the running
+    throughput over at least ``min_batches`` of them falls to ``max_cv``, at most ``max_batches`` times, or until the
+    candidate has lost against the incumbent: its fastest of ``k`` micro-batches is slower by more than the share
+    ``(race_factor - 1) / k``. ``race_factor`` is infinite to let every candidate finish.
 
     ``timeout_secs`` bounds the whole; with an incumbent it is ``timeout_factor`` times the incumbent's cost, but not
     less than ``min_timeout_secs`` (see :func:`policies.measuring.stopping.following`). ``flush_bytes``: memory that is
@@ -329,6 +329,7 @@ class StopRule:
     min_timeout_secs: float = 2.0
     warm_up_secs: float = 0.0
     flush_bytes: int = 0
+    micro_batch_runs: int = 0
 
     def __post_init__(self) -> None:
         for name in ("micro_batch_secs", "min_batches", "timeout_secs", "timeout_factor", "min_timeout_secs"):
@@ -336,7 +337,8 @@ class StopRule:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
         if self.max_batches < self.min_batches:
             raise ValueError(f"max_batches is {self.max_batches}, less than min_batches, {self.min_batches}")
-        if not (self.race_factor >= 1 and self.max_cv >= 0 and self.warm_up_secs >= 0 and self.flush_bytes >= 0):
+        least = min(self.max_cv, self.warm_up_secs, self.flush_bytes, self.micro_batch_runs)
+        if not (self.race_factor >= 1 and least >= 0):
             raise ValueError(f"race_factor must be at least 1, and nothing may be negative: {self}")
 
 

@@ -182,11 +182,11 @@ def _trained(path: Path, contender: Contender, count: int, seed: int, limit: int
 
 
 def across(
-    path: Path, held_out: Path, contender: Contender, count: int, seed: int, limit: int | None
+    path: Path, other_tasks: Path, contender: Contender, count: int, seed: int, limit: int | None
 ) -> tuple[list[list[float]], float]:
     """Trained on one dataset, ranking the candidates of every task of another: what it found of each
     (:meth:`Ranked.listed`), and the seconds of its training."""
-    tasks = _all_task_features(held_out, limit)
+    tasks = _all_task_features(other_tasks, limit)
     began = time.perf_counter()
     model = None if contender.model is None else _trained(path, contender, count, seed, limit)
     secs = time.perf_counter() - began

@@ -5,8 +5,8 @@ learns from as many records of every task of one dataset, and ranks all candidat
 has no record. Figures are Pruner's Top-1 and Top-5 (equation 2) over all tasks and Spearman's correlation, each
 averaged over seeds; a seed draws the records and the models' random numbers.
 
-The pre-trained contender of the in-domain comparison was trained on the held-out dataset: the other way round, so that
-it never saw the task that it is adapted to.
+The pre-trained contender of the in-domain comparison was trained on the dataset of other tasks: the other way round, so
+that it never saw the task that it is adapted to.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env
-from bench.measured import held_out_path, read
 from bench.measured import labels as task_labels
+from bench.measured import other_tasks_path, read
 from bench.models.contenders import CONTENDERS, DEFAULT, across, contenders, in_domain, prediction_secs, pretrain
 from bench.processes import die_with_parent, run_json
 from bench.result import BenchError, BenchResult
@@ -43,7 +43,7 @@ _REPEATS = 5
 
 def run(
     dataset: Path,
-    held_out: Path,
+    other_tasks: Path,
     models: Sequence[str],
     seeds: int,
     limit: int | None,
@@ -61,14 +61,14 @@ def run(
         raise BenchError(f"no model of the comparison is called {sorted(unknown)}: {', '.join(LABELS)}")
     chosen = tuple(label for label in LABELS if label in models or not models)
     counts = tuple(count for count in COUNTS if count == 0 or limit is None or count <= limit // 2)
-    tasks, others = read(dataset), read(held_out)
+    tasks, others = read(dataset), read(other_tasks)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=die_with_parent) as pool:
-        bases = _pretrained(pool, held_out, chosen, seeds, limit)
+        bases = _pretrained(pool, other_tasks, chosen, seeds, limit)
         between = {
             label: {
                 str(count): [
-                    pool.submit(across, dataset, held_out, contender, count, seed, limit) for seed in range(seeds)
+                    pool.submit(across, dataset, other_tasks, contender, count, seed, limit) for seed in range(seeds)
                 ]
                 for count in counts
             }
@@ -105,14 +105,14 @@ def run(
         }
         predicted = {label: waiting.result() for label, waiting in timed.items()}
     if peer:
-        _add_peer(dataset, held_out, counts, seeds, limit, jobs, inside, outside, predicted)
+        _add_peer(dataset, other_tasks, counts, seeds, limit, jobs, inside, outside, predicted)
     details = {
         "in_domain": inside,
         "across": outside,
         "prediction_secs": predicted,
         "seeds": seeds,
         "tasks": list(task_labels(tasks)),
-        "held_out_tasks": list(task_labels(others)),
+        "other_tasks": list(task_labels(others)),
         "candidates": sum(min(len(data), limit or len(data)) for data in tasks),
         "dataset": dataset.name,
     }
@@ -126,18 +126,18 @@ def run(
 
 
 def _pretrained(
-    pool: ProcessPoolExecutor, held_out: Path, chosen: tuple[str, ...], seeds: int, limit: int | None
+    pool: ProcessPoolExecutor, other_tasks: Path, chosen: tuple[str, ...], seeds: int, limit: int | None
 ) -> dict[int, bytes]:
     wanted = [each for each in contenders(chosen) if each.pretrained]
     waiting = {
-        seed: pool.submit(pretrain, held_out, wanted[0], 0, seed, limit) for seed in range(seeds if wanted else 0)
+        seed: pool.submit(pretrain, other_tasks, wanted[0], 0, seed, limit) for seed in range(seeds if wanted else 0)
     }
     return {seed: future.result() for seed, future in waiting.items()}
 
 
 def _add_peer(
     dataset: Path,
-    held_out: Path,
+    other_tasks: Path,
     counts: tuple[int, ...],
     seeds: int,
     limit: int | None,
@@ -146,9 +146,18 @@ def _add_peer(
     outside: dict[str, Any],
     predicted: dict[str, float],
 ) -> None:
-    tasks, others = read(dataset), read(held_out)
+    tasks, others = read(dataset), read(other_tasks)
     most = limit or max(len(data) for data in (*tasks, *others))
-    setting = ["--dataset", str(dataset), "--held-out", str(held_out), "--seeds", str(seeds), "--limit", str(most)]
+    setting = [
+        "--dataset",
+        str(dataset),
+        "--other-tasks",
+        str(other_tasks),
+        "--seeds",
+        str(seeds),
+        "--limit",
+        str(most),
+    ]
     for count in counts:
         setting += ["--count", str(count)]
     command = ["-m", "bench.peers.per_store_models", *setting, "--jobs", str(jobs)]
@@ -223,10 +232,10 @@ BENCHMARK = Benchmark(
     options=(
         options.dataset(),
         click.Option(
-            ["--held-out"],
+            ["--other-tasks"],
             type=click.Path(path_type=Path),
-            callback=lambda _context, _option, path: held_out_path(path),
-            help="Dataset of other tasks; else the one in bench/data/held-out.",
+            callback=lambda _context, _option, path: other_tasks_path(path),
+            help="Dataset of other tasks; else the one in bench/data/other-tasks.",
         ),
         click.Option(["--model", "models"], multiple=True, help="A model of the comparison; else all."),
         options.count("--seeds", 3),

@@ -23,13 +23,14 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env
-from bench.measured import OTHER_CLASS, held_out_path, labels, read
+from bench.measured import OTHER_CLASS, labels, other_tasks_path, read
 from bench.processes import die_with_parent
 from bench.result import BenchError, BenchResult
 from bench.search.replay_runs import TOLERANCE, RecordedTask, overall, quartiles
 from bench.tables import markdown
 from fleet_tune.records.dataset import TaskData
-from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.records.sources import BUILTIN
+from fleet_tune.runs.pretrained import BUILTIN_PATHS, read_model
 from policies.cost_models.knowledge import general_prior, own_prior
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
@@ -70,21 +71,36 @@ def _one(path: Path, at: int, method: str, seeds: Sequence[int], prior: bytes, l
     return [run_with(_tasks[key], method_named(method), seed, model, limit) for seed in seeds]
 
 
-def priors(source: str, target: Sequence[TaskData], other: Sequence[TaskData]) -> list[bytes]:
+def priors(
+    source: str, target: Sequence[TaskData], other: Sequence[TaskData], taught: Sequence[TaskData], chosen: Method
+) -> list[bytes]:
     """A saved prior for each target task from this source, empty where nothing could be aligned.
 
-    ``other``: the tasks of the other device class.
+    ``other``: the tasks of the other device class; ``taught``: those that the model that comes along was trained on.
+    A method whose own model reads what all tasks share starts from such a one, as in AutoTVM's equation 4.
     """
+    assert chosen.training is not None
+    name = chosen.training.teaches
     saved: list[bytes] = []
+    shared: CostModel | None = None
+    if source == "pretrained" and chosen.starts_from:
+        shared = read_model(BUILTIN_PATHS[chosen.starts_from])[0]
+    elif source == "pretrained" and name:
+        shared = general_prior(taught, 0, name, from_analyzer=False)
+    elif source == "pretrained":
+        shared = read_model(BUILTIN_PATHS[BUILTIN])[0]
     for data in target:
         model: CostModel | None
+        same = [each for each in other if each.task.workload.hash == data.task.workload.hash]
+        rest = [each for each in target if each is not data]
         if source == "pretrained":
-            model = read_model(BUILTIN_PATH)[0]
+            model = shared
+        elif name:
+            model = general_prior(same if source == "class" else rest, 0, name, from_analyzer=False)
         elif source == "class":
-            same = [each for each in other if each.task.workload.hash == data.task.workload.hash]
             model = own_prior(same, data.sketches, data.abstraction, 0)[0]
         else:
-            model = general_prior([each for each in target if each is not data], 0)
+            model = general_prior(rest, 0)
         saved.append(b"" if model is None else model.save())
     return saved
 
@@ -97,7 +113,7 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
         "workloads": (dataset, "from the other tasks"),
         "class": (dataset, "from the same tasks on avx2-1"),
         "class, back": (OTHER_CLASS, "avx2-1, from the same tasks on znver5-2"),
-        "pretrained": (held_out_path(None), "held-out tasks, from the model that comes with fleet-tune"),
+        "pretrained": (other_tasks_path(None), "other tasks, from the model that comes with fleet-tune"),
     }
     spawn = multiprocessing.get_context("spawn")
     details: dict[str, Any] = {"methods": list(methods), "seeds": seeds, "limit": limit, "asked": ASKED, "cases": {}}
@@ -107,8 +123,9 @@ def run(dataset: Path, methods: Sequence[str], seeds: int, limit: int, jobs: int
         for case, (path, _) in cases.items():
             target = list(read(path))
             other = list(read(dataset if path == OTHER_CLASS else OTHER_CLASS))
-            saved = priors(case.partition(",")[0], target, other)
+            taught = [*read(dataset), *read(OTHER_CLASS)]
             for method in methods:
+                saved = priors(case.partition(",")[0], target, other, taught, method_named(method))
                 for at in range(len(target)):
                     if (path, method, at) not in plain:
                         plain[path, method, at] = pool.submit(_one, path, at, method, range(seeds), b"", limit)

@@ -1,7 +1,7 @@
 """MetaSchedule's cost model in the same comparison as ours: one task in-domain, or trained on some tasks for others.
 
-``python -m bench.peers.per_store_models --dataset FILE --held-out FILE ...`` prints one JSON line. Its XGBModel is as
-in :mod:`bench.peers.per_store`: its own features, extracted once and kept among the temporary files, all else at its
+``python -m bench.peers.per_store_models --dataset FILE --other-tasks FILE ...`` prints one JSON line. Its XGBModel is
+as in :mod:`bench.peers.per_store`: its own features, extracted once and kept among the temporary files, all else at its
 defaults but for one: it is used from the first sample on.
 """
 
@@ -80,7 +80,7 @@ def _context(data: TaskData) -> tuple[Any, Any]:
 
 
 def across(
-    path: Path, held_out: Path, features: list[Features], theirs: list[Features], count: int, seed: int, limit: int
+    path: Path, other_tasks: Path, features: list[Features], theirs: list[Features], count: int, seed: int, limit: int
 ) -> tuple[list[list[float]], float]:
     """Trained on ``count`` random records of every task of one dataset (0: all), ranking all of another's."""
     together = _Together()
@@ -91,7 +91,7 @@ def across(
     secs = time.perf_counter() - began
     figures = [
         Ranked.of(together.scores(data, task_features), data.cost_secs[: len(task_features)]).listed()
-        for data, task_features in zip(read(held_out), theirs, strict=True)
+        for data, task_features in zip(read(other_tasks), theirs, strict=True)
     ]
     return figures, secs
 
@@ -118,23 +118,25 @@ def prediction_secs(path: Path, features: list[Features]) -> float:
 
 @click.command()
 @click.option("--dataset", type=click.Path(exists=True, path_type=Path), required=True)
-@click.option("--held-out", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--other-tasks", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--seeds", type=click.IntRange(min=1), required=True)
 @click.option("--count", "counts", type=int, multiple=True, required=True)
 @click.option("--limit", type=click.IntRange(min=1), required=True, help="Candidates of each task.")
 @click.option("--jobs", type=click.IntRange(min=1), required=True)
-def main(dataset: Path, held_out: Path, seeds: int, counts: tuple[int, ...], limit: int, jobs: int) -> None:
+def main(dataset: Path, other_tasks: Path, seeds: int, counts: tuple[int, ...], limit: int, jobs: int) -> None:
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
-    tasks, others = read(dataset), read(held_out)
+    tasks, others = read(dataset), read(other_tasks)
     features = all_features(dataset, tasks, limit, jobs)
-    theirs = all_features(held_out, others, limit, jobs)
+    theirs = all_features(other_tasks, others, limit, jobs)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=die_with_parent) as pool:
         seed_list = tuple(range(seeds))
         within = [pool.submit(in_domain, dataset, features, at, counts, seed_list, limit) for at in range(len(tasks))]
         between = {
-            count: [pool.submit(across, dataset, held_out, features, theirs, count, seed, limit) for seed in seed_list]
+            count: [
+                pool.submit(across, dataset, other_tasks, features, theirs, count, seed, limit) for seed in seed_list
+            ]
             for count in counts
         }
         figures: dict[str, Any] = {

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from bench.result import BenchResult
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
-    TASK_POLICIES,
     TOLERANCE,
     RecordedTask,
     Replayed,
@@ -41,6 +41,7 @@ from bench.search.replay_runs import (
     quartiles,
     run_network,
     run_task,
+    task_policies,
     with_effect,
 )
 from bench.tables import markdown
@@ -79,12 +80,13 @@ def run(
     effects: bool = True,
     network_seeds: int = 0,
     curve_trials: int = CURVE[-1],
+    batch: int | None = None,
     out: Path | None = None,
 ) -> BenchResult:
-    """The tables of :func:`figures`. ``tasks``: parts of names, none for all; ``deep_seeds``: at most so many seeds of
-    a method that trains a neural network, None for all; ``network_seeds``: runs of all tasks together, 0 for none;
-    ``curve_trials``: trials that a run goes on for at least; ``out``: also write the figures there, for
-    ``bench.search.plots``."""
+    """The tables of :func:`figures`. ``batch``: trials of a round of every method, None for its own; ``tasks``: parts
+    of names, none for all; ``deep_seeds``: at most so many seeds of a method that trains a neural network, None for
+    all; ``network_seeds``: runs of all tasks together, 0 for none; ``curve_trials``: trials that a run goes on for at
+    least; ``out``: also write the figures there, for ``bench.search.plots``."""
     methods = all_methods(methods)
     measured = read(dataset)
     names = labels(measured)
@@ -93,30 +95,19 @@ def run(
     if effects:
         variants.update(effect_variants())
     networks = network_variants() if network_seeds else {}
+    if batch is not None:
+        variants = {name: dataclasses.replace(each, batch=batch) for name, each in variants.items()}
+        networks = {name: dataclasses.replace(each, batch=batch) for name, each in networks.items()}
     most = seeds if deep_seeds is None else min(seeds, deep_seeds)
     seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
-    os.environ.update(bench_env(1))  # before the workers start
     began = time.perf_counter()
-    runs: dict[tuple[str, int], list[Replayed]] = {}
-    totals: dict[str, list[int]] = {}
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
-        waiting: dict[Future[Any], Callable[[Any], None]] = {}
-        for name, chosen in networks.items():  # the longest ones first
-            for seed in range(network_seeds):
-                total: Future[Any] = pool.submit(_one_network, chosen, chosen_tasks, seed)
-                waiting[total] = totals.setdefault(name, []).append
-        # The slow ones first, so that no process is alone with one at the end.
-        for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
-            for seed in range(seeds_of[name]):
-                for at in chosen_tasks:
-                    drawn = name in methods and not is_deep(chosen)  # the others end where they arrive
-                    future = pool.submit(_one_task, chosen, at, seed, curve_trials if drawn else 0)
-                    waiting[future] = runs.setdefault((name, at), []).append
-        _collect(waiting)
+    # Curves are drawn of the methods that train no network; the others end where they arrive.
+    curves = {name: curve_trials if name in methods and not is_deep(variants[name]) else 0 for name in variants}
+    runs, totals = play(dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds)
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
     details |= {
         "methods": list(methods),
+        "batch": {name: variants[name].batch for name in methods},
         "seeds": {name: seeds_of[name] for name in methods},
         "network_seeds": network_seeds,
         "tolerance": TOLERANCE,
@@ -135,6 +126,41 @@ def run(
     if out is not None:
         out.write_text(json.dumps(json.loads(result.to_json()), indent=1) + "\n")
     return result
+
+
+def play(
+    dataset: Path,
+    tasks: Sequence[int],
+    variants: Mapping[str, Method],
+    seeds: Mapping[str, int],
+    jobs: int,
+    curves: Mapping[str, int] | None = None,
+    networks: Mapping[str, Method] | None = None,
+    network_seeds: int = 0,
+) -> tuple[dict[tuple[str, int], list[Replayed]], dict[str, list[int]]]:
+    """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
+    order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks)."""
+    os.environ.update(bench_env(1))  # before the workers start
+    runs: dict[tuple[str, int, int], Replayed] = {}
+    totals: dict[tuple[str, int], int] = {}
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
+        waiting: dict[Future[Any], Callable[[Any], None]] = {}
+        for name, chosen in (networks or {}).items():  # the longest ones first
+            for seed in range(network_seeds):
+                total: Future[Any] = pool.submit(_one_network, chosen, tuple(tasks), seed)
+                waiting[total] = partial(totals.__setitem__, (name, seed))
+        # The slow ones first, so that no process is alone with one at the end.
+        for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
+            for seed in range(seeds[name]):
+                for at in tasks:
+                    future = pool.submit(_one_task, chosen, at, seed, (curves or {}).get(name, 0))
+                    waiting[future] = partial(runs.__setitem__, (name, at, seed))
+        _collect(waiting)
+    return (
+        {(name, at): [runs[name, at, seed] for seed in range(seeds[name])] for name in variants for at in tasks},
+        {name: [totals[name, seed] for seed in range(network_seeds)] for name in (networks or {})},
+    )
 
 
 def _collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
@@ -168,7 +194,7 @@ def network_variants() -> dict[str, Method]:
     return {
         f"{base.name}, {tasks.name}": dataclasses.replace(base, tasks=tasks)
         for base in map(method_named, BASES)
-        for tasks in TASK_POLICIES
+        for tasks in task_policies(base)
     }
 
 
@@ -178,7 +204,9 @@ def figures(
     names: Sequence[str],
     tasks: Sequence[int],
 ) -> dict[str, Any]:
-    """Quartiles of trials by method and task, geometric means of the medians, curves, and the network's trials.
+    """Quartiles of trials by method and task, geometric means and sums of the medians, curves, and the network's
+    trials. ``uninformed``: the sum over the tasks of the median trials that were drawn at random before anything was
+    known.
 
     ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
     :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed;
@@ -194,6 +222,11 @@ def figures(
     return {
         "trials": trials,
         "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
+        "sum": {method: sum(each["median"] for each in by.values()) for method, by in trials.items()},
+        "uninformed": {
+            method: sum(float(np.median([each.uninformed for each in runs[method, at]])) for at in tasks)
+            for method in methods
+        },
         "overall_trial_secs": {
             method: overall({str(at): float(np.median([r.trial_secs for r in runs[method, at]])) for at in tasks})
             for method in methods
@@ -231,6 +264,11 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
     most = max(details["seeds"].values())
+    rows.append(("sum over the tasks", *(_trials(details["sum"][method]) for method in ranked)))
+    rows.append(
+        ("of these at random before any record", *(_trials(details["uninformed"][method]) for method in ranked))
+    )
+    rows.append(("trials of a round", *(f"{details['batch'][method]}" for method in ranked)))
     columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
     parts = [markdown(("trials to within 5% of the best (candidates there)", *columns), rows)]
     variants = [name for name in details["trials"] if " " in name]
@@ -289,6 +327,9 @@ BENCHMARK = Benchmark(
             ["--effects/--no-effects"], default=True, show_default=True, help="Each paper's effect on and off."
         ),
         options.count("--network-seeds", 5, "Runs of all tasks.", least=0),
+        click.Option(
+            ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
+        ),
         options.figures("Also write the figures here, for bench.search.plots."),
         options.jobs(),
     ),

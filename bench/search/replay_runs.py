@@ -19,7 +19,14 @@ from bench.result import BenchError
 from fleet_tune.records.dataset import TaskData
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches
-from policies.search.bandits import GradientTasks, RoundRobinTasks, TaskAllocation, TaskState, UcbTasks
+from policies.search.bandits import (
+    GradientTasks,
+    RoundRobinTasks,
+    TaskAllocation,
+    TaskState,
+    UcbTasks,
+    kind_of_name,
+)
 from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
 from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
@@ -35,13 +42,16 @@ CURVE = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 Effect = Literal["draft", "sketch-ucb", "contextual-epsilon", "ei"]
 EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei")
-TASK_POLICIES: tuple[TaskAllocation, ...] = (UcbTasks(), GradientTasks(), RoundRobinTasks())
 _PLANS = 20
+RANDOM_REASON = "random"
+"""Of a proposal that was drawn at random."""
 
 
 @dataclass(frozen=True)
 class Replayed:
     """One run. ``trials``: until arrival; ``trial_secs``: what these took to build and measure when they were recorded.
+    ``uninformed``: those among them that were drawn at random in the first round, before anything was known: all of a
+    first batch where a method predicts nothing without records.
 
     ``curve``: best possible cost divided by the best so far, in (0, 1], at each number of trials of :data:`CURVE`; 0
     while nothing succeeded; the last known where the run ended before.
@@ -50,6 +60,7 @@ class Replayed:
     trials: int
     trial_secs: float
     curve: tuple[float, ...]
+    uninformed: int = 0
 
 
 class RecordedTask:
@@ -78,21 +89,27 @@ class RecordedTask:
 
     def round(self, search: TaskSearch, method: Method, seed: int) -> list[Observation]:
         """One round of ``search``: proposed, answered, learned. :class:`BenchError` where nothing is proposed."""
-        outcomes = [self.outcome(proposal) for proposal in search.propose(method.batch)]
-        if not outcomes:
+        return [outcome for _, outcome in self.played(search, method, seed)]
+
+    def played(self, search: TaskSearch, method: Method, seed: int) -> list[tuple[Proposal, Observation]]:
+        """:meth:`round`, each outcome with its proposal."""
+        pairs = [(proposal, self.outcome(proposal)) for proposal in search.propose(method.batch)]
+        if not pairs:
             raise BenchError(f"{method.name} proposes nothing, {search.observed} of {len(self.data)} are measured")
-        search.observe(outcomes)
+        search.observe([outcome for _, outcome in pairs])
         search.use_model(search.train(seed))
-        return outcomes
+        return pairs
 
 
 def run_task(task: RecordedTask, method: Method, seed: int, curve_trials: int = CURVE[-1]) -> Replayed:
     """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are)."""
     search = task.search(method, seed)
     best_secs, costs, secs = task.data.best_secs, list[float](), list[float]()
-    arrived = 0
+    arrived = uninformed = 0
     while not search.exhausted and (not arrived or len(costs) < curve_trials):
-        for outcome in task.round(search, method, seed):
+        first = not costs
+        for proposal, outcome in task.played(search, method, seed):
+            uninformed += first and not arrived and proposal.reason == RANDOM_REASON
             costs.append(outcome.cost_secs)
             secs.append(outcome.trial_secs)
             if not arrived and outcome.cost_secs <= best_secs * (1 + TOLERANCE):
@@ -101,7 +118,7 @@ def run_task(task: RecordedTask, method: Method, seed: int, curve_trials: int = 
         raise BenchError(f"{method.name} measured all {len(costs)} candidates and did not find the best")
     best = np.minimum.accumulate(costs)
     curve = tuple(float(best_secs / best[min(count, len(best)) - 1]) for count in CURVE)
-    return Replayed(arrived, float(np.sum(secs[:arrived])), curve)
+    return Replayed(arrived, float(np.sum(secs[:arrived])), curve, uninformed)
 
 
 def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int:
@@ -123,6 +140,7 @@ def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int
                 best_history=tuple(history),
                 finished=search.exhausted,
                 floor_secs=task.floor_secs,
+                kind=kind_of_name(task.data.task.workload.name),
             )
             for task, search, history in zip(tasks, searches, histories, strict=True)
         ]
@@ -141,6 +159,13 @@ def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int
 def near_best(data: TaskData) -> int:
     """Candidates of a task at which a run has arrived."""
     return int((data.cost_secs <= data.best_secs * (1 + TOLERANCE)).sum())
+
+
+def task_policies(method: Method) -> tuple[TaskAllocation, ...]:
+    """Each rule that gives trials to tasks, by the gradient that the method's own rule goes by."""
+    assert isinstance(method.tasks, UcbTasks)
+    gradient = method.tasks.gradient
+    return (UcbTasks(gradient=gradient), GradientTasks(gradient=gradient), RoundRobinTasks())
 
 
 # -- effects on and off ---------------------------------------------------------------------------------------------

@@ -57,9 +57,9 @@ def evaluate(
     """Time micro-batches until ``decide``, the rule's maximum or its timeout ends it.
 
     ``run_batch(n)`` runs the kernel ``n`` times and returns the mean seconds of one run. The first call is a single
-    run; single runs are repeated until the rule's warm-up is over, and the last of them sizes the micro-batches. Runs
-    longer than ``rule.micro_batch_secs`` are batches of one. ``rule.timeout_secs`` bounds the whole: past it no further
-    batch begins (a batch that hangs is the caller's matter).
+    run; single runs are repeated until the rule's warm-up is over, and the last of them sizes the micro-batches, unless
+    the rule says how many runs they have. Runs longer than ``rule.micro_batch_secs`` are then batches of one.
+    ``rule.timeout_secs`` bounds the whole: past it no further batch begins (a batch that hangs is the caller's matter).
     """
     started = clock()
     warm_secs = run_batch(1)
@@ -84,7 +84,7 @@ def evaluate(
 
 def _batch_size(rule: StopRule, run_secs: float) -> int:
     """Runs of one micro-batch of a kernel that takes ``run_secs``."""
-    runs = max(1, math.ceil(rule.micro_batch_secs / max(run_secs, 1e-9)))
+    runs = rule.micro_batch_runs or max(1, math.ceil(rule.micro_batch_secs / max(run_secs, 1e-9)))
     return min(runs, MAX_FLUSHED_RUNS) if rule.flush_bytes else runs
 
 

@@ -34,14 +34,19 @@ def model() -> None:
 @_data
 @_out
 @cost_model_option("Kind of cost model.", "boosted-invariant")
-@click.option("--compact", is_flag=True, help="Fewer and smaller trees: half a megabyte.")
+@click.option("--compact", is_flag=True, help="Fewer and smaller trees (half a megabyte), or one network of two.")
+@click.option("--no-analyzer", is_flag=True, help="It does not start from the analyzer's prediction.")
 @_seed
 @json_option
-def pretrain(data: tuple[Path, ...], out: Path, cost_model: str, compact: bool, seed: int, as_json: bool) -> None:
+def pretrain(
+    data: tuple[Path, ...], out: Path, cost_model: str, compact: bool, no_analyzer: bool, seed: int, as_json: bool
+) -> None:
     from fleet_tune.runs import training
 
     training.check_out(out)
-    _show(training.pretrain(data, out, training.checked_name(cost_model), seed, compact=compact), out, as_json)
+    name = training.checked_name(cost_model)
+    manifest = training.pretrain(data, out, name, seed, compact=compact, from_analyzer=not no_analyzer)
+    _show(manifest, out, as_json)
 
 
 @model.command(
@@ -65,8 +70,8 @@ def finetune(model: Path, data: tuple[Path, ...], out: Path, moa: bool, momentum
 
 @model.command(
     short_help="Say how well a cost model ranks.",
-    help="Say how well the cost model MODEL ('pretrained' for the one that comes with fleet-tune) ranks the candidates "
-    f"of every task in DATA.{_SOURCES_HELP}",
+    help="Say how well the cost model MODEL ('pretrained' and 'pretrained-pacm' for those that come with fleet-tune) "
+    f"ranks the candidates of every task in DATA.{_SOURCES_HELP}",
 )
 @_model
 @_data
@@ -90,7 +95,7 @@ def evaluate(model: Path, data: tuple[Path, ...], as_json: bool) -> None:
 @json_option
 def export(source: Path, out: Path, device_class: str | None, as_json: bool) -> None:
     """Write the cost model that the run in the folder SOURCE has adapted to its devices (methods pruner and
-    moa-pruner), or the one that comes with fleet-tune ('pretrained'), as a file."""
+    moa-pruner), or one that comes with fleet-tune ('pretrained', 'pretrained-pacm'), as a file."""
     from fleet_tune.runs import training
 
     training.check_out(out)

@@ -110,7 +110,8 @@ def _report_options(command: _F) -> _F:
     metavar="NAME",
 )
 @cost_model_option(
-    "Cost model in place of the method's: boosted, boosted-rank, boosted-invariant, forest, tree-gru, mlp, pacm."
+    "Cost model in place of the method's: boosted, boosted-rank, boosted-rank-loops, boosted-loops, "
+    "boosted-statements, boosted-invariant, forest, forest-knobs, tree-gru, mlp, pacm."
 )
 @click.option(
     "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."

@@ -9,7 +9,10 @@ from typing import Literal
 from fleet_tune.errors import TransferError
 
 BUILTIN = "pretrained"
-"""The name of the cost model that comes with fleet-tune, where a path could stand."""
+BUILTIN_PACM = "pretrained-pacm"
+BUILTINS = (BUILTIN, BUILTIN_PACM)
+"""The names of the cost models that come with fleet-tune, where a path could stand: ours, and the PaCM that
+``moa-pruner`` starts from."""
 METASCHEDULE_FILES = ("database_workload.json", "database_tuning_record.json")
 RECORDS_FILE = "records.db"
 MODEL_SUFFIX = ".safetensors"
@@ -18,12 +21,17 @@ SourceKind = Literal["metaschedule", "records", "dataset", "model"]
 _HEAD_BYTES = 32
 
 
+def is_builtin(path: Path) -> bool:
+    """Whether this names a cost model that comes with fleet-tune, and no file of the user's."""
+    return str(path) in BUILTINS and not path.exists()
+
+
 def check_source(path: Path) -> SourceKind:
     """What is at ``path``; :class:`TransferError` where nothing is, or nothing that can be learned from.
 
     A folder is one of a MetaSchedule database, one of a run (with its records.db), or one with a cost model's file.
     """
-    if str(path) == BUILTIN and not path.exists():
+    if is_builtin(path):
         return "model"
     try:
         if path.is_dir():

@@ -20,7 +20,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.records.sources import BUILTIN
+from fleet_tune.records.sources import BUILTINS
 from fleet_tune.report.left_out import left_out_lines
 from fleet_tune.report.network import network_lines
 from fleet_tune.report.words import NONE, format_secs
@@ -245,7 +245,7 @@ def _headline(result: TuneResult) -> Text:
 
 def _transferred(what: Transferred) -> str:
     """``last/records.db: 340 candidates; 3 tasks by their own workload's, 1 task by all of them``."""
-    source = "the cost model that comes with fleet-tune" if what.source == BUILTIN else what.source
+    source = "the cost model that comes with fleet-tune" if what.source in BUILTINS else what.source
     if not what.candidates:
         return f"{source}, for {plural(what.shared_tasks, 'task')}"
     counted = ((what.own_tasks, "by their own workload's"), (what.shared_tasks, "by all of them"))

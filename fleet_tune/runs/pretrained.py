@@ -1,4 +1,4 @@
-"""Pre-trained cost models as files, and the one that comes with fleet-tune."""
+"""Pre-trained cost models as files, and those that come with fleet-tune."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet_tune.errors import ModelFileError
 from fleet_tune.records import model_file
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.model_file import DataSource, Manifest, ModelFile
-from fleet_tune.records.sources import BUILTIN
+from fleet_tune.records.sources import BUILTIN, BUILTIN_PACM, is_builtin
 from fleet_tune.version import __version__
 from policies.cost_models import model_bytes
 from policies.cost_models.model_bytes import Saved
@@ -20,7 +20,9 @@ from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.features.views import FEATURE_VERSION
 
-BUILTIN_PATH = Path(__file__).parents[1] / "data" / "x86-cpu.safetensors"
+_DATA = Path(__file__).parents[1] / "data"
+BUILTIN_PATH = _DATA / "x86-cpu.safetensors"
+BUILTIN_PATHS: Mapping[str, Path] = {BUILTIN: BUILTIN_PATH, BUILTIN_PACM: _DATA / "x86-cpu-pacm.safetensors"}
 
 
 def to_file(
@@ -53,9 +55,10 @@ def from_file(file: ModelFile, path: Path) -> CostModel:
 
 
 def read_model(path: Path) -> tuple[CostModel, Manifest]:
-    """The model at ``path`` (a file, a folder with one, or ``pretrained``) and its manifest; ModelFileError."""
-    if str(path) == BUILTIN and not path.exists():
-        path = BUILTIN_PATH
+    """The model at ``path`` (a file, a folder with one, or a name of :data:`BUILTIN_PATHS`) and its manifest;
+    ModelFileError."""
+    if is_builtin(path):
+        path = BUILTIN_PATHS[str(path)]
     file = model_file.load(path, FEATURE_VERSION)
     return from_file(file, path), file.manifest
 

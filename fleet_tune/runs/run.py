@@ -17,7 +17,7 @@ from actors.tuning_session import SessionPlan, TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.lowering_process import LoweringProcess
 from fleet_tune.config.request import RunRequest
-from fleet_tune.domain import Record, StopRule
+from fleet_tune.domain import Record
 from fleet_tune.errors import ClusterError, FleetTuneError
 from fleet_tune.records.dataset import MEASURED_BY
 from fleet_tune.records.sources import check_source
@@ -123,7 +123,7 @@ class Run:
             seed=request.seed,
             tasks=prepared.undescribed,
             limits=request.limits,
-            rule=MEASURED_BY if request.collects else StopRule(),
+            rule=MEASURED_BY if request.collects else method_named(request.method).evaluator,
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.

@@ -13,13 +13,14 @@ from fleet_tune.errors import ModelFileError, TransferError, UserError
 from fleet_tune.records import model_file
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.model_file import DataSource, Manifest
-from fleet_tune.records.sources import BUILTIN, MODEL_SUFFIX
-from fleet_tune.runs.pretrained import BUILTIN_PATH, data_sources, read_model, to_file
+from fleet_tune.records.sources import MODEL_SUFFIX, is_builtin
+from fleet_tune.runs.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
 from fleet_tune.runs.transfer import Knowledge, read_source
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel, transferable
 from policies.cost_models.knowledge import Examples, general_examples
 from policies.cost_models.moa import MomentumModel, Weighted, copied
+from policies.cost_models.neural import NeuralModel
 from policies.cost_models.protocol import CostModel, targets
 from policies.cost_models.rank_quality import rank_correlation, top_k
 from policies.cost_models.registry import MODEL_NAMES, ModelName, load_model, make_model, transfers, views_of
@@ -75,17 +76,28 @@ def read_tasks(sources: Sequence[Path]) -> tuple[list[TaskData], list[DataSource
     return tasks, named
 
 
-def pretrain(sources: Sequence[Path], out: Path, name: ModelName, seed: int, *, compact: bool = False) -> Manifest:
-    """Train a model on all tasks of ``sources`` and write it. ``compact``: fewer and smaller trees."""
+def pretrain(
+    sources: Sequence[Path],
+    out: Path,
+    name: ModelName,
+    seed: int,
+    *,
+    compact: bool = False,
+    from_analyzer: bool = True,
+) -> Manifest:
+    """Train a model on all tasks of ``sources`` and write it. ``compact``: fewer and smaller trees, or one network
+    instead of an ensemble. ``from_analyzer``: where the model can, it starts from the analyzer's prediction."""
     tasks, data = read_tasks(sources)
     kind = _one_kind(tasks)
     model: CostModel
+    model = make_model(name, seed, 0 if from_analyzer else None)
     if compact:
-        if name != "boosted-invariant":
+        if isinstance(model, NeuralModel):
+            model.settings = dataclasses.replace(model.settings, members=1)
+        elif name == "boosted-invariant":
+            model = InvariantTreesModel(seed, COMPACT, from_analyzer=from_analyzer)
+        else:
             raise UserError(f"there is no compact form of the model '{name}'", "leave out --compact")
-        model = InvariantTreesModel(seed, COMPACT, from_analyzer=True)
-    else:
-        model = make_model(name, seed, 0)
     found = _examples(tasks, model.views)
     model.fit(found.features, found.log_secs, found.groups)
     return _write(model, kind, data, tasks, out)
@@ -128,10 +140,10 @@ def evaluate(source: Path, sources: Sequence[Path]) -> list[TaskQuality]:
 
 
 def export(source: Path, out: Path, device_class: str | None) -> Manifest:
-    """Write the model that comes with fleet-tune (``pretrained``), or the one that a run in the folder ``source`` has
-    adapted to a device class, as a file."""
-    if str(source) == BUILTIN and not source.exists():
-        file = model_file.load(BUILTIN_PATH, FEATURE_VERSION)
+    """Write a model that comes with fleet-tune (``pretrained``, ``pretrained-pacm``), or the one that a run in the
+    folder ``source`` has adapted to a device class, as a file."""
+    if is_builtin(source):
+        file = model_file.load(BUILTIN_PATHS[str(source)], FEATURE_VERSION)
         model_file.save(file, out)
         return file.manifest
     kept = sorted((source / "models").glob("*.model"))

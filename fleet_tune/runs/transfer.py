@@ -17,16 +17,15 @@ from fleet_tune.errors import TransferError, UserError
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.dataset_codec import decode_value
-from fleet_tune.records.sources import BUILTIN, RECORDS_FILE, check_source
+from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Transferred
-from fleet_tune.runs.pretrained import BUILTIN_PATH, read_model
+from fleet_tune.runs.pretrained import BUILTIN_PATHS, read_model
 from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
 from policies.cost_models.protocol import CostModel
-from policies.cost_models.registry import transfers
 from policies.search.methods import Method
 
 FINGERPRINTS = "fingerprints"
@@ -111,9 +110,11 @@ def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
 
 
 def builtin_applies(entries: Sequence[SearchTask], method: Method) -> bool:
-    """Whether the model that comes with fleet-tune is used without being asked for: for our own method, where all tasks
-    are for x86 CPUs. The methods of the papers start as they were published."""
-    return method.starts_pretrained and BUILTIN_PATH.is_file() and all(map(_for_x86, entries))
+    """Whether a model that comes with fleet-tune is used without being asked for: for our own method and for
+    ``moa-pruner``, where all tasks are for x86 CPUs. The other methods of the papers start from nothing, as they were
+    published."""
+    path = BUILTIN_PATHS.get(method.starts_from)
+    return path is not None and path.is_file() and all(map(_for_x86, entries))
 
 
 def _for_x86(entry: SearchTask) -> bool:
@@ -129,7 +130,7 @@ def what_applies(
     if source is not None:
         return read_source(source, entries)
     if pretrained and builtin_applies(entries, method):
-        return read_source(Path(BUILTIN))
+        return read_source(Path(method.starts_from))
     if method.training is not None and method.training.offline:
         raise TransferError(
             f"the method '{method.name}' is never trained here and has no pre-trained model",
@@ -141,8 +142,8 @@ def what_applies(
 class Teaching:
     """Gives tasks the models that they start from, each as soon as it is described.
 
-    Where the method's model can be pre-trained itself, or a model is given, that is what all tasks share; else a task
-    whose workload was measured before has a model of its own.
+    Where the method's model can be trained on other tasks itself, or a model is given, that is what all tasks share;
+    else a task whose workload was measured before has a model of its own.
     """
 
     def __init__(self, knowledge: Knowledge, method: Method, seed: int, entries: Sequence[SearchTask]) -> None:
@@ -164,7 +165,7 @@ class Teaching:
         self._knowledge = knowledge
         self._method = method
         self._seed = seed
-        self._known = {} if method.learns_on else by_workload(knowledge.tasks)
+        self._known = {} if method.training.teaches else by_workload(knowledge.tasks)
         self._shared: dict[str, bytes] = {}  # by the kind of device
         self._lessons: dict[str, Lesson] = {}  # by task id
         if entries and not any(entry.abstraction.kind in self._kinds for entry in entries):
@@ -226,8 +227,8 @@ def _shared_prior(knowledge: Knowledge, method: Method, kind: str, seed: int) ->
     sources = [data for data in knowledge.tasks if data.abstraction.kind == kind]
     training = method.training
     assert training is not None
-    if training.learns_on and transfers(training.model):
-        model = general_prior(sources, seed, training.model, from_analyzer=training.from_analyzer)
+    if training.teaches:
+        model = general_prior(sources, seed, training.teaches, from_analyzer=training.from_analyzer)
     else:
         model = general_prior(sources, seed)
     assert model is not None  # there is a success of this kind among them

@@ -484,6 +484,38 @@ class CpuModel:
             ),
         )
 
+    def statement_symbols(self) -> tuple[Symbols, ...]:
+        """S1 to S8 of every statement, the main one first, as Pruner's equation 1 sums over them.
+
+        A statement beside the main one works on one vector at a time: an operand and a result in registers, one
+        operation a step, nothing held. Inside the main nest it moves nothing into L2 and runs in its parallel loops;
+        with a nest of its own it moves each buffer once; inlined, it is computed wherever the main one reads it.
+        """
+        return (*self.symbols(), *(self._symbols_beside(beside) for beside in self._beside))
+
+    def _symbols_beside(self, beside: Beside) -> Symbols:
+        main, statement = self._main, beside.statement
+        constant = all(loop.column is None for loop in statement.loops)
+        loops = nest(statement, self._matrix[:1] if constant else self._matrix, main.extents.dtype)
+        one = main.full(1.0)
+        row = self._row_run(beside)
+        bytes_moved = float(sum(bytes_of(access) for access in statement.accesses if access.scope == "global"))
+        runs = [contiguous_run(loops, access, 0) for access in statement.accesses] or [one]
+        inside = np.full(main.count, beside.fixed > 0) if beside.fixed is not None else beside.inside | beside.inlined
+        points = np.where(inside, beside.points, one * loops.points())
+        if beside.fixed is None:
+            points = np.where(beside.inlined, main.points(), points)
+        return Symbols(
+            s1=one * 2,
+            s2=one,
+            s3=one,
+            s4=np.where(inside, row, one * vector_extent(loops)),
+            s5=np.where(inside, 0.0, one * bytes_moved),
+            s6=np.where(inside, self._parallel, one * parallel_extent(loops)),
+            s7=np.where(inside, row, np.minimum.reduce([one * run for run in runs])),
+            s8=points * statement.flop_per_point,
+        )
+
     @cached_property
     def _runs(self) -> list[Floats]:
         return [contiguous_run(self._main, access, self._main.step_depth) for access in self._statement.accesses]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from policies.cost_models.neural import NeuralModel
-from policies.features.views import CONTEXT, DATAFLOW, INVARIANT, PER_STORE, STATEMENTS, VIEW_SHAPES
+from policies.features.loop_tree import PARENT
+from policies.features.table import FeatureTable
+from policies.features.views import DATAFLOW, INVARIANT, LOOP_TREE, PER_STORE, STATEMENTS, VIEW_SHAPES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,10 +50,10 @@ class PerStoreMlpModel(MlpModel):
 
 
 class TreeGruModel(NeuralModel):
-    """AutoTVM's context-encoded TreeGRU (section 4)."""
+    """AutoTVM's context-encoded TreeGRU (section 4), on the whole loop tree."""
 
     KIND: ClassVar[str] = "tree-gru"
-    inputs: ClassVar[tuple[str, ...]] = (CONTEXT,)
+    inputs: ClassVar[tuple[str, ...]] = (LOOP_TREE,)
     views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
 
     @classmethod
@@ -59,3 +61,8 @@ class TreeGruModel(NeuralModel):
         from policies.cost_models.torch_modules import TreeGru
 
         return TreeGru([VIEW_SHAPES[name] for name in cls.inputs])
+
+    def _standardise(self, features: FeatureTable) -> None:
+        """The last column is the number of a row, which is read as it is."""
+        super()._standardise(features)
+        self._centre[LOOP_TREE][PARENT], self._scale[LOOP_TREE][PARENT] = 0.0, 1.0

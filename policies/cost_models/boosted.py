@@ -13,7 +13,7 @@ several tasks the order is right and the level is that of all of them together."
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -27,7 +27,7 @@ from policies.cost_models.monotone import MonotoneMap
 from policies.cost_models.protocol import Seen, check_records
 from policies.cost_models.xgboost_module import load_xgboost
 from policies.features.table import SYMBOLIC, FeatureTable
-from policies.features.views import FEATURE_VERSION, INVARIANT, RELATION, check_version
+from policies.features.views import CONTEXT, FEATURE_VERSION, INVARIANT, RELATION, check_version
 
 if TYPE_CHECKING:
     import xgboost
@@ -38,7 +38,12 @@ MAX_BIN = 64
 
 _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
     "regression": {"objective": "reg:squarederror"},
-    "pairwise": {"objective": "rank:pairwise", "lambdarank_normalization": False},
+    "pairwise": {
+        "objective": "rank:pairwise",
+        "lambdarank_pair_method": "topk",  # with as many as there are records: every pair
+        "lambdarank_normalization": False,
+        "lambdarank_score_normalization": False,
+    },
     "ndcg": {"objective": "rank:ndcg", "lambdarank_normalization": False, "ndcg_exp_gain": False},
 }
 
@@ -47,10 +52,11 @@ _XGBOOST_OBJECTIVES: dict[Objective, dict[str, Any]] = {
 class BoostedSettings:
     """Hyperparameters.
 
-    ``objective``: ``pairwise`` is AutoTVM's rank loss (its equation 2), ``ndcg`` weighs the pairs by what they change
-    at the top of the list (LambdaRank). ``members``: size of the bootstrap; one member is trained on all records, and
-    its deviation is its training error. ``emphasis``: in a regression a record weighs ``exp(-emphasis * slowdown)``,
-    with its slowdown over its task's fastest in log seconds, at most 3: the search visits the top only.
+    ``objective``: ``pairwise`` is AutoTVM's rank loss (its equation 2: over all pairs of a task, all of one weight),
+    ``ndcg`` weighs the pairs by what they change at the top of the list (LambdaRank). ``members``: size of the
+    bootstrap; one member is trained on all records, and its deviation is its training error. ``emphasis``: in a
+    regression a record weighs ``exp(-emphasis * slowdown)``, with its slowdown over its task's fastest in log seconds,
+    at most 3: the search visits the top only.
     """
 
     objective: Objective = "regression"
@@ -84,6 +90,9 @@ AUTOTVM_TREES = BoostedSettings(
 )
 """AutoTVM: the rank objective, trees of depth 3 and five models for the deviation (section 3.3). It stops boosting
 early by the recall on its training records; here the rounds are fixed."""
+
+AUTOTVM_REGRESSION = replace(AUTOTVM_TREES, objective="regression")
+"""AutoTVM's other objective (its figure 5)."""
 
 
 class GradientBoostedModel:
@@ -146,8 +155,9 @@ class GradientBoostedModel:
 
     @classmethod
     def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
-        """The views of the model side by side."""
-        return np.concatenate([features.view(name) for name in cls.views], axis=1)
+        """The views of the model side by side, each flat."""
+        views = [features.view(name) for name in cls.views]
+        return np.concatenate([view.reshape(len(view), int(np.prod(view.shape[1:]))) for view in views], axis=1)
 
     def _matrix(self, features: FeatureTable) -> NDArray[np.float32]:
         matrix = self._joined(features)
@@ -201,7 +211,7 @@ class GradientBoostedModel:
                 )
             boosters.append(
                 xgboost.train(
-                    self._parameters(member),
+                    self._parameters(member, count),
                     data,
                     num_boost_round=self.settings.rounds,
                     xgb_model=self._origin[member] if self._origin else None,
@@ -212,9 +222,12 @@ class GradientBoostedModel:
             self._scores(matrix), log_secs, drawn, counts * np.exp(-slowdown), ranks=self.ranks
         )
 
-    def _parameters(self, member: int) -> dict[str, Any]:
+    def _parameters(self, member: int, records: int) -> dict[str, Any]:
         settings = self.settings
+        # By default XGBoost has no pairs but those with one of the 32 records that are predicted best.
+        pairs = {"lambdarank_num_pair_per_sample": records} if settings.objective == "pairwise" else {}
         return {
+            **pairs,
             **_XGBOOST_OBJECTIVES[settings.objective],
             "tree_method": "hist",
             "max_bin": MAX_BIN,
@@ -291,3 +304,11 @@ class InvariantTreesModel(GradientBoostedModel):
     ) -> None:
         # The first column of the view that comes first is the analyzer's.
         super().__init__(seed, settings, 0 if from_analyzer else offset_column)
+
+
+class LoopTreesModel(GradientBoostedModel):
+    """AutoTVM's trees on what the paper gives them (section 4, appendix A.2): the context of each loop of the main
+    statement's nest, flat, and the relations between contexts."""
+
+    KIND: ClassVar[str] = "boosted-loops"
+    views: ClassVar[tuple[str, ...]] = (CONTEXT, RELATION)

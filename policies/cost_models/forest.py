@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
 from policies.cost_models.protocol import Seen, check_records
-from policies.features.table import SYMBOLIC, FeatureTable
+from policies.features.table import KNOBS, SYMBOLIC, FeatureTable
 from policies.features.views import FEATURE_VERSION, check_version
 
 TREES = 10
@@ -75,7 +75,7 @@ class RandomForestModel:
     def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
         """See :meth:`CostModel.fit`."""
         check_records(features, log_secs, groups, weights)
-        self._columns = features.view(SYMBOLIC).shape[1]
+        self._columns = features.view(self.views[0]).shape[1]
         self._seen = Seen()
         self.update(features, log_secs, groups, weights)
 
@@ -83,11 +83,11 @@ class RandomForestModel:
         """See :meth:`CostModel.update`: a new forest on everything seen. A loaded forest has seen nothing: it is
         replaced by one of the records since."""
         if self._forest is None:
-            self._columns = features.view(SYMBOLIC).shape[1]
+            self._columns = features.view(self.views[0]).shape[1]
         self._matrix(features)
         self._seen.add(features, log_secs, groups, weights)
         table, seen_log_secs, _, counts = self._seen.all()
-        self._forest = _grow(table.view(SYMBOLIC), seen_log_secs, counts, self.trees, self.max_features, self.seed)
+        self._forest = _grow(table.view(self.views[0]), seen_log_secs, counts, self.trees, self.max_features, self.seed)
 
     def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
         """See :meth:`CostModel.predict`; the deviation is 0 where all trees agree."""
@@ -97,7 +97,7 @@ class RandomForestModel:
         return each.mean(axis=0), each.std(axis=0)
 
     def _matrix(self, features: FeatureTable) -> NDArray[np.float32]:
-        matrix = features.view(SYMBOLIC)
+        matrix = features.view(self.views[0])
         if matrix.shape[1] != self._columns:
             raise ValueError(f"the model reads {self._columns} columns of features, got {matrix.shape[1]}")
         return matrix
@@ -127,6 +127,13 @@ class RandomForestModel:
         model._forest = Forest(**saved.arrays, depth=header["depth"])
         model._columns = header["columns"]
         return model
+
+
+class KnobForestModel(RandomForestModel):
+    """AdaTune's forest on what the paper gives it: the knobs of a candidate, as numbers, and nothing else."""
+
+    KIND: ClassVar[str] = "forest-knobs"
+    views: ClassVar[tuple[str, ...]] = (KNOBS,)
 
 
 def _grow(

@@ -18,7 +18,7 @@ import numpy as np
 from policies.arrays import Floats, Groups
 from policies.cost_models import model_bytes
 from policies.cost_models.protocol import CostModel, Seen
-from policies.features.table import SYMBOLIC, FeatureTable
+from policies.features.table import OF_A_TASK, FeatureTable
 
 PRIOR_DEVIATION = 0.5
 """Least deviation, in log seconds, of a global model alone: it has not seen the task."""
@@ -109,4 +109,4 @@ def only_views(table: FeatureTable, names: tuple[str, ...]) -> FeatureTable:
 
 def transferable(model: CostModel) -> bool:
     """Whether the model reads nothing whose layout is that of one task."""
-    return SYMBOLIC not in model.views
+    return OF_A_TASK.isdisjoint(model.views)

@@ -7,20 +7,39 @@ from typing import Literal, get_args
 
 from policies.cost_models import model_bytes
 from policies.cost_models.architectures import MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
-from policies.cost_models.boosted import AUTOTVM_TREES, GradientBoostedModel, InvariantTreesModel
-from policies.cost_models.forest import RandomForestModel
+from policies.cost_models.boosted import (
+    AUTOTVM_REGRESSION,
+    AUTOTVM_TREES,
+    GradientBoostedModel,
+    InvariantTreesModel,
+    LoopTreesModel,
+)
+from policies.cost_models.forest import KnobForestModel, RandomForestModel
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.moa import MomentumModel
 from policies.cost_models.neural import NeuralModel
 from policies.cost_models.protocol import CostModel
-from policies.features.table import SYMBOLIC
+from policies.cost_models.statement_trees import StatementTreesModel
+from policies.features.table import OF_A_TASK
 
 ModelName = Literal[
-    "boosted", "boosted-rank", "boosted-invariant", "forest", "tree-gru", "mlp", "mlp-per-store", "pacm"
+    "boosted",
+    "boosted-rank",
+    "boosted-rank-loops",
+    "boosted-loops",
+    "boosted-statements",
+    "boosted-invariant",
+    "forest",
+    "forest-knobs",
+    "tree-gru",
+    "mlp",
+    "mlp-per-store",
+    "pacm",
 ]
-"""``boosted``: ours, a regression. ``boosted-rank``: AutoTVM's. ``boosted-invariant``: ours, on features that all tasks
-share. ``forest``: AdaTune's. ``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic features of the statements, or on
-TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's."""
+"""``boosted``: ours, a regression. ``boosted-rank``: AutoTVM's objective on our features, ``boosted-rank-loops`` on its
+own. ``boosted-statements``: Ansor's. ``boosted-invariant``: ours, on features that all tasks share. ``forest``:
+AdaTune's forest on our features, ``forest-knobs`` on its own. ``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic
+features of the statements, or on TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's."""
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
 _NETWORKS: dict[str, type[NeuralModel]] = {
@@ -29,7 +48,10 @@ _NETWORKS: dict[str, type[NeuralModel]] = {
 _READERS: dict[str, Callable[[bytes], CostModel]] = {
     GradientBoostedModel.KIND: GradientBoostedModel.load,
     InvariantTreesModel.KIND: InvariantTreesModel.load,
+    LoopTreesModel.KIND: LoopTreesModel.load,
+    StatementTreesModel.KIND: StatementTreesModel.load,
     RandomForestModel.KIND: RandomForestModel.load,
+    KnobForestModel.KIND: KnobForestModel.load,
     **{kind: network.load for kind, network in _NETWORKS.items()},
     # Models that are made of others.
     MomentumModel.KIND: lambda data: MomentumModel.load(data, load_model),
@@ -38,8 +60,12 @@ _READERS: dict[str, Callable[[bytes], CostModel]] = {
 _CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] | type[NeuralModel]] = {
     "boosted": GradientBoostedModel,
     "boosted-rank": GradientBoostedModel,
+    "boosted-rank-loops": LoopTreesModel,
+    "boosted-loops": LoopTreesModel,
+    "boosted-statements": StatementTreesModel,
     "boosted-invariant": InvariantTreesModel,
     "forest": RandomForestModel,
+    "forest-knobs": KnobForestModel,
     "tree-gru": TreeGruModel,
     "mlp": MlpModel,
     "mlp-per-store": PerStoreMlpModel,
@@ -51,18 +77,26 @@ def make_model(name: ModelName, seed: int, offset_column: int | None = None) -> 
     """An untrained cost model.
 
     ``offset_column``: the symbolic feature that :class:`GradientBoostedModel` starts from, the analyzer's log seconds;
-    models that find these in the view ``invariant`` start from them where a column is given, whichever it is. A forest
-    starts from nothing.
+    models that find these in the view ``invariant`` start from them where a column is given, whichever it is. The
+    others start from nothing.
     """
     from_analyzer = offset_column is not None
     if name == "boosted":
         return GradientBoostedModel(seed, offset_column=offset_column)
     if name == "boosted-rank":
         return GradientBoostedModel(seed, AUTOTVM_TREES, offset_column)
+    if name == "boosted-rank-loops":
+        return LoopTreesModel(seed, AUTOTVM_TREES)
+    if name == "boosted-loops":
+        return LoopTreesModel(seed, AUTOTVM_REGRESSION)
+    if name == "boosted-statements":
+        return StatementTreesModel(seed)
     if name == "boosted-invariant":
         return InvariantTreesModel(seed, from_analyzer=from_analyzer)
     if name == "forest":
         return RandomForestModel(seed)
+    if name == "forest-knobs":
+        return KnobForestModel(seed)
     if name in _NETWORKS:
         return _NETWORKS[name](seed, from_analyzer=from_analyzer)
     raise ValueError(f"there is no cost model '{name}'")
@@ -80,7 +114,7 @@ def is_network(name: ModelName) -> bool:
 
 def transfers(name: ModelName) -> bool:
     """Whether the model reads nothing but what is the same for all tasks: so it can be trained on several."""
-    return SYMBOLIC not in views_of(name)
+    return OF_A_TASK.isdisjoint(views_of(name))
 
 
 def kind_of(name: ModelName) -> str:

@@ -124,8 +124,14 @@ def context_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) 
     del device  # the context is the program's alone
     statement = sketch.statements[0]
     loops = nest(statement, matrix)
-    features = np.zeros((len(matrix), LOOPS, COLUMNS), dtype=np.float32)
-    levels = range(max(loops.depth - LOOPS, 0), loops.depth)
+    return contexts(sketch, statement, loops, matrix, loops.full(1.0), LOOPS)
+
+
+def contexts(sketch: Sketch, statement: Statement, loops: Nest, matrix: Matrix, outside: Floats, most: int) -> Features:
+    """The context of each loop of a statement's nest, ``(n, most, COLUMNS)``, from the outermost; of more than ``most``
+    the innermost ones. ``outside`` (n,): iterations of the loops of other statements that the nest stands in."""
+    features = np.zeros((len(matrix), most, COLUMNS), dtype=np.float32)
+    levels = range(max(loops.depth - most, 0), loops.depth)
     kinds = loop_annotations(sketch, statement, loops, matrix)
     tables = buffers(loops)
     for row, level in enumerate(levels):
@@ -134,7 +140,7 @@ def context_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) 
         out[:, 1] = np.log2(1.0 + loops.extents[level])
         out[np.arange(len(matrix)), 2 + kinds[level]] = 1.0
         out[:, 8] = loops.reduction[level]
-        out[:, 9] = np.log2(1.0 + loops.outer[level])
+        out[:, 9] = np.log2(1.0 + outside * loops.outer[level])
         out[:, 10] = np.log2(1.0 + loops.within[level])
         for number, each in enumerate(tables):
             column = 11 + 3 * number

@@ -59,6 +59,9 @@ NAMES: tuple[str, ...] = (
 )
 """Names of the columns."""
 
+PROGRAM_COLUMNS = len(NAMES) - len(_SYMBOLS) - len(_TERMS)
+"""Of the leading columns: those that follow from the program, without the analyzer and its symbols."""
+
 SHAPE = (STATEMENTS, len(NAMES))
 
 

@@ -29,6 +29,12 @@ PREDICTED = "log_predicted"
 SYMBOLIC = "symbolic"
 """The view of the joint symbolic features, ``(n, f)``, NaN where a sketch lacks the column."""
 
+KNOBS = "knobs"
+"""The view of the raw decisions alone: the columns :attr:`JointLayout.knobs` of the symbolic one."""
+
+OF_A_TASK = frozenset({SYMBOLIC, KNOBS})
+"""Views whose columns are those of one task: what is learned on them serves no other."""
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable:
@@ -133,6 +139,13 @@ class JointLayout:
 
     names: tuple[str, ...]
     positions: tuple[tuple[int, ...], ...]
+
+    @property
+    def knobs(self) -> tuple[int, ...]:
+        """The columns of the decisions, and those that say which sketch it is: what a candidate is, and nothing that
+        the analyzer knows of it."""
+        own = ("tile.", "choice.", "location.", "sketch.")
+        return tuple(at for at, name in enumerate(self.names) if name.startswith(own))
 
     @property
     def offset_column(self) -> int | None:

@@ -8,7 +8,8 @@ view            of a candidate   what
 ==============  ===============  ===========================================================================
 ``statements``  (8, 102)         each statement of the program: :mod:`policies.features.statements`
 ``dataflow``    (8, 23)          Pruner's dataflow steps of the main statement: :mod:`policies.features.dataflow`
-``context``     (24, 23)         AutoTVM's context of every loop: :mod:`policies.features.loops`
+``context``     (24, 23)         AutoTVM's context of the main statement's loops: :mod:`policies.features.loops`
+``loop_tree``   (40, 24)         the same of all loops, as a tree: :mod:`policies.features.loop_tree`
 ``relation``    (96,)            AutoTVM's context-relation features: :mod:`policies.features.loops`
 ``invariant``   (45,)            the analyzer's seconds and terms, and the device: :mod:`policies.features.invariant`
 ``per_store``   (8, 164)         TVM's per-store features; made by ``devices``, because they need a lowered program
@@ -28,7 +29,7 @@ import numpy as np
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.arrays import Features, Matrix
-from policies.features import dataflow, invariant
+from policies.features import dataflow, invariant, loop_tree
 from policies.features import loops as loop_context
 from policies.features import statements as statement_features
 from policies.features.table import SYMBOLIC, FeatureTable
@@ -40,6 +41,7 @@ FEATURE_VERSION = 1
 STATEMENTS = "statements"
 DATAFLOW = "dataflow"
 CONTEXT = "context"
+LOOP_TREE = "loop_tree"
 RELATION = "relation"
 INVARIANT = "invariant"
 PER_STORE = "per_store"
@@ -51,6 +53,7 @@ VIEW_SHAPES: Mapping[str, tuple[int, ...]] = {
     STATEMENTS: statement_features.SHAPE,
     DATAFLOW: dataflow.SHAPE,
     CONTEXT: loop_context.SHAPE,
+    LOOP_TREE: loop_tree.SHAPE,
     RELATION: (loop_context.RELATIONS,),
     INVARIANT: (len(invariant.NAMES),),
     PER_STORE: (STORES, STORE_NUMBERS),
@@ -63,6 +66,7 @@ _MAKERS: Mapping[str, _Maker] = {
     STATEMENTS: statement_features.statement_features,
     DATAFLOW: dataflow.dataflow_features,
     CONTEXT: loop_context.context_features,
+    LOOP_TREE: loop_tree.loop_tree_features,
     RELATION: loop_context.relation_features,
     INVARIANT: invariant.invariant_features,
 }

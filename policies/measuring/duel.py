@@ -77,6 +77,7 @@ def run_rule(rule: StopRule) -> StopRule:
     return replace(
         rule,
         micro_batch_secs=max(rule.micro_batch_secs, CONFIRM_BATCH_SECS),
+        micro_batch_runs=0,
         min_batches=_RUN_BATCHES,
         max_batches=_RUN_BATCHES,
         race_factor=math.inf,

@@ -85,6 +85,7 @@ def precise(rule: StopRule) -> StopRule:
     return replace(
         rule,
         micro_batch_secs=max(rule.micro_batch_secs, CONFIRM_BATCH_SECS),
+        micro_batch_runs=0,
         min_batches=batches,
         max_batches=max(rule.max_batches, CONFIRM_MAX_BATCHES, batches),
         max_cv=min(rule.max_cv, CONFIRM_CV),

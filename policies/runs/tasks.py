@@ -12,7 +12,7 @@ from fleet_tune.results import TaskProgress
 from policies.measuring.build_limit import BuildLimit
 from policies.measuring.ranking import Ranking
 from policies.runs.plan import PlannedTask
-from policies.search.bandits import TaskState
+from policies.search.bandits import TaskState, kind_of_name
 
 
 class Oracle(enum.Enum):
@@ -118,6 +118,7 @@ class TaskTrials:
             pending=self.in_flight,
             finished=self.room(grant) == 0,
             floor_secs=self._floor_secs,
+            kind=kind_of_name(self.task.workload.name),
         )
 
     def exhausted_reason(self) -> str:

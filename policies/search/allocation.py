@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.arrays import Floats
-from policies.search.bandits import EXPLORATION, allocate
+from policies.search.bandits import EXPLORATION, allocate, sketch_rewards, ucb
 from policies.search.task_records import TaskRecords
 
 
@@ -60,7 +60,8 @@ class JointSketches:
 
 @dataclass(frozen=True)
 class UniformSketches:
-    """Sketches drawn uniformly among those that have candidates left (Ansor)."""
+    """Sketches drawn uniformly among those that have candidates left (Ansor). A round that a sketch cannot fill goes on
+    with another one."""
 
     name: ClassVar[str] = "uniform"
     joint: ClassVar[bool] = False
@@ -68,13 +69,19 @@ class UniformSketches:
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
         capacity = _capacity(arms, count)
-        drawn = rng.choice(np.flatnonzero(capacity), size=count if arms.round_trials is None else 1)
-        return np.minimum(np.bincount(np.resize(drawn, count), minlength=len(capacity)), capacity)
+        open_arms = np.flatnonzero(capacity)
+        if arms.round_trials is not None:
+            return _in_turn(rng.permutation(open_arms), capacity, count)
+        return np.minimum(np.bincount(rng.choice(open_arms, size=count), minlength=len(capacity)), capacity)
 
 
 @dataclass(frozen=True)
 class UcbSketches:
     """Bansor equations 3 and 4: an upper confidence bound on each sketch's best.
+
+    A sketch without a visit has an infinite bound, so that each gets one before the bound chooses: a whole round where
+    rounds are counted, of as many trials as the method's batch has. Which of them is next is drawn, as in Ansor, where
+    the analyzer has no say. A round that a sketch cannot fill goes on with the next best.
 
     ``exploration``: the constant C. ``priced``: beyond the paper, a visit weighs what a trial of the sketch takes
     (where sketches are chosen trial by trial).
@@ -85,7 +92,7 @@ class UcbSketches:
     exploration: float = EXPLORATION
     priced: bool = False
 
-    def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002
+    def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
         records = arms.records
         bests, preference = (records.bests, None) if arms.expected is None else arms.expected()
@@ -93,9 +100,19 @@ class UcbSketches:
         if arms.round_trials is None:
             prices = records.trial_prices if self.priced else None
             return allocate(bests, visits, arms.left, count, self.exploration, preference, prices)
-        # Bansor counts rounds; one grant then takes the whole batch.
-        granted = allocate(bests, visits / arms.round_trials, arms.left, 1, self.exploration, preference)
-        return np.minimum(granted * count, _capacity(arms, count))
+        # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.
+        scores = ucb(sketch_rewards(bests), visits / arms.round_trials, self.exploration)
+        ties = rng.random(len(scores)) if preference is None else np.nan_to_num(preference, nan=-np.inf)
+        return _in_turn(np.lexsort((-ties, -scores)), _capacity(arms, count), count)
+
+
+def _in_turn(order: NDArray[np.intp], capacity: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """``count`` trials to the first arm in ``order``, what it has no capacity for to the second, and so on,
+    ``(k,)``."""
+    before = np.cumsum(capacity[order]) - capacity[order]
+    shares = np.zeros_like(capacity)
+    shares[order] = np.clip(count - before, 0, capacity[order])
+    return shares
 
 
 def _capacity(arms: Arms, count: int) -> NDArray[np.int64]:

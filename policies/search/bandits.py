@@ -7,8 +7,9 @@ count as visits everywhere, so that an asynchronous scheduler spreads instead of
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -19,8 +20,13 @@ from policies.arrays import Floats
 EXPLORATION = 0.3
 """The constant C of Bansor equations 3 and 5."""
 ALPHA = 0.2
+BETA = 2.0
+WINDOW_ROUNDS = 3
+"""Bansor equation 2: weight of what was gained lately in a task's gradient, how much faster than similar tasks a task
+is believed to become, and the rounds that lately means. The paper leaves all three open: they are those of Ansor's
+code, which Bansor was built on (``alpha``, ``beta``, ``backward_window_size``)."""
 WINDOW = 16
-"""Weight of what was gained lately in a task's gradient (Bansor equation 2), and the trials that this is taken over."""
+"""Trials that lately means in ours."""
 
 
 def ucb(rewards: Floats, visits: Floats, exploration: float = EXPLORATION) -> Floats:
@@ -88,9 +94,10 @@ def allocate(
 class TaskState:
     """What the allocation needs to know of a task.
 
-    ``best_history``: the incumbent's cost in seconds after each observed trial, infinite while all failed;
-    ``pending``: trials granted and not yet observed. ``floor_secs``: seconds that no schedule can beat (operations
-    divided by the device's peak), 0 where unknown.
+    ``best_history``: the incumbent's cost in seconds after each observed trial, infinite while all failed; ``pending``:
+    trials granted and not yet observed. ``floor_secs``: seconds that no schedule can beat (operations divided by the
+    device's peak), 0 where unknown. ``kind``: tasks of one kind are similar (:func:`kind_of_name`), those of the empty
+    one to none.
     """
 
     weight: float
@@ -99,6 +106,7 @@ class TaskState:
     pending: int = 0
     finished: bool = False
     floor_secs: float = 0.0
+    kind: str = ""
 
     @property
     def visits(self) -> int:
@@ -118,20 +126,98 @@ class TaskChoice:
     reason: str
 
 
+def kind_of_name(name: str) -> str:
+    """What tasks have in common whose workloads compute the same operators on other shapes: the workload's name
+    without what follows a blank and without the numbers by which the compiler tells such workloads apart."""
+    return re.sub(r"\d+(?=_|$)", "", name.partition(" ")[0])
+
+
+class Gradient(Protocol):
+    """How much of the network's latency a task's next visit is expected to save: a number that is not negative."""
+
+    def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:
+        """Of the task ``states[at]``, among all tasks; ``round_trials``: trials that count as a visit."""
+        ...
+
+
+@dataclass(frozen=True)
+class PublishedGradient:
+    """Bansor equation 2 (Ansor's), ``|df / dt_i|`` in seconds a round::
+
+        w_i |alpha (g(t) - g(t - dt)) / dt + (1 - alpha) min(-g(t) / t, beta C_i / max_(k in N(i)) V_k - g(t))|
+
+    with ``g(t)`` the best cost after ``t`` rounds, ``dt = window`` rounds, ``C_i`` the task's operations and ``V_k``
+    the best throughput of each similar task. Both values of the minimum are losses of latency: the smaller one is the
+    larger gain, ``max(g / t, g - beta C / max V)``. A task without similar ones has the first alone. While there are
+    not more rounds than the window, nothing is known of what was gained lately: 0, as in Ansor's code.
+
+    Beyond the paper, pending trials count as visits that gained nothing so far; a task with failures alone is valued by
+    :func:`_of_failures`.
+    """
+
+    alpha: float = ALPHA
+    beta: float = BETA
+    window: int = WINDOW_ROUNDS
+
+    def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:
+        """See :class:`Gradient`."""
+        state = states[at]
+        rounds = max(state.visits / round_trials, 1.0)
+        best = state.best_secs
+        if not _succeeded(state):
+            return _of_failures(state, rounds)
+        ago = len(state.best_history) - 1 - self.window * round_trials
+        before = state.best_history[ago] if ago >= 0 else best
+        gained = max(before - best, 0.0) if math.isfinite(before) else 0.0
+        slope = gained / (self.window + state.pending / round_trials)
+        throughputs = [
+            each.flop / each.best_secs
+            for number, each in enumerate(states)
+            if number != at and each.kind and each.kind == state.kind and _succeeded(each)
+        ]
+        guess = best / rounds
+        if throughputs:
+            guess = max(guess, best - self.beta * state.flop / max(throughputs))
+        return state.weight * (self.alpha * slope + (1.0 - self.alpha) * guess)
+
+
+@dataclass(frozen=True)
+class FloorGradient:
+    """Ours: :func:`latency_gradient`, trial by trial, with no look at similar tasks."""
+
+    alpha: float = ALPHA
+    window: int = WINDOW
+
+    def __call__(self, states: Sequence[TaskState], at: int, round_trials: int, /) -> float:  # noqa: ARG002
+        """See :class:`Gradient`."""
+        return latency_gradient(states[at], self.alpha, self.window)
+
+
+def _succeeded(state: TaskState) -> bool:
+    return math.isfinite(state.best_secs) and state.best_secs > 0
+
+
+def _of_failures(state: TaskState, visits: float) -> float:
+    """A task with failures alone is valued like one at a hundredth of its device's peak; with no floor known (0, NaN or
+    infinite) its value is infinite."""
+    floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
+    return state.weight * 100.0 * floor / visits if floor > 0 else math.inf
+
+
 def latency_gradient(state: TaskState, alpha: float = ALPHA, window: int = WINDOW) -> float:
-    """Bansor equation 2: seconds of network latency that one more trial is expected to save, not negative.
+    """Seconds of network latency that one more trial is expected to save, not negative.
 
     ``w (alpha (g(t - dt) - g(t)) / dt + (1 - alpha) min(g(t) / t, g(t) - floor))``: what the last ``window`` trials
-    gained, and the optimistic guess that the cost falls like ``1 / t``, but not under the floor. (The paper bounds the
-    guess by the throughput of similar tasks; a device's peak is the bound that always exists.) Trials are visits, with
-    the pending ones, which count as having gained nothing so far. A task with failures alone is valued like one at a
-    hundredth of its device's peak; with no floor known (0, NaN or infinite) its value is infinite.
+    gained, and the guess that the cost falls like ``1 / t``, but not under the floor, which no schedule of the device
+    can beat. It differs from Bansor's equation 2 (:class:`PublishedGradient`) in the second: that one takes the larger
+    of two gains and bounds neither. Trials are visits, with the pending ones, which count as having gained nothing so
+    far. For a task with failures alone see :func:`_of_failures`.
     """
     trials = max(state.visits, 1)
     best = state.best_secs
     floor = state.floor_secs if 0 < state.floor_secs < math.inf else 0.0
-    if not (math.isfinite(best) and best > 0):
-        return state.weight * 100.0 * floor / trials if floor > 0 else math.inf
+    if not _succeeded(state):
+        return _of_failures(state, trials)
     span = min(window, len(state.best_history) - 1)
     before = state.best_history[-1 - span]
     slope = max(before - best, 0.0) / (span + state.pending) if span > 0 and math.isfinite(before) else 0.0
@@ -156,13 +242,12 @@ class TaskAllocation(Protocol):
 class UcbTasks:
     """Bansor equations 5 and 6: an upper confidence bound on the gradient of the network's latency.
 
-    ``alpha`` and ``window`` (in trials) of :func:`latency_gradient`.
+    ``gradient``: ours unless another one is given.
     """
 
     name: ClassVar[str] = "ucb"
     exploration: float = EXPLORATION
-    alpha: float = ALPHA
-    window: int = WINDOW
+    gradient: Gradient = field(default_factory=FloorGradient)
 
     def pick(
         self,
@@ -172,7 +257,7 @@ class UcbTasks:
         round_trials: int,
     ) -> TaskChoice:
         """See :class:`TaskAllocation`."""
-        gradients = _gradients(states, open_tasks, self.alpha, self.window)
+        gradients = _gradients(self.gradient, states, open_tasks, round_trials)
         visits = np.array([states[at].visits for at in open_tasks], dtype=np.float64)
         rewards = task_rewards(gradients)
         scores = ucb(rewards, visits / round_trials, self.exploration)
@@ -188,22 +273,21 @@ class GradientTasks:
 
     name: ClassVar[str] = "gradient"
     epsilon: float = 0.05
-    alpha: float = ALPHA
-    window: int = WINDOW
+    gradient: Gradient = field(default_factory=PublishedGradient)
 
     def pick(
         self,
         states: Sequence[TaskState],
         open_tasks: Sequence[int],
         rng: np.random.Generator,
-        round_trials: int,  # noqa: ARG002
+        round_trials: int,
     ) -> TaskChoice:
         """See :class:`TaskAllocation`."""
         if rng.random() < self.epsilon:
             return TaskChoice(int(rng.choice(open_tasks)), "random")
-        gradients = _gradients(states, open_tasks, self.alpha, self.window)
+        gradients = _gradients(self.gradient, states, open_tasks, round_trials)
         best = int(gradients.argmax())
-        return TaskChoice(open_tasks[best], f"gradient {gradients[best]:.2e} s a trial")
+        return TaskChoice(open_tasks[best], f"gradient {gradients[best]:.2e} s")
 
 
 @dataclass(frozen=True)
@@ -223,8 +307,8 @@ class RoundRobinTasks:
         return TaskChoice(min(open_tasks, key=lambda at: (states[at].visits, at)), "round robin")
 
 
-def _gradients(states: Sequence[TaskState], open_tasks: Sequence[int], alpha: float, window: int) -> Floats:
-    return np.array([latency_gradient(states[at], alpha, window) for at in open_tasks])
+def _gradients(gradient: Gradient, states: Sequence[TaskState], open_tasks: Sequence[int], round_trials: int) -> Floats:
+    return np.array([gradient(states, at, round_trials) for at in open_tasks])
 
 
 class TaskBandit:

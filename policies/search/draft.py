@@ -6,7 +6,8 @@ seconds with the calibration's correction (``fleet``), or a learned model's (``a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Set
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,28 +19,38 @@ from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features
 from policies.search.fitness import CalibratedFitness, analyzer_log_secs
 from policies.search.fitness import Fitness as Fitness
-from policies.space.sampling import crossover, enumerate_all, mutate, sample, space_size, unique_rows
+from policies.space.sampling import crossover, enumerate_all, mutate, row_keys, sample, space_size, unique_rows
 
 LEAST_SIZE = 128
 NICHES = 16
-"""Least number of different innermost tiles among the candidates of a draft."""
+"""Least number of different innermost tiles among the candidates of our draft; the papers' drafts know no such
+bound."""
 ENUMERATE_LIMIT = 2048
 """Spaces up to this size are enumerated instead of searched."""
 
 
 @dataclass(frozen=True)
 class DraftSettings:
-    """``size``: candidates kept; ``population`` evaluated a generation; ``mutation``: share of children mutated."""
+    """``size``: candidates kept; ``population`` evaluated a generation; ``mutation``: share of children mutated.
+
+    ``niches``: least number of different innermost tiles among them (:func:`spread_rows`), 1 for no bound.
+    """
 
     size: int = 512
     population: int = 1024
     generations: int = 4
     mutation: float = 0.85
     elite_share: float = 0.25
+    niches: int = NICHES
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.population < 2 or self.generations < 1:
-            raise ValueError(f"a draft needs at least one candidate, two parents and one generation, got {self}")
+        if self.size < 1 or self.population < 2 or self.generations < 1 or self.niches < 1:
+            raise ValueError(f"a draft needs a candidate, two parents, a generation and a niche at least, got {self}")
+
+    @property
+    def kept_share(self) -> float:
+        """The share of what it evaluates in the open that a draft keeps."""
+        return min(self.size / (self.population * self.generations), 1.0)
 
     def shared_by(self, sketches: int) -> DraftSettings:
         """Settings for one of several sketches drafted together, so that a batch takes about the time of one."""
@@ -72,6 +83,12 @@ class Drafted:
             self.analytic_log_secs[rows],
             self.log_secs[rows],
             self.unrolled[rows],
+        )
+
+    def followed_by(self, other: Drafted) -> Drafted:
+        """These, then those of another draft of the same sketch."""
+        return Drafted(
+            *(np.concatenate([getattr(self, each.name), getattr(other, each.name)]) for each in fields(Drafted))
         )
 
 
@@ -108,12 +125,16 @@ def draft(
     settings: DraftSettings | None = None,
     fitness: Fitness | None = None,
     seeds: Matrix | None = None,
+    excluded: Set[bytes] = frozenset(),
+    least: int = 0,
 ) -> Drafted:
-    """The best ``settings.size`` distinct feasible candidates found, the best first.
+    """The best ``settings.size`` distinct feasible candidates found, less those of the ``excluded`` keys, the best
+    first.
 
-    ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. Fewer than ``size`` come
-    back where the space is small. Infeasible candidates come back only where nothing feasible was found at all. A
-    score that is no number counts as infeasible.
+    ``seeds`` (k, d): known good candidates; they and their mutants join the first generation. Where fewer than
+    ``least`` are left without the excluded ones, the next best fill up. Fewer than ``size`` come back where the space
+    is small. Infeasible candidates come back only where nothing feasible was found at all. A score that is no number
+    counts as infeasible.
     """
     settings = settings or DraftSettings()
     if space_size(sketch) <= ENUMERATE_LIMIT:
@@ -128,15 +149,28 @@ def draft(
         generations = settings.generations
     candidates, score = _ordered(fresh, scores(sketch, fresh, device, fitness))
     for _ in range(generations - 1):
-        chosen = spread_rows(sketch, candidates, max(settings.size, settings.population))
+        chosen = spread_rows(sketch, candidates, max(settings.size, settings.population), settings.niches)
         candidates, score = candidates[chosen], score[chosen]
         children = _children(sketch, candidates, settings, rng)
         rows = unique_rows(np.concatenate([candidates, children]))
         children = children[rows[rows >= len(candidates)] - len(candidates)]
         together = np.concatenate([score, scores(sketch, children, device, fitness)])
         candidates, score = _ordered(np.concatenate([candidates, children]), together)
-    chosen = spread_rows(sketch, candidates, settings.size)
+    chosen = _without(candidates, spread_rows(sketch, candidates, settings.size, settings.niches), excluded, least)
     return replace(evaluate(sketch, candidates[chosen], device), log_secs=score[chosen])
+
+
+def _without(ordered: Matrix, chosen: NDArray[np.intp], excluded: Set[bytes], least: int) -> NDArray[np.intp]:
+    """The chosen rows less those of the excluded keys; of the others the best ones too, as far as ``least`` asks."""
+    if not excluded:
+        return chosen
+    known = np.array([key in excluded for key in row_keys(ordered)], dtype=bool)
+    kept: NDArray[np.intp] = chosen[~known[chosen]]
+    if len(kept) >= least:
+        return kept
+    others = np.setdiff1d(np.flatnonzero(~known), kept, assume_unique=True)
+    filled: NDArray[np.intp] = np.sort(np.concatenate([kept, others[: least - len(kept)]]))
+    return filled
 
 
 def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
@@ -158,8 +192,9 @@ def _ordered(matrix: Matrix, score: Floats) -> tuple[Matrix, Floats]:
     return matrix[order], score[order]
 
 
-def spread_rows(sketch: Sketch, ordered: Matrix, size: int) -> NDArray[np.intp]:
-    """Rows of the best ``size`` of candidates in order: at most a share of them alike in their innermost spatial tile.
+def spread_rows(sketch: Sketch, ordered: Matrix, size: int, niches: int = NICHES) -> NDArray[np.intp]:
+    """Rows of the best ``size`` of candidates in order: at most one in ``niches`` alike in their innermost spatial
+    tile.
 
     The analyzer knows that tile best and the rest (reduction splits, outer loops) hardly at all, so that without a
     bound its favourite tile would fill the whole draft. Where there are too few others, the favourites fill up.
@@ -171,14 +206,9 @@ def spread_rows(sketch: Sketch, ordered: Matrix, size: int) -> NDArray[np.intp]:
     starts = np.flatnonzero(np.r_[True, np.diff(ids[order]) != 0])
     rank = np.empty(len(ids), dtype=np.int64)
     rank[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.r_[starts, len(ids)]))
-    allowed = rank < max(size // NICHES, 1)
+    allowed = rank < max(size // niches, 1)
     rows = np.concatenate([np.flatnonzero(allowed), np.flatnonzero(~allowed)])[:size]
     return np.sort(rows)
-
-
-def spread_tiles(sketch: Sketch, ordered: Drafted, size: int) -> Drafted:
-    """The candidates of :func:`spread_rows`."""
-    return ordered.take(spread_rows(sketch, ordered.matrix, size))
 
 
 def innermost_tiles(sketch: Sketch, matrix: Matrix) -> NDArray[np.int64]:

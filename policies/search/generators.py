@@ -6,6 +6,7 @@ a pool, is the space's business (:mod:`policies.search.spaces`)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -13,6 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.search.acquisition import Acquisition
 from policies.search.annealing import AnnealingSettings, Chains
@@ -20,6 +22,7 @@ from policies.search.draft import Drafted, DraftSettings, Fitness
 from policies.search.prediction import Predictor
 from policies.search.spaces import Space
 from policies.search.task_records import TaskRecords
+from policies.space.sampling import row_keys
 
 SEEDS = 16
 """Best measured candidates of a sketch, from which a genetic search starts again."""
@@ -71,9 +74,9 @@ class DraftGenerator:
     with_analyzer: ClassVar[bool] = True
     settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
-        """See :class:`Generator`; the draft's size is that of its settings."""
-        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch))
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+        """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
+        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch), count)
 
 
 @dataclass(frozen=True)
@@ -84,30 +87,51 @@ class GeneticGenerator:
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
-        """See :class:`Generator`; the draft's size is that of its settings."""
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+        """See :class:`Generator`. What it keeps is not verified by another model, as that of a draft is: of a pool too
+        it keeps as many as in the open, so that an acquisition other than the prediction has a choice."""
         if not search.predictor.has_model:
             return search.spaces[sketch].nothing()
-        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch))
+        settings = self.settings.shared_by(sketches)
+        return _drafted(search, sketch, settings, search.predictor.fitness(sketch), max(count, settings.size))
 
 
 @dataclass(frozen=True)
 class LatentGenerator:
-    """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record."""
+    """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record, and random
+    candidates beside what it drafts (algorithm 1, line 10), all of them for the model to verify.
+
+    ``initial``: random candidates for a whole draft of ``settings.size``, and as many fewer as it is smaller.
+    ``published``: on CPUs the analyzer is equation 1 as it stands (:mod:`policies.analysis.published`).
+    """
 
     name: ClassVar[str] = "latent"
     with_analyzer: ClassVar[bool] = False
     settings: DraftSettings = field(default_factory=DraftSettings)
+    initial: int = 0
+    published: bool = False
 
-    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:  # noqa: ARG002
-        """See :class:`Generator`; the draft's size is that of its settings."""
-        return _drafted(search, sketch, self.settings.shared_by(sketches), None)
+    def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
+        """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
+        space = search.spaces[sketch]
+
+        def published(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
+            del features, analytic
+            return equation_1_log_secs(space.sketch, matrix, space.device)
+
+        own = self.published and space.device.kind == "cpu"
+        drafted = _drafted(search, sketch, self.settings.shared_by(sketches), published if own else None, count)
+        wanted = math.ceil(self.initial * len(drafted.matrix) / self.settings.size)
+        if not wanted:
+            return drafted
+        drawn = space.draw(wanted, search.rng, search.records.tried_keys(sketch) | set(row_keys(drafted.matrix)))
+        return drafted.followed_by(drawn.take(np.flatnonzero(np.isfinite(drawn.log_secs))))
 
 
-def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None) -> Drafted:
+def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int) -> Drafted:
     records = search.records
     best = records.best_rows(sketch, SEEDS)
-    return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.tried_keys(sketch))
+    return search.spaces[sketch].draft(search.rng, settings, fitness, best, records.tried_keys(sketch), least)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 A search in the open asks for any decision vector of a sketch. A search on a dataset (``bench replay``, the replay
 device) can only be answered for the candidates that were measured: a :class:`policies.space.pools.Pool` lists them, and
 every generator works on it instead: a draft scores the pool's rows by its fitness and keeps the share that it keeps of
-what it explores in the open, annealing chains walk from row to row, random candidates are random rows.
+what it explores in the open, but never less than a batch is chosen from; annealing chains walk from row to row, random
+candidates are random rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fleet_tune.sketch import Sketch
 from policies.arrays import Floats, Matrix
 from policies.features.table import feature_names
 from policies.search.annealing import AnnealingSettings, Chains
-from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_tiles
+from policies.search.draft import ENUMERATE_LIMIT, Drafted, DraftSettings, Fitness, draft, evaluate, spread_rows
 from policies.space.pools import Pool
 from policies.space.sampling import (
     enumerate_all,
@@ -53,12 +54,12 @@ class OpenSpace:
 
     def __init__(self, sketch: Sketch, device: DeviceAbstraction) -> None:
         self.sketch = sketch
-        self._device = device
+        self.device = device
         self.size = space_size(sketch)
 
     def nothing(self) -> Drafted:
         """No candidate."""
-        return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self._device)
+        return _evaluate(self.sketch, np.empty((0, self.sketch.width), dtype=np.int64), self.device)
 
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
         """At most ``count`` distinct candidates drawn uniformly, without those of the ``excluded`` keys.
@@ -71,7 +72,7 @@ class OpenSpace:
             drawn = sample(self.sketch, 2 * count + 8, rng)
             drawn = drawn[unique_rows(drawn)]
         unseen = [at for at, key in enumerate(row_keys(drawn)) if key not in excluded]
-        return _evaluate(self.sketch, drawn[unseen[:count]], self._device)
+        return _evaluate(self.sketch, drawn[unseen[:count]], self.device)
 
     def draft(
         self,
@@ -80,14 +81,14 @@ class OpenSpace:
         fitness: Fitness | None,
         seeds: Matrix | None,
         excluded: Set[bytes],
+        least: int,
     ) -> Drafted:
-        """:func:`policies.search.draft.draft`, less the candidates of the ``excluded`` keys.
+        """:func:`policies.search.draft.draft`, less the candidates of the ``excluded`` keys; ``least``: so many, if
+        the draft has met them, however few it keeps.
 
         Without a fitness the analyzer's.
         """
-        drafted = draft(self.sketch, self._device, rng, settings, fitness, seeds)
-        unseen = [at for at, key in enumerate(row_keys(drafted.matrix)) if key not in excluded]
-        return drafted.take(np.array(unseen, dtype=np.intp))
+        return draft(self.sketch, self.device, rng, settings, fitness, seeds, excluded, least)
 
     def anneal(
         self,
@@ -101,7 +102,7 @@ class OpenSpace:
         """The best ``keep`` candidates that annealing visits, less those of the ``excluded`` keys."""
 
         def energy(states: Matrix) -> Floats:
-            return evaluate(self.sketch, states, self._device, fitness).log_secs
+            return evaluate(self.sketch, states, self.device, fitness).log_secs
 
         best = chains.run(
             settings,
@@ -112,7 +113,7 @@ class OpenSpace:
             keep,
             excluded,
         )
-        return _evaluate(self.sketch, best, self._device, fitness)
+        return _evaluate(self.sketch, best, self.device, fitness)
 
 
 class PoolSpace:
@@ -121,17 +122,17 @@ class PoolSpace:
     def __init__(self, pool: Pool, device: DeviceAbstraction) -> None:
         self.sketch = pool.sketch
         self._pool = pool
-        self._device = device
+        self.device = device
         self.size = len(pool)
 
     def nothing(self) -> Drafted:
         """No candidate."""
-        return evaluated(self._pool, self._device).take(np.empty(0, dtype=np.intp))
+        return evaluated(self._pool, self.device).take(np.empty(0, dtype=np.intp))
 
     def _scored(self, fitness: Fitness | None) -> Drafted:
         """All rows with their fitness, the analyzer's where there is none; infinite where the analyzer rules them out,
         as in the open."""
-        drafted = evaluated(self._pool, self._device)
+        drafted = evaluated(self._pool, self.device)
         if fitness is None:
             return drafted
         scores = fitness(drafted.matrix, drafted.features, drafted.analytic_log_secs)
@@ -149,7 +150,7 @@ class PoolSpace:
     def draw(self, count: int, rng: np.random.Generator, excluded: Set[bytes]) -> Drafted:
         """``count`` random rows that are not excluded; fewer only where fewer are left."""
         unseen = self._unseen(excluded)
-        return evaluated(self._pool, self._device).take(rng.permutation(unseen)[:count])
+        return evaluated(self._pool, self.device).take(rng.permutation(unseen)[:count])
 
     def draft(
         self,
@@ -158,20 +159,22 @@ class PoolSpace:
         fitness: Fitness | None,
         seeds: Matrix | None,
         excluded: Set[bytes],
+        least: int,
     ) -> Drafted:
         """The best rows by fitness that are not excluded.
 
         As many as the share of what a draft evaluates in the open that it keeps, ``size / (population * generations)``
-        of the pool. Neither ``rng`` nor ``seeds`` is used: every row is scored.
+        of the pool, but ``least`` at least: a pool is much smaller than what a draft explores, and a share of it may be
+        less than a batch. Neither ``rng`` nor ``seeds`` is used: every row is scored.
         """
         del rng, seeds
         unseen = self._unseen(excluded)
         scored = self._scored(fitness).take(unseen)
-        share = min(settings.size / (settings.population * settings.generations), 1.0)
         usable = np.flatnonzero(np.isfinite(scored.log_secs))
         rows = usable if len(usable) else np.arange(len(unseen))
         rows = rows[np.argsort(scored.log_secs[rows], kind="stable")]
-        return spread_tiles(self.sketch, scored.take(rows), math.ceil(share * len(self._pool)))
+        kept = max(math.ceil(settings.kept_share * len(self._pool)), least)
+        return scored.take(rows[spread_rows(self.sketch, scored.matrix[rows], kept, settings.niches)])
 
     def anneal(
         self,
@@ -184,7 +187,7 @@ class PoolSpace:
     ) -> Drafted:
         """The best ``keep`` rows that annealing visits, less the excluded ones."""
         if not len(self._pool):
-            return evaluated(self._pool, self._device)
+            return evaluated(self._pool, self.device)
         scored = self._scored(fitness)
         neighbours = self._pool.neighbours
 

@@ -20,7 +20,7 @@ from policies.arrays import Floats, Groups
 from policies.cost_models.global_local import GlobalLocalModel, only_views
 from policies.cost_models.moa import MomentumModel, Weighted, copied
 from policies.cost_models.protocol import CostModel
-from policies.cost_models.registry import ModelName, kind_of, learns_on, make_model, views_of
+from policies.cost_models.registry import ModelName, kind_of, learns_on, make_model, transfers, views_of
 from policies.features.table import FeatureTable
 from policies.search.training_table import TrainingSet
 
@@ -30,7 +30,8 @@ class Training:
     """Which cost model a method has, and how it is trained.
 
     ``from_analyzer``: whether it starts from the analyzer's prediction; ``momentum``: of its adaptation
-    (:mod:`policies.cost_models.moa`), None: it is fine-tuned; ``offline``: it is never trained on what this run
+    (:mod:`policies.cost_models.moa`), None: it is fine-tuned; ``of_each_task``: each task has a model of its own in a
+    run, also where the features would let them share one; ``offline``: it is never trained on what this run
     measures, so that it has to be pre-trained.
     """
 
@@ -38,11 +39,18 @@ class Training:
     from_analyzer: bool = False
     momentum: float | None = None
     offline: bool = False
+    of_each_task: bool = False
 
     @property
     def views(self) -> tuple[str, ...]:
         """The views of candidates that the model reads."""
         return views_of(self.model)
+
+    @property
+    def teaches(self) -> ModelName | None:
+        """The model that is trained on other tasks' records for this one to start from: its own, where that reads
+        nothing but what all tasks share; None: ours (:func:`policies.cost_models.knowledge.general_prior`)."""
+        return self.model if transfers(self.model) else None
 
     @property
     def kind(self) -> str:

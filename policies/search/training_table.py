@@ -12,7 +12,7 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.arrays import Floats, Groups, Matrix
 from policies.cost_models.protocol import targets
-from policies.features.table import SYMBOLIC, FeatureTable, JointLayout, joint_layout
+from policies.features.table import KNOBS, SYMBOLIC, FeatureTable, JointLayout, joint_layout
 from policies.features.views import table
 from policies.search.draft import evaluate
 from policies.search.task_records import Observation, TaskRecords
@@ -62,7 +62,12 @@ class TrainingTable:
 
     def described(self, sketch: int, matrix: Matrix, symbolic: NDArray[np.float32]) -> FeatureTable:
         """Candidates ``(n, d)`` of a sketch as the models read them; ``symbolic`` (n, f): the sketch's own features."""
-        return table(self.layout.place(sketch, symbolic), self.sketches[sketch], matrix, self.device, self._views)
+        placed = self.layout.place(sketch, symbolic)
+        others = [name for name in self._views if name != KNOBS]
+        described = table(placed, self.sketches[sketch], matrix, self.device, others)
+        if KNOBS not in self._views:
+            return described
+        return FeatureTable({**described.views, KNOBS: placed[:, self.layout.knobs]})
 
     @property
     def best_secs(self) -> float:

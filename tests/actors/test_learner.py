@@ -18,6 +18,7 @@ import pytest
 from actors.calls import ActorLostError, ActorTimeoutError, Shared, ask
 from actors.clients import RecorderClient
 from actors.learner import Learner
+from actors.searcher import model_key
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
 from policies.cost_models.boosted import InvariantTreesModel
@@ -25,6 +26,7 @@ from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.knowledge import general_examples, own_prior
 from policies.cost_models.moa import MomentumModel
 from policies.cost_models.registry import load_model
+from policies.search.methods import METHOD_NAMES, method_named
 from policies.search.search import Observation
 from policies.space.sampling import sample
 from tests.actors.conftest import Fleet, roster_of, trials
@@ -63,11 +65,11 @@ async def test_each_version_is_published_once_and_the_searcher_gets_it(fleet: Ca
     learner = made.actors["learner"]
     found = await within(lambda: models_of(learner), "a model")
     again = await models_of(learner)
-    task_id = next(iter(found.keys() & again.keys()))
-    if found[task_id][0] == again[task_id][0]:  # the same version is the same object, not a copy
-        assert found[task_id][1] == again[task_id][1]
-    weights = await ask(again[task_id][1][0], 30.0, "weights")
-    assert load_model(weights).views == ("symbolic",)
+    key = next(iter(found.keys() & again.keys()))
+    if found[key][0] == again[key][0]:  # the same version is the same object, not a copy
+        assert found[key][1] == again[key][1]
+    weights = await ask(again[key][1][0], 30.0, "weights")
+    assert load_model(weights).views == ("statements",)  # Ansor's: one model of all tasks
     newer = await ask(learner.follow.remote(dict.fromkeys(again, 10**9), 0.0), 30.0, "models")
     assert not newer.keys() & again.keys()  # what the searcher has already does not come again
 
@@ -202,3 +204,12 @@ async def test_nothing_is_trained_where_nothing_is_to_be(method: str, tmp_path: 
 def test_knowledge_is_that_of_the_candidates() -> None:
     assert general_examples([], ("invariant",)) is None
     assert own_prior([], (matmul(64),), CPU, 0) == (None, 0)
+
+
+def test_ansor_has_one_model_of_all_tasks_and_autotvm_one_of_each() -> None:
+    one, two = entry(32, "board"), entry(64, "board")
+    shared = {name: model_key(one, method_named(name)) == model_key(two, method_named(name)) for name in METHOD_NAMES}
+    models = [name for name, whether in shared.items() if whether and method_named(name).training is not None]
+    assert models == ["ansor", "bansor", "pruner", "moa-pruner"]
+    assert model_key(one, method_named("autotvm")) == one.task.id
+    assert model_key(dataclasses.replace(one, own_prior=True), method_named("ansor")) == one.task.id

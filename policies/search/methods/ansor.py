@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from policies.search.acquisition import PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches
-from policies.search.bandits import GradientTasks, UcbTasks
+from policies.search.bandits import GradientTasks, PublishedGradient, UcbTasks
 from policies.search.draft import DraftSettings
 from policies.search.exploration import Exploration, FixedEpsilon
 from policies.search.generators import GeneticGenerator
@@ -18,10 +18,10 @@ ANSOR = Method(
     source="Ansor, as Bansor section II describes it: random sketch, evolutionary search on XGBoost",
     tasks=GradientTasks(epsilon=0.05),
     sketches=UniformSketches(),
-    generator=GeneticGenerator(DraftSettings(size=512, population=2048, generations=4)),
+    generator=GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1)),
     acquisition=PredictedMean(),
     exploration=Exploration(FixedEpsilon(0.05)),
-    training=Training("boosted"),
+    training=Training("boosted-statements"),
     batch=64,
     by_round=True,
 )
@@ -33,7 +33,7 @@ BANSOR: Method = replace(
     ANSOR,
     name="bansor",
     source="Bansor section III: Ansor with UCB over sketches and over tasks, C = 0.3",
-    tasks=UcbTasks(exploration=0.3),
+    tasks=UcbTasks(exploration=0.3, gradient=PublishedGradient()),
     sketches=UcbSketches(exploration=0.3),
 )
 """Ansor, with the sketch of a round chosen by equations 3 and 4, its task by equations 5 and 6; C = 0.3 (section V)."""

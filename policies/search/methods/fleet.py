@@ -22,7 +22,7 @@ FLEET = Method(
     exploration=Exploration(ContextualEpsilon(0.02, 0.2), within_draft=True),
     training=Training("boosted", from_analyzer=True),
     batch=8,
-    starts_pretrained=True,
+    starts_from="pretrained",
 )
 """Pruner's draft on an analyzer that is calibrated online, boosted trees that start from the analyzer, AdaTune's
 expected improvement and contextual epsilon (bounded by 2 and 20 percent), Bansor's bandits, AutoTVM's diversity;

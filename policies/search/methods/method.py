@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fleet_tune.domain import StopRule
 from policies.cost_models.protocol import CostModel
+from policies.measuring.evaluators import RACED
 from policies.search.acquisition import Acquisition
 from policies.search.allocation import SketchAllocation
 from policies.search.bandits import TaskAllocation, TaskBandit
@@ -23,9 +25,10 @@ class Method:
     method without a cost model has None), ``selection`` takes a batch of them, and ``exploration`` says how many are
     drawn at random instead.
 
-    ``batch``: trials of a round in the source: a replay trains the model after each. ``by_round``: the bandits count
-    rounds, and a sketch is chosen for a whole one (Ansor, Bansor); else they count trials, and a sketch is chosen for
-    each. ``starts_pretrained``: it starts from the model that comes with fleet-tune, where that applies.
+    ``evaluator``: how its candidates are measured (:mod:`policies.measuring.evaluators`). ``batch``: trials of a round
+    in the source: a replay trains the model after each. ``by_round``: the bandits count rounds, and a sketch is chosen
+    for a whole one (Ansor, Bansor); else they count trials, and a sketch is chosen for each. ``starts_from``: the name
+    of the model that comes with fleet-tune from which it starts, where that applies; empty for none.
     """
 
     name: str
@@ -38,8 +41,9 @@ class Method:
     training: Training | None
     batch: int
     selection: Selection = field(default_factory=Selection)
+    evaluator: StopRule = RACED
     by_round: bool = False
-    starts_pretrained: bool = False
+    starts_from: str = ""
 
     @property
     def views(self) -> tuple[str, ...]:

@@ -19,7 +19,9 @@ PRUNER = Method(
     source="Pruner: latent schedule explorer on the analyzer, verified by PaCM, epsilon 0.1",
     tasks=GradientTasks(),
     sketches=JointSketches(),
-    generator=LatentGenerator(DraftSettings(size=512, population=1536, generations=3, mutation=0.85)),
+    generator=LatentGenerator(
+        DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1), initial=50
+    ),
     acquisition=PredictedMean(),
     exploration=Exploration(FixedEpsilon(0.1)),
     training=Training("pacm"),
@@ -27,15 +29,18 @@ PRUNER = Method(
     by_round=True,
 )
 """Pruner, Algorithm 1, section 4 and its code: a genetic search on the symbol-based analyzer (population 1,536, two
-steps, mutation 0.85) drafts 512 candidates, PaCM verifies them, rounds of ten measurements of which a tenth is random,
-Ansor's gradient over the tasks. The draft is new each round (its code renews it every second one), and is not bred
-further on the cost model. The analyzer is ours, without its calibration."""
+steps, mutation 0.85) drafts 512 candidates, 50 random ones join them (line 10; the paper gives no number, its code
+wants 50 of them at least), PaCM verifies them all, rounds of ten measurements of which a tenth is random, Ansor's
+gradient over the tasks. The draft is new each round (its code renews it every second one), and is not bred further on
+the cost model. The analyzer is ours, without its calibration: on CUDA equation 1, on CPUs a model of its own, and
+equation 1 with ``pruner:equation-1``."""
 
 MOA_PRUNER: Method = replace(
     PRUNER,
     name="moa-pruner",
     source="MoA-Pruner: Pruner with momentum online adaptation of a pre-trained PaCM, momentum 0.99",
     training=Training("pacm", momentum=MOMENTUM),
+    starts_from="pretrained-pacm",
 )
-"""Pruner with section 4.3. Its first siamese model is a pre-trained PaCM (``--transfer-from``); without one it is what
-the first training makes."""
+"""Pruner with section 4.3. Its first siamese model is a pre-trained PaCM: that of ``--transfer-from``, else on x86 CPUs
+the one that comes with fleet-tune; without one it is what the first training makes."""

@@ -7,6 +7,8 @@ from dataclasses import replace
 from fleet_tune.errors import UserError
 from policies.cost_models.registry import MODEL_NAMES, ModelName, views_of
 from policies.features.views import PER_STORE
+from policies.measuring.evaluators import EVALUATORS
+from policies.search.generators import LatentGenerator
 from policies.search.methods.adatune import ADATUNE
 from policies.search.methods.ansor import ANSOR, BANSOR
 from policies.search.methods.autotvm import AUTOTVM
@@ -18,6 +20,7 @@ from policies.search.methods.random import RANDOM
 _METHODS = {method.name: method for method in (FLEET, AUTOTVM, ADATUNE, ANSOR, BANSOR, PRUNER, MOA_PRUNER, RANDOM)}
 METHOD_NAMES = tuple(_METHODS)
 OFFLINE = "offline"
+EQUATION_1 = "equation-1"
 SEARCH_MODELS: tuple[ModelName, ...] = tuple(name for name in MODEL_NAMES if PER_STORE not in views_of(name))
 """The cost models that a search can use: their features follow from decisions alone."""
 
@@ -25,8 +28,10 @@ SEARCH_MODELS: tuple[ModelName, ...] = tuple(name for name in MODEL_NAMES if PER
 def method_named(name: str) -> Method:
     """The method of this name; UserError for one that is unknown.
 
-    A name may go on with a model that takes the place of the method's own, and with ``offline``: ``autotvm:tree-gru``,
-    ``pruner:offline``, ``autotvm:mlp:offline``. Such a method has the whole name, and starts from no model of its own
+    A name may go on with a model that takes the place of the method's own, with ``offline``, and with an evaluator
+    (:data:`policies.measuring.evaluators.EVALUATORS`): ``autotvm:tree-gru``, ``pruner:offline``,
+    ``autotvm:mlp:offline``, ``adatune:deterministic``. ``pruner:equation-1`` drafts by Pruner's equation 1 on CPUs too.
+    Such a method has the whole name; with another model, or none that is trained, it starts from no model of its own
     accord.
     """
     base, *changes = name.split(":")
@@ -34,6 +39,17 @@ def method_named(name: str) -> Method:
     if base not in _METHODS:
         raise UserError(f"there is no method '{base}'", choose)
     method = _METHODS[base]
+    if EQUATION_1 in changes:
+        if not isinstance(method.generator, LatentGenerator):
+            raise UserError(f"the method '{base}' does not draft by Pruner's analyzer", "choose pruner or moa-pruner")
+        method = replace(method, name=name, generator=replace(method.generator, published=True))
+        changes.remove(EQUATION_1)
+    evaluators = [change for change in changes if change in EVALUATORS]
+    if len(evaluators) > 1:
+        raise UserError(f"'{name}' names {len(evaluators)} evaluators", "name one")
+    if evaluators:
+        method = replace(method, name=name, evaluator=EVALUATORS[evaluators[0]])
+        changes.remove(evaluators[0])
     if not changes:
         return method
     if method.training is None:
@@ -42,7 +58,7 @@ def method_named(name: str) -> Method:
     if len(models) > 1:
         raise UserError(f"'{name}' names {len(models)} cost models", "name one")
     training = replace(method.training, model=[*models, method.training.model][0], offline=OFFLINE in changes)
-    return replace(method, name=name, training=training, starts_pretrained=False)
+    return replace(method, name=name, training=training, starts_from="")
 
 
 def _search_model(name: str) -> ModelName:

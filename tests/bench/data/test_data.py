@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from examples.workloads import dataset as workloads
+from examples.workloads import other_tasks, untouched
 from fleet_tune.records.dataset import Dataset, load
 from fleet_tune.runs.collection import refresh
 
@@ -42,3 +45,12 @@ def test_its_sketches_are_described_as_this_version_does(dataset: Dataset) -> No
     assert left_out == 0
     for old, new in zip(dataset, renewed, strict=True):
         assert old.sketches == new.sketches, old.task.workload.name
+
+
+def test_the_untouched_workloads_are_none_of_the_measured_ones() -> None:
+    module, inputs = untouched()
+    with torch.no_grad():
+        results = module(*inputs)
+    assert len(results) == len(inputs) == 10
+    known = {tuple(each.shape) for example in (workloads(), other_tasks()) for each in example[1]}
+    assert known.isdisjoint({tuple(each.shape) for each in inputs})

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.measured import DATA, dataset_path, first, held_out_path, read
+from bench.measured import DATA, dataset_path, first, other_tasks_path, read
 from bench.models.contenders import TaskFeatures
 from bench.models.cost_model import BENCHMARK, _figures, run
 from bench.models.ranking import Ranked, correlation, parts
@@ -67,16 +67,16 @@ def test_rows_of_a_task_keep_the_datasets_order() -> None:
     assert task.features.view("dataflow")[at] == pytest.approx(alone["dataflow"][0], abs=1e-5)
 
 
-def test_held_out_tasks_are_others() -> None:
-    path = held_out_path(None)
-    assert path.parent == DATA / "held-out"
+def test_other_tasks_are_others() -> None:
+    path = other_tasks_path(None)
+    assert path.parent == DATA / "other-tasks"
     ours, others = read(dataset_path(None)), read(path)
     assert not {data.task.id for data in ours} & {data.task.id for data in others}
 
 
 def test_a_small_run_of_light_models(tmp_path: Path) -> None:
     out, ours, others = (tmp_path / name for name in ("figures.json", "ours.ftd", "others.ftd"))
-    for path, whole in ((ours, read(dataset_path(None))), (others, read(held_out_path(None)))):
+    for path, whole in ((ours, read(dataset_path(None))), (others, read(other_tasks_path(None)))):
         save(dataclasses.replace(whole, tasks=tuple(first(data, 60) for data in whole.tasks[:2])), path)
     models = ("default", "analyzer", "boosted-invariant", "mlp")
     result = run(ours, others, models, 1, None, 1, peer=False, out=out)

@@ -40,6 +40,19 @@ def test_every_method_arrives(data: TaskData, name: str) -> None:
     assert run_task(task, method_named(name), 1, curve_trials=0) == run
 
 
+def test_the_first_uninformed_batch_is_told_apart(data: TaskData) -> None:
+    task = RecordedTask(data)
+    for name, all_random in (("random", True), ("ansor", True), ("autotvm", True), ("fleet", False), ("pruner", False)):
+        method = dataclasses.replace(method_named(name), batch=16)
+        run = run_task(task, method, 3, curve_trials=0)
+        if all_random:
+            assert run.uninformed == min(run.trials, 16)
+        else:
+            assert run.uninformed <= 4  # a fifth of the batch at most
+        first = task.search(method, 3).propose(16)
+        assert all(each.reason == "random" for each in first) is all_random
+
+
 def test_a_run_goes_on_for_its_curve(data: TaskData) -> None:
     run = run_task(RecordedTask(data), method_named("random"), 2, curve_trials=len(data))
     assert run.curve[-1] == 1.0  # everything was measured
@@ -85,7 +98,9 @@ def test_figures_are_medians_and_geometric_means() -> None:
         ("fleet", 0): [run(1, 0.25), run(2, 0.25), run(9, 0.5)],
         ("fleet", 3): [run(8, 1.0), run(8, 1.0), run(8, 1.0)],
     }
+    runs["fleet", 0] = [dataclasses.replace(each, uninformed=min(each.trials, 4)) for each in runs["fleet", 0]]
     found = figures(runs, {"fleet, ucb": [4, 6]}, ["a", "b"], [0, 3])
+    assert (found["sum"], found["uninformed"]) == ({"fleet": 10.0}, {"fleet": 2.0})
     assert found["trials"]["fleet"]["a"] == {"q1": 1.5, "median": 2.0, "q3": 5.5}
     assert found["overall"] == {"fleet": pytest.approx(4.0)}  # sqrt(2 * 8)
     assert found["overall_trial_secs"] == {"fleet": pytest.approx(8.0)}
@@ -109,6 +124,9 @@ def test_its_tables() -> None:
         "methods": ["random", "fleet"],
         "trials": {"random": {"conv": many}, "fleet": {"conv": few}, "fleet - ei": {"conv": few}},
         "overall": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
+        "sum": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
+        "uninformed": {"random": 64.0, "fleet": 0.0, "fleet - ei": 0.0},
+        "batch": {"random": 64, "fleet": 8},
         "network": {"fleet, ucb": many},
         "seeds": {"random": 3, "fleet": 20},
         "dataset": {"near_best": {"conv": 3}},
@@ -117,3 +135,6 @@ def test_its_tables() -> None:
     assert "| trials to within 5% of the best (candidates there) | `fleet` | `random`, 3 seeds |" in text
     assert "| `conv` (3) | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| ei | 12 | 30 |" in text
+    assert "| sum over the tasks | 12 | 120 |" in text
+    assert "| of these at random before any record | 0.0 | 64 |" in text
+    assert "| trials of a round | 8 | 64 |" in text

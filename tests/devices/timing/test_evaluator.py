@@ -56,6 +56,15 @@ def after_three(run_secs: Sequence[float], rule: StopRule, _incumbent_secs: floa
     return "converged" if len(run_secs) == rule.min_batches else None
 
 
+def test_batches_have_as_many_runs_as_the_rule_says() -> None:
+    for run_secs in (1e-6, 0.02):
+        kernel = Kernel(run_secs)
+        rule = replace(RULE, micro_batch_runs=7)
+        assert decode_request(encode_request(rule, math.inf, "cpu"))[0] == rule
+        evaluate(kernel, rule, math.inf, after_three, kernel.clock)
+        assert kernel.batches == [1, 7, 7, 7]
+
+
 def test_batches_last_as_long_as_the_rule_says() -> None:
     kernel = Kernel(0.001, cold=5.0)
     result = evaluate(kernel, RULE, math.inf, None, kernel.clock)

@@ -14,7 +14,7 @@ from safetensors.numpy import save as save_arrays
 from fleet_tune.errors import ModelFileError
 from fleet_tune.records import model_file
 from fleet_tune.records.model_file import DataSource, Manifest, ModelFile
-from fleet_tune.runs.pretrained import BUILTIN_PATH, from_file, read_model, to_file
+from fleet_tune.runs.pretrained import BUILTIN_PATHS, from_file, read_model, to_file
 from policies.cost_models.architectures import MlpModel
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
 from policies.cost_models.neural import NeuralSettings
@@ -145,9 +145,15 @@ def test_other_safetensors_files_are_none_of_ours(tmp_path: Path) -> None:
         read_model(tmp_path)
 
 
-def test_the_model_that_comes_along_is_small_and_can_be_read() -> None:
-    assert BUILTIN_PATH.stat().st_size < 1_000_000
-    model, manifest = read_model(BUILTIN_PATH)
+@pytest.mark.parametrize(
+    ("name", "kind", "most_bytes"), [("pretrained", "boosted-invariant", 1e6), ("pretrained-pacm", "pacm", 2e6)]
+)
+def test_the_models_that_come_along_are_small_and_can_be_read(name: str, kind: str, most_bytes: float) -> None:
+    assert BUILTIN_PATHS[name].stat().st_size < most_bytes
+    model, manifest = read_model(Path(name))
+    assert manifest.model == kind
+    if kind == "pacm":
+        assert manifest.header["from_analyzer"] is False
     assert manifest.device_kind == "cpu"
     assert sum(source.candidates for source in manifest.data) > 8000
     mean, deviation = model.predict(table(model.views))

@@ -26,9 +26,12 @@ from fleet_tune.runs.transfer import (
     what_applies,
 )
 from fleet_tune.search_task import SearchTask
-from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel
+from policies.cost_models.architectures import PacmModel
+from policies.cost_models.boosted import GradientBoostedModel, InvariantTreesModel, LoopTreesModel
 from policies.cost_models.registry import load_model
+from policies.cost_models.statement_trees import StatementTreesModel
 from policies.search.methods import method_named
+from policies.search.trainer import Trainer
 
 DATA = Path(__file__).parents[3] / "bench" / "data"
 
@@ -52,7 +55,7 @@ def small(data: TaskData, count: int = 64) -> TaskData:
 
 @pytest.fixture(scope="module")
 def here() -> Dataset:
-    return load(DATA / "held-out" / "znver5-2.ftd")
+    return load(DATA / "other-tasks" / "znver5-2.ftd")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,18 @@ def test_the_same_workload_elsewhere_teaches_a_model_of_its_own(other: Path, her
     assert (transferred.own_tasks, transferred.shared_tasks) == (1, 1)
 
 
+@pytest.mark.parametrize(("method", "kind"), [("autotvm", LoopTreesModel), ("ansor", StatementTreesModel)])
+def test_a_papers_trees_start_from_their_own_kind(method: str, kind: type, other: Path, here: Dataset) -> None:
+    """AutoTVM's equation 4: the global model is of the representation that all tasks share, also for a workload that
+    was measured before; our analyzer has no say in it."""
+    known, unknown = entries(load(DATA / "znver5-2.ftd"), 1)[0], entries(here, 1)[0]
+    warm, transferred = taught((known, unknown), read_source(other), method)
+    for entry in warm:
+        assert type(load_model(entry.prior)) is kind
+        assert not entry.own_prior
+    assert (transferred.own_tasks, transferred.shared_tasks) == (0, 2)
+
+
 def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here: Dataset) -> None:
     own = entries(here)
     assert builtin_applies(own, method_named("fleet"))
@@ -108,6 +123,22 @@ def test_without_a_source_our_method_starts_from_the_model_that_comes_along(here
     assert all(entry.prior for entry in warm)
     assert what_applies(own, method_named("fleet"), None, pretrained=False) is None
     assert what_applies(own, method_named("autotvm"), None, pretrained=True) is None
+
+
+def test_moa_pruner_starts_from_the_pacm_that_comes_along(here: Dataset) -> None:
+    """Algorithm 1 of Pruner has a pre-trained model among its inputs."""
+    own = entries(here)
+    found = what_applies(own, method_named("moa-pruner"), None, pretrained=True)
+    assert found is not None
+    warm, transferred = taught(own, found, "moa-pruner")
+    assert transferred == Transferred("pretrained-pacm", 0, 0, 0, 2)
+    prior = load_model(warm[0].prior)
+    assert isinstance(prior, PacmModel)
+    training = method_named("moa-pruner").training
+    assert training is not None
+    first = Trainer(training, prior).first
+    assert isinstance(first, PacmModel)  # itself, and not as the global model beside another
+    assert what_applies(own, method_named("pruner"), None, pretrained=True) is None
 
 
 def test_what_cannot_be_transferred_is_told(here: Dataset, other: Path, tmp_path: Path) -> None:
@@ -221,7 +252,7 @@ def test_the_quality_of_a_perfect_order() -> None:
             del features
             return self._log_secs, np.zeros_like(self._log_secs)
 
-    (data,) = load(DATA / "held-out" / "znver5-2.ftd").tasks[:1]
+    (data,) = load(DATA / "other-tasks" / "znver5-2.ftd").tasks[:1]
     order = np.concatenate([data.rows(at) for at in range(len(data.sketches))])
     (found,) = training.quality(Oracle(np.log(data.cost_secs[order])), [data])  # type: ignore[arg-type]
     assert (found.top_1, found.top_5, found.rank_correlation) == pytest.approx((1.0, 1.0, 1.0))

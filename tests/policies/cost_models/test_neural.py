@@ -26,7 +26,8 @@ def table(count: int, seed: int) -> FeatureTable:
     rng = np.random.default_rng(seed)
     views = {name: rng.standard_normal((count, *shape)).astype(np.float32) for name, shape in VIEW_SHAPES.items()}
     views["statements"][:, 3:] = 0.0
-    views["context"][:, 9:] = 0.0
+    views["loop_tree"][:, :, -1] = [[row // 2 for row in range(40)]] * count
+    views["loop_tree"][:, 9:] = 0.0
     views["invariant"][:, 0] = rng.standard_normal(count) - 8.0
     views["invariant"][:, 1] = 1.0
     return FeatureTable(views)
@@ -55,7 +56,7 @@ def test_pacm_has_the_papers_shapes_and_as_many_parameters_as_its_code() -> None
     assert PacmModel().parameters == 417409 - (174 - 102) * 256 == 398977
     assert MlpModel().parameters == count_of(Mlp([(8, 102)])) == 102 * 256 + 256 + 65792 + 512 + 2 * 65792 + 257
     # 23*128+128 | GRU: 3*(128*128 + 128*128 + 2*128) | 128*8 | 8*128+1
-    assert TreeGruModel().parameters == count_of(TreeGru([(24, 23)])) == 3072 + 99072 + 1024 + 1025
+    assert TreeGruModel().parameters == count_of(TreeGru([(40, 24)])) == 3072 + 99072 + 1024 + 1025
 
 
 def test_branches_have_the_documented_widths() -> None:
@@ -63,7 +64,7 @@ def test_branches_have_the_documented_widths() -> None:
     assert DataflowBranch(23)(steps).shape == (5, 128)
     assert StatementBranch(102)(statements).shape == (5, 256)
     assert Pacm([(8, 102), (8, 23)])(statements, steps).shape == (5,)
-    assert TreeGru([(24, 23)])(torch.ones(5, 24, 23)).shape == (5,)
+    assert TreeGru([(40, 24)])(torch.ones(5, 1, 24).expand(-1, 40, -1)).shape == (5,)
 
 
 def test_absent_rows_count_for_nothing() -> None:
@@ -73,14 +74,46 @@ def test_absent_rows_count_for_nothing() -> None:
     branch = StatementBranch(102)
     assert torch.equal(branch(statements)[0], branch(statements[:, :1])[0])
     assert DataflowBranch(23)(torch.zeros(2, 8, 23)).abs().sum() == 0
-    loops = torch.zeros(2, 24, 23)
-    loops[:, :5] = torch.randn(5, 23)
-    gru = TreeGru([(24, 23)])
+    loops = torch.zeros(2, 40, 24)
+    loops[:, :5] = torch.randn(5, 24)
+    loops[:, :5, -1] = torch.arange(5.0)  # a chain
+    gru = TreeGru([(40, 24)])
     assert torch.allclose(gru(loops), gru(loops[:, :5]), atol=1e-6)
     longer = loops.clone()
-    longer[1, 5:9] = torch.randn(4, 23)  # a longer nest beside a shorter one does not change it
+    longer[1, 5:9] = torch.randn(4, 24)  # a larger tree beside a smaller one does not change it
+    longer[1, 5:9, -1] = 2.0
     assert torch.allclose(gru(longer)[0], gru(loops)[0], atol=1e-6)
-    assert torch.isfinite(gru(torch.zeros(2, 24, 23))).all()
+    assert not torch.allclose(gru(longer)[1], gru(loops)[1], atol=1e-6)
+    assert torch.isfinite(gru(torch.zeros(2, 40, 24))).all()
+
+
+def test_tree_gru_reads_the_tree_from_the_leaves() -> None:
+    """Against the recursion, written down loop by loop: a loop's state is the cell's on its context and the sum of what
+    the loops directly inside hand on."""
+    torch.manual_seed(1)
+    parents = [0, 1, 1, 3, 3, 0, 6]  # two trees: 1 with 2 and 3, which has 4 and 5; 6 with 7
+    rows = torch.randn(7, 23)
+    gru = TreeGru([(40, 24)])
+    states: dict[int, torch.Tensor] = {}
+
+    def state(loop: int) -> torch.Tensor:
+        inside = torch.zeros(1, 128)
+        for child, parent in enumerate(parents, 1):
+            if parent == loop:
+                inside = inside + state(child)
+        states[loop] = gru.cell(torch.tanh(gru.embed(rows[loop - 1 : loop])), inside)
+        return states[loop]
+
+    state(1), state(6)
+    out = torch.zeros(8, 128)
+    for h in states.values():
+        out += torch.softmax(gru.scatter.weight @ h[0], dim=0)[:, None] * h  # out_i = softmax(W^T h)_i h
+    expected = gru.last(out.reshape(1, -1))[0, 0]
+    loops = torch.zeros(2, 40, 24)
+    loops[0, :7] = torch.cat([rows, torch.tensor(parents)[:, None].float()], dim=1)
+    loops[1, :3] = loops[0, :3]
+    assert len(states) == 7
+    assert gru(loops)[0].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", MODELS)

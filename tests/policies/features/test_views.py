@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
+from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
 from policies.features import statements as statement_features
 from policies.features.invariant import NAMES
+from policies.features.loop_tree import PARENT
 from policies.features.loops import BUFFERS, COLUMNS, THRESHOLDS, relation
 from policies.features.views import VIEW_SHAPES, describe, table
 from policies.space.sampling import sample
 
-MADE = ("statements", "dataflow", "context", "relation", "invariant")
+MADE = ("statements", "dataflow", "context", "loop_tree", "relation", "invariant")
 
 
 def log(x: float) -> float:
@@ -82,6 +83,43 @@ def test_context_of_a_matrix_product(blocked: Sketch, cpu: DeviceAbstraction) ->
     assert k1[20:].tolist() == [0.0] * 3
     # i0 moves rows of C, 16 of them at a time, each of 256 elements.
     assert context[0, 13] == pytest.approx(log(16 * 256))
+
+
+def test_the_loop_tree_of_a_matrix_product(blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    matrix = np.array([[16, 4, 4, 8, 2, 16, 64, 4]])
+    views = describe(blocked, matrix, cpu, ["context", "loop_tree"])
+    tree = views["loop_tree"][0]
+    # The product's eight loops are a chain, with the contexts that they have alone.
+    assert np.array_equal(tree[:8, :COLUMNS], views["context"][0, :8])
+    assert tree[:8, PARENT].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    # The ReLU stands inside of i0, j0 and i1 (row 3): of 4 rows and 32 columns, 16 * 8 * 4 times.
+    assert tree[8:10, PARENT].tolist() == [3, 9]
+    assert tree[8:10, 1].tolist() == pytest.approx([log(4), log(32)])
+    assert tree[8:10, 9].tolist() == pytest.approx([log(512), log(512 * 4)])
+    assert tree[8:10, 10].tolist() == pytest.approx([log(128), log(32)])
+    assert not tree[10:].any()
+
+
+def test_a_loop_tree_follows_where_a_block_stands(cpu: DeviceAbstraction) -> None:
+    """A padding in a nest of its own, inside of the first loop of what reads it, or inlined."""
+    copied = Access("P", (64,), 4, ((1,),))
+    main = Statement(
+        "sum", (Axis("i", 64, False),), (Loop(0, 0), Loop(0, 1)),
+        (copied, Access("B", (64,), 4, ((1,),), write=True)), 1.0,
+    )  # fmt: skip
+    pad = Statement(
+        "pad", (Axis("i", 64, False),), (Loop(0, None, 64),),
+        (Access("A", (64,), 4, ((1,),)), Access("P", (64,), 4, ((1,),), write=True)), 0.0, location_column=2,
+    )  # fmt: skip
+    sketch = Sketch(0, "loops", "pad", (Tile(64, 2, 64), Location("pad", (-2, -1, 0))), (main, pad))
+    inlined, alone, inside = describe(sketch, np.array([[8, 8, at] for at in range(3)]), cpu, ["loop_tree"])[
+        "loop_tree"
+    ]
+    assert inlined[:, 0].sum() == 2
+    assert alone[:3, PARENT].tolist() == [0, 1, 0]
+    assert alone[2, [1, 9]].tolist() == pytest.approx([log(64), log(1)])
+    assert inside[:3, PARENT].tolist() == [0, 1, 1]
+    assert inside[2, [1, 9]].tolist() == pytest.approx([log(8), log(8)])
 
 
 def test_annotations_that_follow_from_limits(tiled: Sketch, cpu: DeviceAbstraction) -> None:

@@ -58,6 +58,21 @@ def test_a_round_is_of_one_sketch(sketches: SketchAllocation, arms: Arms) -> Non
     assert sorted(shares.tolist()) == [0, 16]
 
 
+@pytest.mark.parametrize("sketches", [UniformSketches(), UcbSketches()], ids=str)
+def test_a_round_that_a_sketch_cannot_fill_goes_on_with_another(sketches: SketchAllocation, arms: Arms) -> None:
+    few = replace(arms, round_trials=16, left=np.array([5.0, 7.0]))
+    assert sketches.shares(few, 16, np.random.default_rng(0)).tolist() == [5, 7]
+    for seed in range(4):
+        shares = sketches.shares(replace(few, left=np.array([5.0, 30.0])), 16, np.random.default_rng(seed))
+        assert shares.tolist() in ([5, 11], [0, 16])
+
+
+def test_untried_sketches_come_first_in_an_order_that_is_drawn(tiled: Sketch, blocked: Sketch) -> None:
+    untried = Arms(TaskRecords((tiled, blocked)), np.array([1000.0, 1000.0]), 16, None)
+    firsts = [UcbSketches().shares(untried, 16, np.random.default_rng(seed)).tolist() for seed in range(12)]
+    assert {tuple(shares) for shares in firsts} == {(16, 0), (0, 16)}
+
+
 def test_the_bound_prefers_the_better_and_the_cheaper(arms: Arms) -> None:
     rng = np.random.default_rng(0)
     plain = UcbSketches().shares(arms, 60, rng)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from policies.search.bandits import (
+    FloorGradient,
     GradientTasks,
+    PublishedGradient,
     RoundRobinTasks,
     TaskAllocation,
     TaskBandit,
@@ -17,6 +19,7 @@ from policies.search.bandits import (
     UcbTasks,
     allocate,
     is_finished,
+    kind_of_name,
     latency_gradient,
     sketch_rewards,
     task_rewards,
@@ -70,6 +73,55 @@ def test_gradient_by_hand() -> None:
     failed = TaskState(2.0, 1e9, best_history=(INF,) * 4, floor_secs=0.01)
     assert latency_gradient(failed) == pytest.approx(2.0 * 100 * 0.01 / 4)
     assert latency_gradient(replace(failed, floor_secs=0.0)) == INF
+
+
+def test_the_published_gradient_by_hand() -> None:
+    """Bansor equation 2 with alpha 0.2, beta 2 and a window of 3 rounds, each of 4 trials."""
+    published = PublishedGradient()
+    # Five rounds; the best was 8 after the second, now 5: slope 3 / 3. -g / t = -5 / 5, no similar task.
+    history = (9.0,) * 4 + (8.0,) * 4 + (6.0,) * 8 + (5.0,) * 4
+    alone = TaskState(2.0, 1e9, history, kind="conv2d")
+    assert published([alone], 0, 4) == pytest.approx(2.0 * (0.2 * 1.0 + 0.8 * 1.0))
+    # A similar task does 4e9 operations in 4 s: V = 1e9, so beta C / V = 2 and 2 - 5 = -3 is less than -1: a gain of 3.
+    faster = TaskState(1.0, 4e9, (4.0,) * 4, kind="conv2d")
+    assert published([alone, faster], 0, 4) == pytest.approx(2.0 * (0.2 * 1.0 + 0.8 * 3.0))
+    # The fastest similar one counts; at V = 0.3e9 beta C / V = 6.7 and the term is a loss: -5 / 5 is less.
+    slower = TaskState(1.0, 3e8, (1.0,) * 4, kind="conv2d")
+    assert published([alone, slower], 0, 4) == pytest.approx(2.0 * (0.2 * 1.0 + 0.8 * 1.0))
+    assert published([alone, slower, faster], 0, 4) == published([alone, faster], 0, 4)
+    # Not similar: of another kind, of no kind, or without a success.
+    others = [replace(faster, kind="dense"), replace(faster, kind=""), replace(faster, best_history=(INF,))]
+    assert published([alone, *others], 0, 4) == published([alone], 0, 4)
+    assert published([replace(alone, kind=""), replace(faster, kind="")], 0, 4) == published([alone], 0, 4)
+    # Three rounds are no window yet: nothing is known of what was gained. -5 / 3.
+    early = replace(alone, best_history=history[:4] + history[-8:])
+    assert published([early], 0, 4) == pytest.approx(2.0 * 0.8 * 5.0 / 3)
+    # Half a round pending: 5.5 rounds, and the slope is 3 / 3.5.
+    pending = replace(alone, pending=2)
+    assert published([pending], 0, 4) == pytest.approx(2.0 * (0.2 * 3.0 / 3.5 + 0.8 * 5.0 / 5.5))
+    failed = TaskState(2.0, 1e9, (INF,) * 8, floor_secs=0.01)
+    assert published([failed], 0, 4) == pytest.approx(2.0 * 100 * 0.01 / 2)
+
+
+def test_ours_takes_the_smaller_gain_where_the_paper_takes_the_larger() -> None:
+    state = TaskState(1.0, 1e9, (3.0,) * 20, floor_secs=2.9, kind="conv2d")
+    similar = TaskState(1.0, 1e9, (0.5,), kind="conv2d")
+    assert FloorGradient()([state, similar], 0, 1) == pytest.approx(0.8 * 0.1)  # min(3 / 20, 3 - 2.9)
+    assert PublishedGradient()([state, similar], 0, 1) == pytest.approx(0.8 * 2.0)  # max(3 / 20, 3 - 2 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("fused_conv2d3_add1_relu", "fused_conv2d_add_relu7", True),
+        ("conv2d_add_relu 56x56x64", "conv2d_add_relu 14x14x256", True),
+        ("matmul12", "matmul", True),
+        ("fused_conv2d_add_relu", "fused_conv3d_add_relu", False),
+        ("softmax 12x128", "layer_norm 12x128", False),
+    ],
+)
+def test_tasks_of_the_same_operators_are_of_one_kind(one: str, other: str, alike: bool) -> None:
+    assert (kind_of_name(one) == kind_of_name(other)) is alike
 
 
 def test_task_rewards() -> None:

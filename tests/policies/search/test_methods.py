@@ -29,7 +29,7 @@ from policies.search.acquisition import (
 )
 from policies.search.allocation import JointSketches, UcbSketches, UniformSketches
 from policies.search.annealing import AnnealingSettings
-from policies.search.bandits import GradientTasks, TaskState, UcbTasks
+from policies.search.bandits import FloorGradient, GradientTasks, PublishedGradient, TaskState, UcbTasks
 from policies.search.batch import Selection
 from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
@@ -273,37 +273,59 @@ def test_pools_must_be_those_of_the_sketches(
 
 def test_hyperparameters_are_the_papers() -> None:
     autotvm, adatune, ansor, bansor = (method_named(name) for name in ("autotvm", "adatune", "ansor", "bansor"))
-    assert (autotvm.training, autotvm.batch) == (Training("boosted-rank"), 64)
+    assert (autotvm.training, autotvm.batch) == (Training("boosted-rank-loops", of_each_task=True), 64)
+    assert autotvm.views == ("context", "relation")
     assert autotvm.exploration == Exploration(FixedEpsilon(0.05))
     assert autotvm.generator == AnnealingGenerator(AnnealingSettings(chains=128, steps=500))
-    assert (adatune.training, adatune.batch) == (Training("forest"), 32)
+    assert (adatune.training, adatune.batch) == (Training("forest-knobs"), 32)
+    assert adatune.views == ("knobs",)
     assert adatune.exploration == Exploration(ContextualEpsilon(0.0, 1.0, plans=20))
     assert adatune.acquisition == ExpectedImprovement()
     for each in (ansor, bansor):
-        assert each.generator == GeneticGenerator(DraftSettings(size=512, population=2048, generations=4))
+        assert each.generator == GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1))
         assert (each.batch, each.exploration) == (64, Exploration(FixedEpsilon(0.05)))
+        assert (each.training, each.views) == (Training("boosted-statements"), ("statements",))
     assert (ansor.sketches, ansor.tasks) == (UniformSketches(), GradientTasks())
-    assert (bansor.sketches, bansor.tasks) == (UcbSketches(0.3), UcbTasks(0.3))
-    assert replace(ansor, name="bansor", source=bansor.source, sketches=UcbSketches(), tasks=UcbTasks()) == bansor
+    assert (ansor.tasks.gradient, bansor.sketches) == (PublishedGradient(0.2, 2.0, 3), UcbSketches(0.3))
+    tasks = UcbTasks(0.3, PublishedGradient(0.2, 2.0, 3))
+    assert replace(ansor, name="bansor", source=bansor.source, sketches=UcbSketches(), tasks=tasks) == bansor
+    assert method_named("fleet").tasks == UcbTasks(0.3, FloorGradient())
 
 
 def test_pruner_is_as_published() -> None:
     pruner = method_named("pruner")
-    assert pruner.generator == LatentGenerator(DraftSettings(size=512, population=1536, generations=3, mutation=0.85))
+    settings = DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1)
+    assert pruner.generator == LatentGenerator(settings, initial=50)
+    other = method_named("pruner:equation-1")
+    assert other == replace(
+        pruner, name="pruner:equation-1", generator=LatentGenerator(settings, initial=50, published=True)
+    )
+    assert method_named("moa-pruner:offline:equation-1").name == "moa-pruner:offline:equation-1"
+    with pytest.raises(UserError, match="does not draft by Pruner's analyzer"):
+        method_named("fleet:equation-1")
     assert (pruner.training, pruner.batch) == (Training("pacm"), 10)
     assert pruner.exploration == Exploration(FixedEpsilon(0.1))
     assert pruner.learns_on
     assert set(pruner.views) == {"statements", "dataflow", "invariant"}
     adapted = method_named("moa-pruner")
     assert adapted == replace(
-        pruner, name="moa-pruner", source=adapted.source, training=Training("pacm", momentum=0.99)
+        pruner,
+        name="moa-pruner",
+        source=adapted.source,
+        training=Training("pacm", momentum=0.99),
+        starts_from="pretrained-pacm",
     )
 
 
-def test_ours_alone_starts_from_the_model_that_comes_along() -> None:
-    assert [name for name in METHOD_NAMES if method_named(name).starts_pretrained] == ["fleet"]
-    assert not method_named("fleet:mlp").starts_pretrained
-    assert not method_named("fleet:offline").starts_pretrained
+def test_ours_and_moa_pruner_start_from_a_model_that_comes_along() -> None:
+    starts = {name: method_named(name).starts_from for name in METHOD_NAMES}
+    assert {name: start for name, start in starts.items() if start} == {
+        "fleet": "pretrained",
+        "moa-pruner": "pretrained-pacm",
+    }
+    assert not method_named("fleet:mlp").starts_from
+    assert not method_named("fleet:offline").starts_from
+    assert method_named("moa-pruner:equation-1").starts_from == "pretrained-pacm"
 
 
 def test_the_bandit_of_a_method_counts_as_the_method_does() -> None:
@@ -315,7 +337,9 @@ def test_the_bandit_of_a_method_counts_as_the_method_does() -> None:
 
 def test_any_methods_model_can_be_replaced() -> None:
     changed = method_named("autotvm:tree-gru")
-    assert changed == replace(method_named("autotvm"), name="autotvm:tree-gru", training=Training("tree-gru"))
+    assert changed == replace(
+        method_named("autotvm"), name="autotvm:tree-gru", training=Training("tree-gru", of_each_task=True)
+    )
     assert method_named(spec("autotvm", "tree-gru")) == changed
     assert method_named(spec("pruner", offline=True)) == replace(
         method_named("pruner"), name="pruner:offline", training=Training("pacm", offline=True)

@@ -40,7 +40,7 @@ def test_a_pool_is_evaluated_once_for_a_device(pool: Pool, cpu: DeviceAbstractio
 
 
 def test_draft_keeps_the_best_eighth(pool: Pool, space: PoolSpace, cpu: DeviceAbstraction) -> None:
-    drafted = space.draft(RNG(0), DraftSettings(), analyzer_alone, None, frozenset())
+    drafted = space.draft(RNG(0), DraftSettings(), analyzer_alone, None, frozenset(), 0)
     assert len(drafted.matrix) == 50  # 512 of 1024 x 4 is an eighth of the 400 rows
     known = evaluated(pool, cpu)
     feasible = np.sort(known.log_secs[np.isfinite(known.log_secs)])
@@ -49,9 +49,33 @@ def test_draft_keeps_the_best_eighth(pool: Pool, space: PoolSpace, cpu: DeviceAb
     assert set(row_keys(drafted.matrix)) <= set(pool.keys)
     # Those that are excluded make room for the next best.
     excluded = set(row_keys(drafted.matrix))
-    second = space.draft(RNG(0), DraftSettings(), analyzer_alone, None, excluded)
+    second = space.draft(RNG(0), DraftSettings(), analyzer_alone, None, excluded, 0)
     assert len(second.matrix) == 50
     assert excluded.isdisjoint(row_keys(second.matrix))
+
+
+def test_a_draft_keeps_what_a_batch_is_chosen_from(pool: Pool, space: PoolSpace, cpu: DeviceAbstraction) -> None:
+    """A sixteenth of a pool of 400 is 25: less than a round of 64, which must not be filled up at random."""
+    settings = DraftSettings(size=512, population=2048, generations=4, niches=1)
+    assert len(space.draft(RNG(0), settings, analyzer_alone, None, frozenset(), 0).matrix) == 25
+    drafted = space.draft(RNG(0), settings, analyzer_alone, None, frozenset(), 64)
+    known = evaluated(pool, cpu)
+    allowed = np.sort(known.log_secs[np.isfinite(known.log_secs)])
+    assert drafted.log_secs.tolist() == allowed[:64].tolist()  # the best, whatever their tiles are
+    rest = set(pool.keys) - set(row_keys(drafted.matrix[:40]))
+    last = space.draft(RNG(0), settings, analyzer_alone, None, set(pool.keys) - rest, 64)
+    assert last.log_secs.tolist() == allowed[40:104].tolist()
+
+
+def test_a_draft_in_the_open_goes_on_to_what_is_next(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    settings = DraftSettings(size=32, population=128, generations=2, niches=1)
+    everything = DraftSettings(size=128, population=128, generations=2, niches=1)
+    space = OpenSpace(tiled, cpu)
+    ranked = space.draft(RNG(0), everything, analyzer_alone, None, frozenset(), 0)
+    excluded = set(row_keys(ranked.matrix[:30]))
+    assert len(space.draft(RNG(0), settings, analyzer_alone, None, excluded, 0).matrix) == 2
+    found = space.draft(RNG(0), settings, analyzer_alone, None, excluded, 20)
+    assert found.matrix.tolist() == ranked.matrix[30:50].tolist()
 
 
 def test_random_rows_exhaust_the_pool(pool: Pool, space: PoolSpace) -> None:
@@ -82,7 +106,7 @@ def test_tiny_pools(rows: int, tiled: Sketch, cpu: DeviceAbstraction) -> None:
     settings = AnnealingSettings(chains=4, steps=10)
     found = space.anneal(Chains(), RNG(0), settings, lambda _, __, analytic: np.zeros(len(analytic)), 5, frozenset())
     assert len(found.matrix) <= rows
-    assert len(space.draft(RNG(0), DraftSettings(), analyzer_alone, None, frozenset()).matrix) <= rows
+    assert len(space.draft(RNG(0), DraftSettings(), analyzer_alone, None, frozenset(), 8).matrix) <= rows
     assert len(space.draw(5, RNG(0), frozenset()).matrix) == rows
 
 
@@ -90,7 +114,7 @@ def test_a_fitness_that_is_no_number_ranks_last(space: PoolSpace) -> None:
     def odd(_: np.ndarray, __: np.ndarray, analytic: Floats) -> Floats:
         return np.where(np.arange(len(analytic)) % 2 == 0, np.nan, analytic)
 
-    drafted = space.draft(RNG(0), DraftSettings(), odd, None, frozenset())
+    drafted = space.draft(RNG(0), DraftSettings(), odd, None, frozenset(), 0)
     assert np.isfinite(drafted.log_secs).all()
     nothing = space.anneal(
         Chains(), RNG(0), AnnealingSettings(), lambda _, __, analytic: np.full(len(analytic), np.nan), 5, frozenset()
@@ -111,7 +135,7 @@ def test_open_space_has_the_same_methods(tiled: Sketch, cpu: DeviceAbstraction) 
     assert (np.diff(found.log_secs) >= 0).all()
     assert found.log_secs[-1] < np.median(drawn.log_secs)
     small = DraftSettings(size=32, population=64, generations=2)
-    drafted = space.draft(RNG(0), small, analyzer_alone, None, set(row_keys(found.matrix)))
+    drafted = space.draft(RNG(0), small, analyzer_alone, None, set(row_keys(found.matrix)), 0)
     assert set(row_keys(found.matrix)).isdisjoint(row_keys(drafted.matrix))
 
 

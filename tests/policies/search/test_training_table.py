@@ -70,3 +70,18 @@ def test_views_are_those_that_were_asked_for(tiled: Sketch, undescribed: Sketch,
 def test_other_candidates_are_refused(tiled: Sketch, cpu: DeviceAbstraction) -> None:
     with pytest.raises(ValueError, match="no sketch 5"):
         TrainingTable((tiled,), cpu).observe([Observation(5, (1,), 1.0)])
+
+
+def test_knobs_are_the_decisions_alone(tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction) -> None:
+    table = TrainingTable((tiled, blocked), cpu, ("knobs",))
+    names = [table.layout.names[at] for at in table.layout.knobs]
+    assert {name.split(".")[0] for name in names} == {"tile", "choice", "sketch"}
+    assert len(names) < len(table.layout.names)
+    rows = sample(blocked, 5, np.random.default_rng(0))
+    table.observe([Observation(1, tuple(map(int, row)), 1e-3) for row in rows])
+    knobs = table.features.view("knobs")
+    assert knobs.shape == (5, len(names))
+    # The other sketch's tiles are missing; its own are there, as the logarithms of their factors.
+    mine = np.isfinite(knobs[0])
+    assert sorted(knobs[0, mine][:-2].tolist()) == sorted(np.log2(rows[0]).astype(np.float32).tolist())
+    assert knobs[0, -2:].tolist() == [0.0, 1.0]

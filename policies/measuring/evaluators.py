@@ -1,0 +1,42 @@
+"""How the candidates of a method are measured: the rules that a method can choose from, by their names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from fleet_tune.domain import StopRule
+
+RUNS = 500
+MICRO_BATCH = 50
+"""AdaTune, section 5.1: ``n`` runs of a candidate at most, in micro-batches of ``B``."""
+THRESHOLD = 0.10
+"""AdaTune, section 4.1: the coefficient of variation below which a measurement ends."""
+
+RACED = StopRule()
+"""Ours: short micro-batches of a length in time, and an end to candidates that have lost against the incumbent."""
+
+ADAPTIVE = StopRule(
+    micro_batch_runs=MICRO_BATCH,
+    min_batches=2,
+    max_batches=RUNS // MICRO_BATCH,
+    max_cv=THRESHOLD,
+    race_factor=math.inf,
+    timeout_factor=math.inf,
+)
+"""AdaTune's adaptive evaluator (algorithm 1, lines 11 to 14): after each micro-batch of 50 runs the measurement ends
+where the coefficient of variation of the throughputs so far is at most 10%, and after 500 runs in any case. Of one
+throughput alone there is no variation to speak of: two micro-batches are the least."""
+
+DETERMINISTIC = StopRule(
+    micro_batch_runs=MICRO_BATCH,
+    min_batches=RUNS // MICRO_BATCH,
+    max_batches=RUNS // MICRO_BATCH,
+    race_factor=math.inf,
+    timeout_factor=math.inf,
+)
+"""What AdaTune measures AutoTVM with (section 5.1): 500 runs of every candidate, as far as they fit into the
+timeout."""
+
+EVALUATORS: Mapping[str, StopRule] = {"raced": RACED, "adaptive": ADAPTIVE, "deterministic": DETERMINISTIC}
+"""By the names that follow a method's: ``fleet:adaptive``."""
