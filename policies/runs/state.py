@@ -120,7 +120,12 @@ class RunState:
             elif name in self._resting:
                 self._builds.rested(self._resting.pop(name))
         commands = self._happened(event, now)
-        self._recording |= {each.candidate.id for each in commands if isinstance(each, RecordFailure)}
+        # What is recorded already comes no second time: nobody waits for it.
+        self._recording |= {
+            each.candidate.id
+            for each in commands
+            if isinstance(each, RecordFailure) and each.candidate.id not in self.tasks[each.candidate.task_id].recorded
+        }
         commands += self._advance(now)
         commands += self.fleet.drain()
         for command in commands:

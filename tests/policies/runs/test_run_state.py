@@ -113,6 +113,14 @@ def test_poison_on_the_only_device_is_blamed_too() -> None:
     assert world.state.fleet["only"].quarantines == 0
 
 
+def test_a_candidate_that_is_blamed_although_its_record_is_there_holds_up_nobody() -> None:
+    # Its process ended when it had stored it; before that was known it ran again, and lost its device twice.
+    outages = ((4.3, 5.3), (9.7, 10.7), (25.2, 26.2), (30.2, 31.2), (36.2, 37.2))
+    device = Device("orin", secs=1.0, dies_at=(7.2, 21.5, 31.4), outages=outages)
+    world = played({"a": device}, supply=6, recorder_secs=3.0, seed=119, patience_secs=500.0)
+    assert len(world.trials()) == 6
+
+
 def test_a_lost_device_is_not_held_against_the_candidate_that_it_ran() -> None:
     world = played({"flaky": Device("orin", outages=((1.0, 1e6),)), "steady": Device("orin")})
     assert outcomes(world) == {Outcome.OK: 60}
