@@ -30,16 +30,32 @@ _SETTLE_SECS = 0.3
 
 
 def measure_sides(
-    model: str, sides: Sequence[str], *, folders: Mapping[str, Path], rounds: int, block_secs: float
+    model: str,
+    sides: Sequence[str],
+    *,
+    folders: Mapping[str, Path],
+    rounds: int,
+    block_secs: float,
+    kinds: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Times ``sides`` on ``model`` in turn; per side the spread of the seconds per run and what it said when ready.
 
-    ``folders``: where the compiled network is, for the sides that have one."""
+    ``folders``: where the compiled network is, for the sides that have one. ``kinds``: what those sides are that have
+    names of their own (of :mod:`bench.peers.frameworks`)."""
     threads = cores()
     with ExitStack() as stack:
         running: dict[str, Conversation] = {}
         for side in sides:
-            args = ["-m", "bench.peers.frameworks", "--side", side, "--model", model, "--threads", str(threads)]
+            args = [
+                "-m",
+                "bench.peers.frameworks",
+                "--side",
+                (kinds or {}).get(side, side),
+                "--model",
+                model,
+                "--threads",
+                str(threads),
+            ]
             if side in folders:
                 args += ["--folder", str(folders[side])]
             running[side] = stack.enter_context(Conversation(args, env=bench_env(threads)))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,6 +22,7 @@ from fleet_tune.errors import UserError
 from tests.helpers.build_child import ABORT, CRASH, ERROR, GROW, HANG, HOARD, OK, SLOW, USER_ERROR, stand_in_request
 from tests.helpers.kernels import native_target
 from tests.helpers.tasks import make_task
+from tests.helpers.waiting import wait_until
 
 
 @pytest.fixture
@@ -32,13 +33,6 @@ def worker(stand_in: str) -> Iterator[BuildWorker]:
 
 def request(what: int, name: str = "matmul", timeout_secs: float = 30.0) -> BuildRequest:
     return stand_in_request(make_task(name, "cpu"), what, timeout_secs)
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 20.0) -> None:
-    deadline = time.monotonic() + deadline_secs
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
-        threading.Event().wait(0.01)
 
 
 def running(pid: int) -> bool:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from devices.host.child import Child
 from devices.host.pausing import Registration, Stoppable
 from devices.host.quiet import QuietWindow
+from tests.helpers.waiting import wait_until
 
 # Works in its own process group, with a process of its own: a compiler and its linker.
 BUSY = """
@@ -77,13 +78,6 @@ def process(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
 
 def stopped(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 20.0) -> None:
-    deadline = time.monotonic() + deadline_secs
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
-        time.sleep(0.005)
 
 
 @pytest.fixture

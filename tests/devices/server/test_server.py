@@ -10,8 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,15 +23,9 @@ from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer, ServerAddressError
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import StopRule
+from tests.helpers.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 60.0) -> None:
-    deadline = time.monotonic() + deadline_secs
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
-        threading.Event().wait(0.01)
 
 
 def connects(port: int) -> bool:

@@ -11,9 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +21,7 @@ import pytest
 from devices.client.session import RpcSession
 from devices.host.confinement import AccountError, PrivateFolder, SessionLimits, check_account, memory_total_bytes
 from devices.server.server import DeviceServer, is_loopback
+from tests.helpers.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 # Everything that the project needs elsewhere, and a board has not.
@@ -51,13 +50,6 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
 """
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 30.0) -> None:
-    deadline = time.monotonic() + deadline_secs
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
-        threading.Event().wait(0.01)
 
 
 @contextmanager

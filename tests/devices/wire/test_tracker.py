@@ -9,8 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
 from tests.helpers.kernels import MakeArtifact
+from tests.helpers.waiting import wait_until
 
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=60.0)
 ROOT = Path(__file__).parents[3]
@@ -70,13 +70,6 @@ def tracker(free_port: int) -> Iterator[TrackerProcess]:
     running = TrackerProcess(free_port)
     yield running
     running.kill()
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 60.0) -> None:
-    deadline = time.monotonic() + deadline_secs
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
-        threading.Event().wait(0.02)
 
 
 def listed(port: int, key: str) -> tuple[int, int]:

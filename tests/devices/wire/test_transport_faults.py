@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from devices.server.server import DeviceServer
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Measurement, Outcome, StopRule
 from tests.helpers.kernels import MakeArtifact
+from tests.helpers.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 RULE = StopRule(micro_batch_secs=0.001, max_batches=3, timeout_secs=5.0)
@@ -56,13 +56,6 @@ def device(small_server: DeviceServer, native_target: str, make_artifact: MakeAr
 
 def measure(device: RpcDevice, artifact: Artifact, rule: StopRule = RULE) -> Measurement:
     return device.measure(MeasureRequest(artifact, math.inf, rule))
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_secs: float = 60.0) -> None:
-    deadline = time.monotonic() + deadline_secs
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_secs} s: {what}"
-        threading.Event().wait(0.01)
 
 
 def while_a_candidate_runs(
