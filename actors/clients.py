@@ -19,7 +19,7 @@ from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, as
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Incumbent, Outcome, Record, StopRule, Task
-from fleet_tune.results import Progress
+from fleet_tune.results import DeviceTime, Progress
 
 _LOG = logging.getLogger(__name__)
 LOST = (ActorLostError, ActorTimeoutError)
@@ -180,12 +180,13 @@ class BatchReport:
     """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
     one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
     ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed`` and
-    ``usual_speed`` (see :mod:`policies.measuring.speed`).
+    ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they were.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     detail: str = ""
     vitals: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[DeviceTime, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,7 @@ class Run:
             transferred=self._teaching.summary(tasks) if self._teaching and tasks else None,
             left_out=self._prepared.left_out if self._prepared else (),
             inputs=self._prepared.network.inputs_from if self._prepared else "",
+            device_time=last.device_time_whole if last else {},
         )
 
     async def _all_described(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +22,10 @@ class Job:
     finalist: bool = False
     lost_builders: int = 0
 
+    @property
+    def device_class(self) -> str:
+        return self.task.device_class.name
+
 
 class BuildStage:
     """A queue in front of ``builders`` builders, each of which builds one job at a time.
@@ -33,6 +37,8 @@ class BuildStage:
         self._flow = flow
         self._queue: deque[Job] = deque()
         self._jobs: dict[int, Job] = {}
+        self._began: dict[int, float] = {}  # when each builder that works began
+        self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
         self._free = deque(range(builders))
         self.builders = builders
 
@@ -50,25 +56,36 @@ class BuildStage:
         return not self._jobs and not self._queue
 
     @property
-    def full(self) -> bool:
-        """Whether another grant would wait for too long."""
-        return len(self._queue) + self._flow.grant > self._flow.waiting_per_builder * self.builders
+    def saturated(self) -> bool:
+        """Whether no builder is free."""
+        return not self._free
+
+    @property
+    def room(self) -> int:
+        """How many more may wait: no longer than the builders need for what waits for each."""
+        return self._flow.waiting_per_builder * self.builders - len(self._queue)
+
+    def under_way(self, device_class: str) -> int:
+        """Jobs for a class of devices that wait or are worked on."""
+        return self._of_class[device_class]
 
     def add(self, job: Job) -> None:
+        self._of_class[job.device_class] += 1
         self._queue.append(job)
 
     def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         """Take the jobs that nobody wants any more out of the queue; those that a builder works on stay."""
         dropped = [job for job in self._queue if unwanted(job)]
+        self._of_class.subtract(job.device_class for job in dropped)
         self._queue = deque(job for job in self._queue if not unwanted(job))
         return dropped
 
-    def start(self) -> list[Build]:
+    def start(self, now: float) -> list[Build]:
         """Give every free builder a job, as long as there are some."""
         commands = []
         while self._free and self._queue:
             builder, job = self._free.popleft(), self._queue.popleft()
-            self._jobs[builder] = job
+            self._jobs[builder], self._began[builder] = job, now
             commands.append(Build(builder, job.task, None if job.trial is None else job.trial.candidate))
         return commands
 
@@ -76,12 +93,15 @@ class BuildStage:
         """Whether the builder has a job."""
         return builder in self._jobs
 
-    def ended(self, builder: int) -> Job | None:
-        """The job that the builder has done, and which frees it; None for one that was given up before."""
+    def ended(self, builder: int, now: float) -> tuple[Job, float] | None:
+        """The job that the builder has done, and which frees it, with the seconds that it took; None for one that was
+        given up before."""
         job = self._jobs.pop(builder, None)
-        if job is not None:
-            self._free.append(builder)
-        return job
+        if job is None:
+            return None
+        self._of_class[job.device_class] -= 1
+        self._free.append(builder)
+        return job, now - self._began.pop(builder)
 
     def lost(self, builder: int, detail: str) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests until :meth:`rested`; the job is put back, or given up with the
@@ -89,10 +109,12 @@ class BuildStage:
         job = self._jobs.pop(builder, None)
         if job is None:
             return None
+        del self._began[builder]
         job.lost_builders += 1
         if job.lost_builders < self._flow.attempts:
             self._queue.append(job)
             return None
+        self._of_class[job.device_class] -= 1
         return job, Measurement(Outcome.BUILD_ERROR, detail=detail)
 
     def rested(self, builder: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from policies.runs.building import BuildStage
 from policies.runs.commands import Propose
 from policies.runs.fleet import Fleet
+from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
 from policies.runs.tasks import TaskTrials, in_flight
 from policies.runs.timers import Timers
@@ -19,21 +20,32 @@ SHORT_SECS = 10.0
 
 
 class Granting:
-    """One proposal of a device class at a time: the next choice of the bandit knows of its candidates."""
+    """One proposal of a device class at a time from each searcher: the next choice of the bandit knows of its
+    candidates. What is asked for follows the devices (:class:`policies.runs.pace.Pace`)."""
 
     def __init__(
-        self, plan: RunPlan, tasks: Mapping[str, TaskTrials], bandit: TaskBandit, fleet: Fleet, timers: Timers
+        self,
+        plan: RunPlan,
+        tasks: Mapping[str, TaskTrials],
+        bandit: TaskBandit,
+        fleet: Fleet,
+        pace: Pace,
+        timers: Timers,
     ) -> None:
         self._plan = plan
         self._bandit = bandit
         self._fleet = fleet
+        self._pace = pace
         self._timers = timers
         self._tasks = tasks
         self._by_class: dict[str, list[TaskTrials]] = {}
+        # The tasks that a searcher knows of each class: it answers one proposal after the other.
+        self._sources: dict[tuple[str, int], list[TaskTrials]] = {}
         for task in tasks.values():
             self._by_class.setdefault(task.device_class, []).append(task)
-        self._proposing: set[str] = set()  # classes
-        self._rests_until: dict[str, float] = {}
+            self._sources.setdefault((task.device_class, task.searcher), []).append(task)
+        self._asked: dict[tuple[str, int], float] = {}  # when each source was, whose answer is awaited
+        self._rests_until: dict[tuple[str, int], float] = {}
 
     @property
     def done(self) -> bool:
@@ -41,41 +53,61 @@ class Granting:
         way."""
         return all(self._is_done(tasks) for tasks in self._by_class.values())
 
+    def is_asking(self, device_class: str) -> bool:
+        """Whether candidates of the class are awaited, or will be asked for again in a moment."""
+        return any(source[0] == device_class for source in (*self._asked, *self._rests_until))
+
+    def may_be_under_way(self, device_class: str) -> int:
+        """Candidates of a class that may be granted and not yet recorded."""
+        return self._pace.under_way(device_class, self._fleet.usable_count(device_class))
+
     def start(self, now: float, builds: BuildStage) -> list[Propose]:
-        """Ask for candidates of every class that may have more under way."""
+        """Ask for candidates of every class that may have more under way, of the one that lacks most first."""
+        if builds.room < self._plan.flow.grant:
+            return []
+        under_way = {each: in_flight(tasks) for each, tasks in self._by_class.items()}
+        most = {each: self.may_be_under_way(each) for each in under_way}
         commands = []
-        for device_class, tasks in self._by_class.items():
-            if device_class in self._proposing or now < self._rests_until.get(device_class, now):
+        for source in sorted(self._sources, key=lambda source: under_way[source[0]] / most[source[0]]):
+            if source in self._asked or now < self._rests_until.get(source, now):
                 continue
-            command = self._next(device_class, tasks, builds)
+            self._rests_until.pop(source, None)
+            device_class = source[0]
+            lacking = most[device_class] - under_way[device_class]
+            command = self._next(device_class, self._sources[source], lacking, builds)
             if command is not None:
-                self._proposing.add(device_class)
+                under_way[device_class] += command.count
+                self._asked[source] = now
                 commands.append(command)
         return commands
 
-    def answered(self, task_id: str) -> None:
+    def answered(self, task_id: str, now: float) -> None:
         """A proposal has come."""
         task = self._tasks[task_id]
+        asked = self._asked.pop((task.device_class, task.searcher))
         task.reserved = 0
-        self._proposing.discard(task.device_class)
+        self._pace.proposed(task.device_class, now - asked)
 
     def lost(self, task_id: str, now: float) -> None:
         """A proposal was lost on its way: asked for again a little later."""
-        self.answered(task_id)
-        device_class = self._tasks[task_id].device_class
-        self._rests_until[device_class] = now + self._plan.flow.retry_secs
-        self._timers.at(self._rests_until[device_class], "granting")
+        task = self._tasks[task_id]
+        source = task.device_class, task.searcher
+        del self._asked[source]
+        task.reserved = 0
+        self._rests_until[source] = now + self._plan.flow.retry_secs
+        self._timers.at(self._rests_until[source], "granting")
 
-    def room(self) -> int:
-        """Trials that the run may grant now, at most one grant: an even share of all trials is kept for each task that
+    def room(self, grant: int) -> int:
+        """Trials that the run may grant now, at most ``grant``: an even share of all trials is kept for each task that
         is still being described, whatever the others could do with it."""
-        flow, limit = self._plan.flow, self._plan.limits.trials
+        limit = self._plan.limits.trials
         if limit is None:
-            return flow.grant
+            return grant
         share = max(1, limit // len(self._tasks))
-        awaited = (task for task in self._tasks.values() if task.is_awaited and task.wanted(flow.grant))
+        least = self._plan.flow.grant
+        awaited = (task for task in self._tasks.values() if task.is_awaited and task.wanted(least))
         kept = sum(max(0, share - task.trials) for task in awaited)
-        return max(0, min(flow.grant, self._left(limit) - kept))
+        return max(0, min(grant, self._left(limit) - kept))
 
     def _left(self, limit: int) -> int:
         """Trials that are neither made nor under way."""
@@ -93,16 +125,30 @@ class Granting:
         budget_secs = self._plan.limits.time_budget_secs
         return budget_secs is not None and budget_secs < SHORT_SECS * tasks
 
-    def _next(self, device_class: str, tasks: Sequence[TaskTrials], builds: BuildStage) -> Propose | None:
-        flow, room = self._plan.flow, self.room()
-        if not room or builds.full or not any(task.room(flow.grant) for task in tasks):
+    def _next(self, device_class: str, tasks: Sequence[TaskTrials], lacking: int, builds: BuildStage) -> Propose | None:
+        """``tasks``: of one searcher. ``lacking``: candidates of the class that may come under way."""
+        flow = self._plan.flow
+        grant = self._pace.grant(device_class, self._fleet.usable_count(device_class))
+        # Several classes may be granted some at the same moment, but more than the least only what can be built soon.
+        awaited = sum(task.reserved for task in self._tasks.values())
+        grant = min(grant, max(flow.grant, builds.room - awaited))
+        room = self.room(grant)
+        if lacking < grant or not room or not any(task.room(grant) for task in tasks):
             return None
-        if in_flight(tasks) + flow.grant > flow.in_flight_of(len(self._fleet.usable(device_class))):
-            return None
-        choice = self._bandit.choose([task.state(flow.grant) for task in tasks])
+        choice = self._bandit.choose([task.state(grant) for task in tasks])
         if choice is None:
             return None
         task = tasks[choice.index]
-        is_first = not task.trials and not task.in_flight
-        task.reserved = min(task.room(FIRST_GRANT if is_first and self._is_short(len(tasks)) else flow.grant), room)
+        task.reserved = min(task.room(self._share(task, grant)), room)
         return Propose(task.task.id, task.reserved, task.offer)
+
+    def _share(self, task: TaskTrials, grant: int) -> int:
+        """What a task may be granted at once: the first time no more than an even share, so that every task of the
+        class is begun soon."""
+        if task.trials or task.in_flight:
+            return grant
+        peers = self._by_class[task.device_class]
+        if self._is_short(len(peers)):
+            return FIRST_GRANT
+        even = self.may_be_under_way(task.device_class) // len(peers)
+        return min(grant, max(self._plan.flow.grant, even))

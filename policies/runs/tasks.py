@@ -50,6 +50,7 @@ class TaskTrials:
         self.recorded: set[str] = set()  # ids of candidates that have a record of this run
         self.is_tuned = True  # while it is, artifacts are let go of
         self.best_history: list[float] = []  # incumbent's cost after each trial
+        self.searcher = planned.searcher
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = False  # it turned out to have no sketch
         self._floor_secs = planned.floor_secs
@@ -109,7 +110,7 @@ class TaskTrials:
         return TaskState(
             weight=self.task.weight,
             flop=self.task.workload.flop,
-            best_history=tuple(self.best_history),
+            best_history=self.best_history,
             pending=self.in_flight,
             finished=self.room(grant) == 0,
             floor_secs=self._floor_secs,
