@@ -40,10 +40,10 @@ class Granting:
         self._tasks = tasks
         self._by_class: dict[str, list[TaskTrials]] = {}
         # The tasks that a searcher knows of each class: it answers one proposal after the other.
-        self._sources: dict[tuple[str, int], list[TaskTrials]] = {}
+        self._sources: dict[str, dict[int, list[TaskTrials]]] = {}
         for task in tasks.values():
             self._by_class.setdefault(task.device_class, []).append(task)
-            self._sources.setdefault((task.device_class, task.searcher), []).append(task)
+            self._sources.setdefault(task.device_class, {}).setdefault(task.searcher, []).append(task)
         self._asked: dict[tuple[str, int], float] = {}  # when each source was, whose answer is awaited
         self._rests_until: dict[tuple[str, int], float] = {}
 
@@ -59,24 +59,41 @@ class Granting:
 
     def may_be_under_way(self, device_class: str) -> int:
         """Candidates of a class that may be granted and not yet recorded."""
-        return self._pace.under_way(device_class, self._fleet.usable_count(device_class))
+        return self._pace.under_way(device_class, self._usable(device_class))
 
     def start(self, now: float, builds: BuildStage) -> list[Propose]:
         """Ask for candidates of every class that may have more under way, of the one that lacks most first."""
         if builds.room < self._plan.flow.grant:
             return []
-        under_way = {each: in_flight(tasks) for each, tasks in self._by_class.items()}
-        most = {each: self.may_be_under_way(each) for each in under_way}
+        lacking = {
+            each: (self.may_be_under_way(each) - in_flight(tasks), self._pace.grant(each, self._usable(each)))
+            for each, tasks in self._by_class.items()
+        }
+        commands: list[Propose] = []
+        for device_class in sorted(lacking, key=lambda each: lacking[each][0] / lacking[each][1], reverse=True):
+            count, grant = lacking[device_class]
+            if count >= grant or count >= builds.room:
+                commands += self._ask(device_class, count, grant, builds.room, now)
+        return commands
+
+    def _ask(self, device_class: str, lacking: int, grant: int, room: int, now: float) -> list[Propose]:
+        """Ask the searchers of a class for at most ``lacking`` candidates, each for a ``grant``; ``room``: how many the
+        build stage takes now."""
         commands = []
-        for source in sorted(self._sources, key=lambda source: under_way[source[0]] / most[source[0]]):
+        # Several classes may be granted some at the same moment, but more than the least only what can be built soon.
+        awaited = sum(task.reserved for task in self._tasks.values())
+        for searcher, tasks in self._sources[device_class].items():
+            source = device_class, searcher
             if source in self._asked or now < self._rests_until.get(source, now):
                 continue
+            grant = min(grant, max(self._plan.flow.grant, room - awaited))
+            if lacking < grant:
+                break
             self._rests_until.pop(source, None)
-            device_class = source[0]
-            lacking = most[device_class] - under_way[device_class]
-            command = self._next(device_class, self._sources[source], lacking, builds)
+            command = self._next(tasks, grant)
             if command is not None:
-                under_way[device_class] += command.count
+                lacking -= command.count
+                awaited += command.count
                 self._asked[source] = now
                 commands.append(command)
         return commands
@@ -125,15 +142,10 @@ class Granting:
         budget_secs = self._plan.limits.time_budget_secs
         return budget_secs is not None and budget_secs < SHORT_SECS * tasks
 
-    def _next(self, device_class: str, tasks: Sequence[TaskTrials], lacking: int, builds: BuildStage) -> Propose | None:
-        """``tasks``: of one searcher. ``lacking``: candidates of the class that may come under way."""
-        flow = self._plan.flow
-        grant = self._pace.grant(device_class, self._fleet.usable_count(device_class))
-        # Several classes may be granted some at the same moment, but more than the least only what can be built soon.
-        awaited = sum(task.reserved for task in self._tasks.values())
-        grant = min(grant, max(flow.grant, builds.room - awaited))
+    def _next(self, tasks: Sequence[TaskTrials], grant: int) -> Propose | None:
+        """What to ask a searcher for, which knows these ``tasks`` of a class."""
         room = self.room(grant)
-        if lacking < grant or not room or not any(task.room(grant) for task in tasks):
+        if not room or not any(task.room(grant) for task in tasks):
             return None
         choice = self._bandit.choose([task.state(grant) for task in tasks])
         if choice is None:
@@ -141,6 +153,9 @@ class Granting:
         task = tasks[choice.index]
         task.reserved = min(task.room(self._share(task, grant)), room)
         return Propose(task.task.id, task.reserved, task.offer)
+
+    def _usable(self, device_class: str) -> int:
+        return self._fleet.usable_count(device_class)
 
     def _share(self, task: TaskTrials, grant: int) -> int:
         """What a task may be granted at once: the first time no more than an even share, so that every task of the
