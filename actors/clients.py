@@ -19,6 +19,7 @@ from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, as
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Incumbent, Outcome, Record, StopRule, Task
+from fleet_tune.records.codec import decode_record
 from fleet_tune.results import DeviceTime, Progress
 
 _LOG = logging.getLogger(__name__)
@@ -72,11 +73,12 @@ class RecorderClient:
         )
         return states
 
-    async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
-        """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then gives none."""
-        following = self._actor.follow.remote(cursor, wait_secs)
-        records: list[Record] = await ask(following, wait_secs + _FOLLOW_SPARE_SECS, "follow the records")
-        return records
+    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[Record]:
+        """Committed records with ``seq > cursor``, without their traces if these are not asked for; waits up to
+        ``wait_secs`` for the first, then gives none."""
+        following = self._actor.follow.remote(cursor, wait_secs, traces)
+        bodies: list[tuple[int, bytes]] = await ask(following, wait_secs + _FOLLOW_SPARE_SECS, "follow the records")
+        return [decode_record(body, seq) for seq, body in bodies]
 
     async def stream(self, cursor: int = 0) -> AsyncIterator[list[Record]]:
         """Committed records as they come, in groups; an empty group once all that there were are read, and whenever

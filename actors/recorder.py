@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +15,14 @@ from typing import Any, TypeVar
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError
+from fleet_tune.records.codec import encode_record
 from fleet_tune.records.store import RecordReader, RecordStore
 
 # Appends that arrive within this time share one transaction (and so one fsync).
 _GROUP_COMMIT_SECS = 0.01
-_READ_LIMIT = 512
+_READ_LIMIT = 2048
+# Encoded records that are kept in memory for those who follow closely.
+_RECENT = 16_384
 _T = TypeVar("_T")
 
 
@@ -35,6 +40,7 @@ class Recorder:
         self._committing: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self._last_seq = self._reader.last_seq()
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=_RECENT)  # the last ones up to _last_seq
         self._device_states = {name: event.state for name, event in self._reader.device_states().items()}
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
@@ -73,16 +79,25 @@ class Recorder:
         """See :meth:`fleet_tune.records.store.RecordStore.probed`."""
         return await self._in_thread(self._store.probed, device_id, usual_secs)
 
-    async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
-        """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then returns none."""
+    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[tuple[int, bytes]]:
+        """Committed records with ``seq > cursor`` as ``seq`` and body; waits up to ``wait_secs`` for the first, then
+        returns none. Without their ``traces``, which no search reads. Whoever asks decodes them: this process has many
+        to serve."""
         if self._last_seq <= cursor and wait_secs > 0:
             async with self._changed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait_for(lambda: self._last_seq > cursor), wait_secs)
         if self._last_seq <= cursor:
             return []
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, self._reader.since, cursor, _READ_LIMIT)
+        if self._recent and cursor >= self._recent[0][0] - 1 and not traces:
+            # From the right: those who follow closely lack few.
+            lacking = list(itertools.takewhile(lambda one: one[0] > cursor, reversed(self._recent)))
+            return lacking[: -_READ_LIMIT - 1 : -1]
+        read = self._with_traces if traces else self._reader.encoded_since
+        return await asyncio.get_running_loop().run_in_executor(self._reading, read, cursor, _READ_LIMIT)
+
+    def _with_traces(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
+        return [(record.seq, encode_record(record)) for record in self._reader.since(cursor, limit)]
 
     async def last_seq(self) -> int:
         return self._last_seq
@@ -100,11 +115,12 @@ class Recorder:
             group, self._waiting = self._waiting, []
             flat = [record for records, _ in group for record in records]
             try:
-                seqs = await self._in_thread(self._store.append, flat)
+                seqs, stored = await self._in_thread(self._store.append_encoded, flat)
             except Exception as error:
                 for _, done in group:
                     done.set_exception(error)
                 continue
+            self._recent.extend(stored)
             start = 0
             for records, done in group:
                 done.set_result(seqs[start : start + len(records)])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from actors.artifacts import Artifacts
 from actors.builder_pool import BuilderPool
-from actors.calls import first_line
+from actors.calls import expect_many_objects, first_line
 from actors.clients import LOST, BuilderClient, DeviceHandle, RecorderClient, SearcherClient
 from actors.device_lane import DeviceLane
 from actors.recorder import make_record
@@ -59,6 +59,7 @@ class Scheduler:
         devices: Mapping[str, DeviceHandle],
     ) -> None:
         """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan."""
+        expect_many_objects()
         self._plan = plan
         self._recorder = recorder
         self._searchers = searchers

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.calls import WINDOW_WAIT_SECS, Shared
+from actors.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects
 from actors.clients import LearnerClient, Offer, RecorderClient
 from actors.roster import EarlyRecords, Roster
 from devices.host.quiet import QuietWindow
@@ -41,6 +41,7 @@ class Searcher:
     ) -> None:
         """``tasks``: ids of those that this searcher will be asked for; None for all of the run."""
         spare_scikit_learn()
+        expect_many_objects()
         self._mine = tasks
         self._method = method_named(method)
         self._seed = seed

@@ -275,16 +275,16 @@ class TuningSession:
         with _lost_means_resume():
             await self._scheduler.undescribable(task_id)
 
-    async def records(self, cursor: int = 0) -> AsyncIterator[Record | None]:
-        """Acknowledged records with ``seq > cursor`` as they come, None whenever a second passes without one; ends
-        when tuning has ended and all are read. Raises what ended tuning early."""
+    async def records(self, cursor: int = 0, traces: bool = False) -> AsyncIterator[Record | None]:
+        """Acknowledged records with ``seq > cursor`` as they come, with their ``traces`` or without, None whenever a
+        second passes without one; ends when tuning has ended and all are read. Raises what ended tuning early."""
         assert self._running is not None
         assert self._recorder is not None
         while True:
             over = self._running.done() or self._abandoned
             wait_secs = 0.0 if over else _FOLLOW_SECS
             with _lost_means_resume():
-                records = await self._recorder.follow(cursor, wait_secs)
+                records = await self._recorder.follow(cursor, wait_secs, traces)
             for record in records:
                 yield record
                 cursor = record.seq

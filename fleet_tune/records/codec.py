@@ -70,15 +70,15 @@ _STATE = msgspec.msgpack.Decoder(_StateBody)
 _VERSION = msgspec.msgpack.Decoder(_Versioned)
 
 
-def encode_record(record: Record) -> bytes:
-    """Bytes of a record without its ``seq``."""
+def encode_record(record: Record, *, trace: bool = True) -> bytes:
+    """Bytes of a record without its ``seq``, and without its ``trace`` where that is kept elsewhere."""
     return _ENCODER.encode(
         _RecordBody(
             BODY_VERSION,
             record.uid,
             record.run_id,
             record.candidate,
-            record.trace,
+            record.trace if trace else "",
             record.measurement,
             record.device_id,
             record.unix_secs,
@@ -87,14 +87,15 @@ def encode_record(record: Record) -> bytes:
     )
 
 
-def decode_record(body: bytes, seq: int = 0) -> Record:
-    """The record that :func:`encode_record` wrote, with ``seq``.
+def decode_record(body: bytes, seq: int = 0, trace: str | None = None) -> Record:
+    """The record that :func:`encode_record` wrote, with ``seq``, and with ``trace`` where that was kept elsewhere.
 
     Raises :class:`RecordStoreError` for a body of a newer version or one that is no record.
     """
-    _refuse_newer(body, f"record {seq}")
     try:
         fields = _RECORD.decode(body)
+        if fields.version > BODY_VERSION:
+            _refuse_newer(body, f"record {seq}")
         drift = _DRIFT.decode(body).measurement.drift if fields.version == 1 else 1.0
         if drift != 1.0:
             # Another device would not have drifted by just as much for every kernel.
@@ -102,12 +103,13 @@ def decode_record(body: bytes, seq: int = 0) -> Record:
                 fields.measurement, speed=1 / drift, speed_error=abs(math.log(drift)) / 4
             )
     except (*_BROKEN, ValueError, ZeroDivisionError) as error:
+        _refuse_newer(body, f"record {seq}")  # a newer version need not have the fields of this one
         raise _unreadable(f"record {seq}", error) from error
     return Record(
         fields.uid,
         fields.run_id,
         fields.candidate,
-        fields.trace,
+        fields.trace if trace is None else trace,
         fields.measurement,
         fields.device_id,
         fields.unix_secs,

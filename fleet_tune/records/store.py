@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import sqlite3
 import threading
@@ -25,8 +26,9 @@ from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
 from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state
+from fleet_tune.records.traces import pack_trace, unpack_trace
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # What each version added to the one before: stores of older versions are brought up to date when a run opens them.
 _MIGRATIONS = {
@@ -44,6 +46,19 @@ ALTER TABLE records ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE records ADD COLUMN rank_secs REAL;
 UPDATE records SET rank_secs = cost_secs;
 CREATE INDEX records_by_rank ON records (workload, device_class, rank_secs) WHERE verified = 1;
+""",
+    # Leases are summed up: the last state of a device has the number of them. Traces are kept beside the records.
+    5: """
+CREATE TABLE device_states (
+    device TEXT PRIMARY KEY, run_id TEXT NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL, unix_secs REAL NOT NULL,
+    state BLOB NOT NULL
+);
+INSERT INTO device_states SELECT device, run_id, kind, reason, unix_secs, state FROM device_events
+    WHERE seq IN (SELECT max(seq) FROM device_events GROUP BY device);
+DELETE FROM device_events WHERE kind IN ('leased', 'released');
+CREATE TABLE sketch_traces (id INTEGER PRIMARY KEY, sketch TEXT NOT NULL UNIQUE, trace BLOB NOT NULL);
+CREATE TABLE traces (seq INTEGER PRIMARY KEY, sketch INTEGER NOT NULL, packed BLOB NOT NULL);
+DROP INDEX IF EXISTS records_by_cost;
 """,
 }
 
@@ -71,6 +86,10 @@ _USUAL = "probe 2 usual: "
 
 _BUSY_SECS = 10.0
 _PAGE_RECORDS = 1000
+_UIDS_AT_ONCE = 500
+# The index of uids has no order: where it is not kept in memory, every record reads from the disk.
+_CACHE_KIB = 65_536
+_CHECKPOINT_PAGES = 8192  # of the write-ahead log, 32 MiB: each page of an index is written once, not with each commit
 
 
 class RecordStore:
@@ -84,6 +103,7 @@ class RecordStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mutex = threading.Lock()
+        self._sketch_traces: dict[str, tuple[int, bytes]] = {}  # see _sketch_trace
         with _translated(path), contextlib.ExitStack() as undo:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
@@ -92,6 +112,8 @@ class RecordStore:
             undo.callback(connection.close)
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}")
@@ -160,45 +182,66 @@ class RecordStore:
 
         A record whose ``uid`` is stored already is not stored again: the ``seq`` of the stored one is returned.
         """
-        rows = []
-        for record in records:
-            workload, device_class = _split(record.task_id)
-            measurement = record.measurement
-            ran = measurement.outcome is Outcome.OK
-            rows.append(
-                (
-                    record.uid,
-                    workload,
-                    device_class,
-                    record.candidate.id,
-                    measurement.outcome.value,
-                    int(measurement.verified),
-                    measurement.cost_secs if ran else None,
-                    encode_record(record),
-                    record.revision,
-                    measurement.rank_secs if ran else None,
-                )
-            )
+        return self.append_encoded(records)[0]
+
+    def append_encoded(self, records: Sequence[Record]) -> tuple[list[int], list[tuple[int, bytes]]]:
+        """:meth:`append`, and what was stored now: ``seq`` and body, which is without the trace, in order."""
+        bodies = [encode_record(record, trace=False) for record in records]
+        stored: list[tuple[int, bytes]] = []
+        rows, traces = [], []
         with self._transaction() as connection:
+            seqs = _stored_seqs(connection, [record.uid for record in records])
+            last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
+            following = itertools.count(1 + (last[0] if last else 0))
+            for record, body in zip(records, bodies, strict=True):
+                if record.uid in seqs:
+                    continue
+                seq = seqs[record.uid] = next(following)
+                rows.append(_row(seq, record, body))
+                stored.append((seq, body))
+                if record.trace:
+                    number, like = self._sketch_trace(connection, record)
+                    traces.append((seq, number, pack_trace(record.trace, like)))
             connection.executemany(
-                "INSERT INTO records"
-                " (uid, workload, device_class, candidate, outcome, verified, cost_secs, body, revision, rank_secs)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO NOTHING",
+                "INSERT INTO records (seq, uid, workload, device_class, candidate, outcome, verified, cost_secs, body,"
+                " revision, rank_secs)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
-            find = "SELECT seq FROM records WHERE uid = ?"
-            return [int(connection.execute(find, (record.uid,)).fetchone()[0]) for record in records]
+            connection.executemany("INSERT INTO traces VALUES (?, ?, ?)", traces)
+        return [seqs[record.uid] for record in records], stored
+
+    def _sketch_trace(self, connection: sqlite3.Connection, record: Record) -> tuple[int, bytes]:
+        """The first trace of the record's sketch with its number; that of the record where it is the first."""
+        sketch = f"{record.task_id} {record.candidate.sketch_id}"
+        known = self._sketch_traces.get(sketch)
+        if known is None:
+            connection.execute(
+                "INSERT INTO sketch_traces (sketch, trace) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (sketch, record.trace.encode()),
+            )
+            find = "SELECT id, trace FROM sketch_traces WHERE sketch = ?"
+            known = self._sketch_traces[sketch] = connection.execute(find, (sketch,)).fetchone()
+        return known
 
     def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Stores all events or none; they are durable when this returns."""
+        """Stores all events or none; they are durable when this returns. Of the beginning and the end of a lease only
+        the state of the device is kept, not the event: there are two for every batch of measurements."""
         rows = [
             (event.device_id, event.run_id, event.kind, event.reason, event.unix_secs, encode_state(event.state))
             for event in events
         ]
+        kept = [row for event, row in zip(events, rows, strict=True) if event.kind not in LEASE_KINDS]
+        last = {event.device_id: row for event, row in zip(events, rows, strict=True)}
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, ?, ?, ?, ?, ?)",
-                rows,
+                kept,
+            )
+            connection.executemany(
+                "INSERT INTO device_states VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET run_id=excluded.run_id,"
+                " kind=excluded.kind, reason=excluded.reason, unix_secs=excluded.unix_secs, state=excluded.state",
+                last.values(),
             )
 
     def close(self) -> None:
@@ -232,6 +275,7 @@ class RecordStore:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
+                self._sketch_traces.clear()  # what of them was stored is undone
                 # SQLite has already rolled back by itself after some errors, a full disk among them.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -250,13 +294,18 @@ class RecordReader:
         self._mutex = threading.Lock()
         if not path.is_file():
             raise RecordStoreError(f"no such record database: {path}", "give the path of a records.db")
+        self._sketch_traces: dict[int, bytes] = {}
+        self._has_traces = False  # once it has, it keeps them
         with _translated(path):
             self._connection = _open_readonly(path)
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
         """The first ``limit`` records with ``seq > cursor``, in order."""
-        rows = self._rows("SELECT body, seq FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
-        return [decode_record(body, seq) for body, seq in rows]
+        return self._records("WHERE records.seq > ? ORDER BY records.seq LIMIT ?", cursor, limit)
+
+    def encoded_since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[tuple[int, bytes]]:
+        """:meth:`since`, as ``seq`` and body, without the trace where that is kept beside the record."""
+        return self._rows("SELECT seq, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
 
     def __iter__(self) -> Iterator[Record]:
         """All records in order of ``seq``, those appended meanwhile included."""
@@ -283,22 +332,41 @@ class RecordReader:
             " AND later.seq > records.seq AND later.revision > 0 AND (later.verified = 1 OR later.cost_secs IS NULL))"
         )
         rank = "rank_secs" if self._has_column("rank_secs") else "cost_secs"
-        rows = self._rows(
-            f"SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
+        found = self._records(
+            f"WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
             f" AND verified = 1{revised if self._has_column('revision') else ''}"
             f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
-            f" ORDER BY {rank}, seq LIMIT 1",
+            f" ORDER BY {rank}, records.seq LIMIT 1",
             *_split(task_id),
             *but,
         )
-        return decode_record(*rows[0]) if rows else None
+        return found[0] if found else None
 
     def records_of(self, task_id: str) -> list[Record]:
         """All records of a task, in order of ``seq``."""
+        return self._records("WHERE workload = ? AND device_class = ? ORDER BY records.seq", *_split(task_id))
+
+    def _records(self, where: str, *values: str | int) -> list[Record]:
+        """The records that a condition with an order chooses."""
+        self._has_traces = self._has_traces or self._has_table("traces")
+        if not self._has_traces:
+            rows = self._rows(f"SELECT body, records.seq FROM records {where}", *values)
+            return [decode_record(body, seq) for body, seq in rows]
         rows = self._rows(
-            "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? ORDER BY seq", *_split(task_id)
+            "SELECT body, records.seq, traces.sketch, packed FROM records"
+            f" LEFT JOIN traces ON traces.seq = records.seq {where}",
+            *values,
         )
-        return [decode_record(body, seq) for body, seq in rows]
+        return [
+            decode_record(body, seq, None if sketch is None else unpack_trace(packed, self._sketch_trace(sketch)))
+            for body, seq, sketch, packed in rows
+        ]
+
+    def _sketch_trace(self, number: int) -> bytes:
+        """The first trace of a sketch."""
+        if number not in self._sketch_traces:
+            ((self._sketch_traces[number],),) = self._rows("SELECT trace FROM sketch_traces WHERE id = ?", number)
+        return self._sketch_traces[number]
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
         """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
@@ -323,32 +391,34 @@ class RecordReader:
         )
         return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
 
-    def device_events(self, limit: int, leases: bool = False) -> list[DeviceEvent]:
-        """The last ``limit`` changes of devices, the oldest first; those of a lease alone only with ``leases``."""
-        if not self._has_device_events():
+    def device_events(self, limit: int) -> list[DeviceEvent]:
+        """The last ``limit`` changes of devices other than leases, the oldest first."""
+        if not self._has_table("device_events"):
             return []
-        lease_kinds = ("", "") if leases else LEASE_KINDS
         rows = self._rows(
             "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
             " WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?",
-            *lease_kinds,
+            *LEASE_KINDS,  # stores of older versions have them
             limit,
         )
         return [_device_event(row) for row in reversed(rows)]
 
     def device_states(self) -> dict[str, DeviceEvent]:
-        """The last change of every device, by device id: its state is the device's state."""
-        if not self._has_device_events():
+        """The last change of every device, by device id, leases among them: its state is the device's state."""
+        if self._has_table("device_states"):
+            rows = self._rows("SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_states")
+        elif self._has_table("device_events"):
+            rows = self._rows(
+                "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_events"
+                " WHERE seq IN (SELECT max(seq) FROM device_events GROUP BY device)"
+            )
+        else:
             return {}
-        rows = self._rows(
-            "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
-            " WHERE seq IN (SELECT max(seq) FROM device_events GROUP BY device) ORDER BY device"
-        )
-        return {row[0]: _device_event(row) for row in rows}
+        return {row[0]: _device_event(row) for row in sorted(rows, key=lambda row: str(row[0]))}
 
-    def _has_device_events(self) -> bool:
+    def _has_table(self, name: str) -> bool:
         """A store of an older version is only brought up to date by the next run that writes to it."""
-        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'device_events'"))
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
 
     def _has_column(self, name: str) -> bool:
         """A store of an older version is only brought up to date by the next run that writes to it."""
@@ -386,6 +456,35 @@ def _split(task_id: str) -> tuple[str, str]:
     """Workload hash and device class name of a task's id; see :attr:`fleet_tune.domain.Task.id`."""
     workload, _, device_class = task_id.partition("@")
     return workload, device_class
+
+
+def _row(seq: int, record: Record, body: bytes) -> tuple[int | str | float | bytes | None, ...]:
+    workload, device_class = _split(record.task_id)
+    measurement = record.measurement
+    ran = measurement.outcome is Outcome.OK
+    return (
+        seq,
+        record.uid,
+        workload,
+        device_class,
+        record.candidate.id,
+        measurement.outcome.value,
+        int(measurement.verified),
+        measurement.cost_secs if ran else None,
+        body,
+        record.revision,
+        measurement.rank_secs if ran else None,
+    )
+
+
+def _stored_seqs(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[str, int]:
+    """The ``seq`` of those of the ``uids`` that are stored."""
+    seqs: dict[str, int] = {}
+    for start in range(0, len(uids), _UIDS_AT_ONCE):
+        some = uids[start : start + _UIDS_AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        seqs.update(connection.execute(f"SELECT uid, seq FROM records WHERE uid IN ({marks})", some))
+    return seqs
 
 
 def _short(value: str) -> str:

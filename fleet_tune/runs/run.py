@@ -147,12 +147,12 @@ class Run:
             else:
                 await session.leave_out(ready.entry.task.id)
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self, traces: bool = False) -> AsyncIterator[Record]:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
         if self._session is None:
             return
         async with beside(self._report()):
-            async for record in self._session.records(self._start_seq):
+            async for record in self._session.records(self._start_seq, traces):
                 if self._joining is not None and self._joining.done():
                     self._joining.result()  # a run that has no way to describe its tasks must not wait for them
                 if record is not None:

@@ -92,13 +92,14 @@ class TaskTrials:
         """A record of this task is durable. Ids of the candidates whose artifacts are not wanted any more."""
         best_secs = self.best_secs
         self.ranking.add(record)
+        now_secs = self.best_secs
         if record.revision == 0:
             self.trials += 1
-            self.best_history.append(self.best_secs)
+            self.best_history.append(now_secs)
         if not self.is_tuned:
             return ()  # a shoot-out may want them
         # Few are near the best, and what is built and not measured yet stays.
-        changed = self.artifacts if self.best_secs != best_secs else self.artifacts & {record.candidate.id}
+        changed = self.artifacts if now_secs != best_secs else self.artifacts & {record.candidate.id}
         unwanted = {each for each in changed if not self.ranking.near_best(each)}
         if not record.measurement.run_secs:
             unwanted |= self.artifacts & {record.candidate.id}
