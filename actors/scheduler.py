@@ -16,7 +16,7 @@ from pathlib import Path
 from actors.artifacts import Artifacts
 from actors.builder_pool import BuilderPool
 from actors.calls import expect_many_objects, first_line
-from actors.clients import LOST, BuilderClient, DeviceHandle, RecorderClient, SearcherClient
+from actors.clients import GATHER_SECS, LOST, BuilderClient, DeviceHandle, RecorderClient, SearcherClient
 from actors.device_lane import DeviceLane
 from actors.recorder import make_record
 from fleet_tune.device_state import DeviceEvent
@@ -203,14 +203,17 @@ class Scheduler:
                 async with self._read:
                     self._cursor = records[-1].seq
                     self._read.notify_all()
+                if wait_secs:
+                    await asyncio.sleep(GATHER_SECS)
             elif wait_secs == 0.0:
                 self._events.put_nowait(ev.CaughtUp())
                 wait_secs = _FOLLOW_SECS
 
     async def _keep(self) -> None:
-        """Make the changes of devices durable in their order, all that there are by now at once."""
+        """Make the changes of devices durable in their order, those of a moment at once."""
         while True:
             groups = [await self._device_events.get()]
+            await asyncio.sleep(GATHER_SECS)
             while not self._device_events.empty():
                 groups.append(self._device_events.get_nowait())
             await self._recorder.append_device_events([event for events in groups for event in events])

@@ -1,4 +1,4 @@
-"""Devices that are kept busy as the fleet grows, in virtual time on the run state alone.
+"""Devices that are kept busy as the fleet grows: in virtual time on the run state alone, and on the real runtime.
 
 Every count of devices gets the builders that keep up with it and a searcher for so many devices
 (:func:`policies.runs.pace.searchers`); what a proposal, a build and a candidate take is stated, and the same for all.
@@ -13,6 +13,8 @@ import click
 
 from bench import options
 from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.processes import run_json
 from bench.result import BenchResult
 from bench.runs.virtual_fleet import Costs, VirtualFleet
 from bench.tables import markdown
@@ -26,21 +28,33 @@ _WARM_UP_SECS = 15.0
 _TRIALS = 40_000
 _LONGEST_SECS, _SHORTEST_SECS = 300.0, 10.0
 _SPARE_BUILDERS = 1.25
+_REAL_SECS = 300.0
 _CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))
 """Classes of devices with what a candidate takes on one, as a multiple of ``--candidate``."""
 
 
-def run(devices: Sequence[int], candidate_secs: float, build_secs: float, equal: bool) -> BenchResult:
+def run(
+    devices: Sequence[int], candidate_secs: float, build_secs: float, equal: bool, real: Sequence[int] = ()
+) -> BenchResult:
     rows = [play(count, candidate_secs, build_secs, equal) for count in devices]
+    in_ray = [_in_ray(count, candidate_secs, build_secs) for count in real]
     chosen = min(rows, key=lambda row: abs(row["devices"] - ASKED_AT))
     details = {
         "rows": rows,
+        "real": in_ray,
         "candidate_secs": candidate_secs,
         "costs": {name: getattr(Costs(build_secs=build_secs), name) for name in Costs.__dataclass_fields__},
         "classes": {"device": 1.0} if equal else dict(_CLASSES),
         "asked_busy": ASKED_BUSY,
     }
     return BenchResult("scaling", chosen["busy"], None, None, f"of {chosen['devices']} devices' time", details)
+
+
+def _in_ray(count: int, candidate_secs: float, build_secs: float) -> dict[str, Any]:
+    """The same on the real runtime, in real time."""
+    args = ["-m", "bench.runs.ray_fleet_process", "--devices", str(count)]
+    times = ["--candidate", str(candidate_secs), "--build", str(build_secs)]
+    return run_json([*args, *times], env=bench_env(cores()), timeout_secs=_REAL_SECS)
 
 
 def play(count: int, candidate_secs: float, build_secs: float, equal: bool) -> dict[str, Any]:
@@ -106,12 +120,42 @@ def table(result: Mapping[str, Any]) -> str:
         "under way a device",
         "CPU µs a record",
     )
-    return markdown(header, rows)
+    tables = [markdown(header, rows)]
+    if details["real"]:
+        tables.append(_real_table(details["real"]))
+    return "\n\n".join(tables)
+
+
+def _real_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    ours = ("Scheduler", "Recorder", "Searcher", "ray")
+    header = (
+        "devices, in real time",
+        "trials/s",
+        "busy",
+        "bound by",
+        "CPU ms a record",
+        "of that scheduler",
+        "recorder",
+    )
+    figures = []
+    for row in rows:
+        roles = row["cpu_secs_a_record_by_role"]
+        mine = sum(roles.get(role, 0.0) for role in ours)
+        figures.append(
+            (
+                str(row["devices"]),
+                f"{row['trials_a_second']:.1f}",
+                f"{row['busy']:.1%}",
+                ", ".join(sorted(set(row["bound"].values()))),
+                *(f"{secs * 1e3:.2f}" for secs in (mine, roles["Scheduler"], roles["Recorder"])),
+            )
+        )
+    return markdown(header, figures)
 
 
 BENCHMARK = Benchmark(
     name="scaling",
-    help="How busy 1 to 10,000 devices are, in virtual time on the state of a run.",
+    help="How busy 1 to 10,000 devices are, in virtual time on the state of a run, and some on the real runtime.",
     options=(
         click.Option(
             ["--devices"],
@@ -123,6 +167,12 @@ BENCHMARK = Benchmark(
         ),
         options.seconds("--candidate", "candidate_secs", 0.5, "A candidate takes on a device, in the median."),
         options.seconds("--build", "build_secs", 0.6, "A build takes, in the median."),
+        click.Option(
+            ["--real"],
+            multiple=True,
+            type=click.IntRange(min=1),
+            help="Counts of simulated devices on the real runtime, for half a minute each.",
+        ),
         click.Option(["--equal"], is_flag=True, help="Devices of one class, instead of three."),
     ),
     short=("--devices", "1", "--devices", "64", "--devices", "1000"),

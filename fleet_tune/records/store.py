@@ -184,8 +184,11 @@ class RecordStore:
         """
         return self.append_encoded(records)[0]
 
-    def append_encoded(self, records: Sequence[Record]) -> tuple[list[int], list[tuple[int, bytes]]]:
-        """:meth:`append`, and what was stored now: ``seq`` and body, which is without the trace, in order."""
+    def append_encoded(
+        self, records: Sequence[Record], events: Sequence[DeviceEvent] = ()
+    ) -> tuple[list[int], list[tuple[int, bytes]]]:
+        """:meth:`append`, and what was stored now: ``seq`` and body, which is without the trace, in order. With
+        ``events`` of devices in the same transaction, as :meth:`append_device_events` stores them."""
         bodies = [encode_record(record, trace=False) for record in records]
         stored: list[tuple[int, bytes]] = []
         rows, traces = [], []
@@ -209,6 +212,7 @@ class RecordStore:
                 rows,
             )
             connection.executemany("INSERT INTO traces VALUES (?, ?, ?)", traces)
+            _put_device_events(connection, events)
         return [seqs[record.uid] for record in records], stored
 
     def _sketch_trace(self, connection: sqlite3.Connection, record: Record) -> tuple[int, bytes]:
@@ -227,22 +231,8 @@ class RecordStore:
     def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
         """Stores all events or none; they are durable when this returns. Of the beginning and the end of a lease only
         the state of the device is kept, not the event: there are two for every batch of measurements."""
-        rows = [
-            (event.device_id, event.run_id, event.kind, event.reason, event.unix_secs, encode_state(event.state))
-            for event in events
-        ]
-        kept = [row for event, row in zip(events, rows, strict=True) if event.kind not in LEASE_KINDS]
-        last = {event.device_id: row for event, row in zip(events, rows, strict=True)}
         with self._transaction() as connection:
-            connection.executemany(
-                "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, ?, ?, ?, ?, ?)",
-                kept,
-            )
-            connection.executemany(
-                "INSERT INTO device_states VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET run_id=excluded.run_id,"
-                " kind=excluded.kind, reason=excluded.reason, unix_secs=excluded.unix_secs, state=excluded.state",
-                last.values(),
-            )
+            _put_device_events(connection, events)
 
     def close(self) -> None:
         """Closes the database and lets the next writer in. May be called twice.
@@ -489,6 +479,23 @@ def _stored_seqs(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[st
 
 def _short(value: str) -> str:
     return repr(value if len(value) <= 60 else f"{value[:57]}...")
+
+
+def _put_device_events(connection: sqlite3.Connection, events: Sequence[DeviceEvent]) -> None:
+    rows = [
+        (event.device_id, event.run_id, event.kind, event.reason, event.unix_secs, encode_state(event.state))
+        for event in events
+    ]
+    kept = [row for event, row in zip(events, rows, strict=True) if event.kind not in LEASE_KINDS]
+    last = {event.device_id: row for event, row in zip(events, rows, strict=True)}
+    connection.executemany(
+        "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, ?, ?, ?, ?, ?)", kept
+    )
+    connection.executemany(
+        "INSERT INTO device_states VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET run_id=excluded.run_id,"
+        " kind=excluded.kind, reason=excluded.reason, unix_secs=excluded.unix_secs, state=excluded.state",
+        last.values(),
+    )
 
 
 def _put_workload(connection: sqlite3.Connection, workload: Workload) -> None:

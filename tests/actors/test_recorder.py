@@ -97,7 +97,7 @@ async def test_records_come_the_same_from_memory_and_from_the_file(
 async def test_a_failing_store_fails_the_append_and_the_next_one_works(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> list[int]:
+    def refuse(*_: object) -> list[int]:
         raise OSError("no")
 
     with monkeypatch.context() as patched:
