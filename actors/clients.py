@@ -21,7 +21,8 @@ from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Incumbent, Outcome, Record, StopRule, Task
 from fleet_tune.errors import DeviceUnreachableError, RecorderLostError
-from fleet_tune.results import Progress
+from fleet_tune.records.codec import readable_records
+from fleet_tune.results import DeviceTime, Progress
 
 _LOG = logging.getLogger(__name__)
 LOST = (ActorLostError, ActorTimeoutError)
@@ -35,6 +36,9 @@ _LOOK_SECS = 1.0
 _FETCH_SECS = 30.0
 _TELL_SECS = 30.0
 _FOLLOW_SECS = 5.0
+GATHER_SECS = 0.05
+"""Who follows the recorder lets that much come before it asks again: commits are 10 ms apart, and each answer is a
+call."""
 _FOLLOW_SPARE_SECS = 55.0
 _RETRY_SECS = 1.0
 _NEWCOMER_SECS = 5.0
@@ -89,11 +93,16 @@ class RecorderClient:
         )
         return states
 
-    async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
-        """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then gives none."""
-        following = self._actor.follow.remote(cursor, wait_secs)
-        records: list[Record] = await self._asked(following, "follow the records")
-        return records
+    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[Record]:
+        """Committed records with ``seq > cursor``, without their traces if these are not asked for; waits up to
+        ``wait_secs`` for the first, then gives none. What cannot be decoded is left out, as the store does."""
+        while True:
+            following = self._actor.follow.remote(cursor, wait_secs, traces)
+            bodies: list[tuple[int, bytes]] = await self._asked(following, "follow the records")
+            records = readable_records(bodies)
+            if records or not bodies:
+                return records
+            cursor = bodies[-1][0]
 
     async def stream(self, cursor: int = 0) -> AsyncIterator[list[Record]]:
         """Committed records as they come, in groups; an empty group once all that there were are read, and whenever
@@ -104,10 +113,12 @@ class RecorderClient:
                 with attempt:
                     records = await self.follow(cursor, wait_secs)
             yield records
-            if records:
-                cursor = records[-1].seq
-            else:
+            if not records:
                 wait_secs = _FOLLOW_SECS
+                continue
+            cursor = records[-1].seq
+            if wait_secs:
+                await asyncio.sleep(GATHER_SECS)
 
     async def last_seq(self) -> int:
         seq: int = await self._asked(self._actor.last_seq.remote(), "say what it has")
@@ -289,12 +300,13 @@ class BatchReport:
     """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
     one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
     ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed`` and
-    ``usual_speed`` (see :mod:`policies.measuring.speed`).
+    ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they were.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     detail: str = ""
     vitals: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[DeviceTime, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

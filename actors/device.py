@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.results import DeviceTime
 from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
 
@@ -113,7 +115,9 @@ class DeviceActor:
             self._prepare(task_id, places)
         fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
         measured: list[Measured] = []
+        asked = time.monotonic()
         with self._quiet():
+            waits = {DeviceTime.WINDOW: time.monotonic() - asked}
             try:
                 # What went away between two batches was lost by no candidate.
                 before_secs = self._probe()
@@ -134,8 +138,10 @@ class DeviceActor:
                 about = (self._run_id, self._device_id)
                 records.append(make_record(artifact.candidate, artifact.trace, measurement, *about))
         if records:
+            handed_in = time.monotonic()
             recorder.append_and_wait(records, epoch)
-        return BatchReport(outcomes, lost, vitals)
+            waits[DeviceTime.COMMIT] = time.monotonic() - handed_in
+        return BatchReport(outcomes, lost, vitals, waits)
 
     def shoot_out(
         self,

@@ -59,7 +59,9 @@ class DeviceLane:
             report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
-        return BatchMeasured(self._device_id, command.epoch, report.outcomes, report.detail, report.vitals)
+        return BatchMeasured(
+            self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, report.waits
+        )
 
     async def _shoot_out(
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces

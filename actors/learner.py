@@ -19,7 +19,7 @@ from typing import Any
 
 import ray
 
-from actors.calls import WINDOW_WAIT_SECS, Shared, told
+from actors.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects, told
 from actors.clients import RecorderClient
 from actors.roster import EarlyRecords, Roster
 from actors.searcher import Priors, group_observations, model_key
@@ -56,6 +56,7 @@ class Learner:
         folder: str | None = None,
     ) -> None:
         spare_scikit_learn()
+        expect_many_objects()
         self._method = method_named(method)
         self._seed = seed
         self._roster = roster

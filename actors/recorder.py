@@ -6,20 +6,34 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError
+from fleet_tune.records.codec import encode_record
 from fleet_tune.records.store import RecordReader, RecordStore
 
-# Appends that arrive within this time share one transaction (and so one fsync).
+# What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
 _GROUP_COMMIT_SECS = 0.01
-_READ_LIMIT = 512
+_READ_LIMIT = 2048
+# Encoded records that are kept in memory for those who follow closely.
+_RECENT = 16_384
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What somebody wants durable. ``done``: gets the sequence numbers of the records."""
+
+    records: Sequence[Record]
+    events: Sequence[DeviceEvent]
+    done: asyncio.Future[list[int]]
 
 
 class Recorder:
@@ -32,12 +46,13 @@ class Recorder:
         # One thread: the connection has one user, and the event loop stays free while SQLite waits for the disk.
         self._thread = ThreadPoolExecutor(1)
         self._reading = ThreadPoolExecutor(1)
-        self._waiting: list[tuple[Sequence[Record], asyncio.Future[list[int]]]] = []
+        self._waiting: list[_Waiting] = []
         self._writing: dict[int, float] = {}  # what waits for the writing thread, by its number: since when
         self._writes = itertools.count()
         self._committing: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self._last_seq = self._reader.last_seq()
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=_RECENT)  # the last ones up to _last_seq
         self._device_states = {name: event.state for name, event in self._reader.device_states().items()}
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
@@ -57,16 +72,12 @@ class Recorder:
                 # A result may overtake the event of its own lease, never that of the lease's end.
                 if not (lease.accepts(epoch) or epoch > lease.epoch):
                     raise StaleLeaseError(device_id, epoch, lease.epoch)
-        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((records, done))
-        if self._committing is None or self._committing.done():
-            self._committing = asyncio.create_task(self._commit())
-        return await done
+        return await self._committed(records)
 
     async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
         """Make changes of devices durable. Results of the leases that they end are refused from now on."""
         self._device_states.update({event.device_id: event.state for event in events})
-        await self._in_thread(self._store.append_device_events, events)
+        await self._committed((), events)
 
     async def device_states(self) -> dict[str, DeviceState]:
         """The last state of every device that this store knows, by device id."""
@@ -76,16 +87,25 @@ class Recorder:
         """See :meth:`fleet_tune.records.store.RecordStore.probed`."""
         return await self._in_thread(self._store.probed, device_id, usual_secs)
 
-    async def follow(self, cursor: int, wait_secs: float) -> list[Record]:
-        """Committed records with ``seq > cursor``; waits up to ``wait_secs`` for the first, then returns none."""
+    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[tuple[int, bytes]]:
+        """Committed records with ``seq > cursor`` as ``seq`` and body; waits up to ``wait_secs`` for the first, then
+        returns none. Without their ``traces``, which no search reads. Whoever asks decodes them: this process has many
+        to serve."""
         if self._last_seq <= cursor and wait_secs > 0:
             async with self._changed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait_for(lambda: self._last_seq > cursor), wait_secs)
         if self._last_seq <= cursor:
             return []
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, self._reader.since, cursor, _READ_LIMIT)
+        if self._recent and cursor >= self._recent[0][0] - 1 and not traces:
+            # From the right: those who follow closely lack few.
+            lacking = list(itertools.takewhile(lambda one: one[0] > cursor, reversed(self._recent)))
+            return lacking[: -_READ_LIMIT - 1 : -1]
+        read = self._with_traces if traces else self._reader.encoded_since
+        return await asyncio.get_running_loop().run_in_executor(self._reading, read, cursor, _READ_LIMIT)
+
+    def _with_traces(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
+        return [(record.seq, encode_record(record)) for record in self._reader.since(cursor, limit)]
 
     async def storing_secs(self) -> float:
         """How long something has waited to be durable, or to be read by the thread that writes; 0 for nothing."""
@@ -102,21 +122,33 @@ class Recorder:
         await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.close)
         await self._in_thread(self._store.close)
 
+    async def _committed(self, records: Sequence[Record], events: Sequence[DeviceEvent] = ()) -> list[int]:
+        """Waits for the next transaction, with these in it; the sequence numbers of the records."""
+        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(records, events, done))
+        if self._committing is None or self._committing.done():
+            self._committing = asyncio.create_task(self._commit())
+        return await done
+
     async def _commit(self) -> None:
         while self._waiting:
             await asyncio.sleep(_GROUP_COMMIT_SECS)
             group, self._waiting = self._waiting, []
-            flat = [record for records, _ in group for record in records]
+            records = [record for one in group for record in one.records]
+            events = [event for one in group for event in one.events]
             try:
-                seqs = await self._in_thread(self._store.append, flat)
+                seqs, stored = await self._in_thread(self._store.append_encoded, records, events)
             except Exception as error:
-                for _, done in group:
-                    done.set_exception(error)
+                for one in group:
+                    one.done.set_exception(error)
                 continue
+            self._recent.extend(stored)
             start = 0
-            for records, done in group:
-                done.set_result(seqs[start : start + len(records)])
-                start += len(records)
+            for one in group:
+                one.done.set_result(seqs[start : start + len(one.records)])
+                start += len(one.records)
+            if not stored:
+                continue
             async with self._changed:
                 self._last_seq = max([self._last_seq, *seqs])
                 self._changed.notify_all()

@@ -16,8 +16,16 @@ from typing import Any
 
 from actors.artifacts import Artifacts
 from actors.builder_pool import BuilderPool
-from actors.calls import ActorLostError, first_line, told
-from actors.clients import BuilderClient, DeviceClient, DeviceHandle, LearnerClient, RecorderClient, SearcherClient
+from actors.calls import ActorLostError, expect_many_objects, first_line, told
+from actors.clients import (
+    GATHER_SECS,
+    BuilderClient,
+    DeviceClient,
+    DeviceHandle,
+    LearnerClient,
+    RecorderClient,
+    SearcherClient,
+)
 from actors.device_lane import DeviceLane
 from actors.recorder import make_record
 from fleet_tune.device_state import DeviceEvent
@@ -64,6 +72,7 @@ class Scheduler:
     ) -> None:
         """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan whose class is
         known; ``newcomers``: the others, which are waited for. ``learner``: None where nothing is learnt."""
+        expect_many_objects()
         self._plan = plan
         self._recorder = recorder
         self._searchers = searchers
@@ -219,14 +228,17 @@ class Scheduler:
                 async with self._read:
                     self._cursor = records[-1].seq
                     self._read.notify_all()
+                if wait_secs:
+                    await asyncio.sleep(GATHER_SECS)
             elif wait_secs == 0.0:
                 self._events.put_nowait(ev.CaughtUp())
                 wait_secs = _FOLLOW_SECS
 
     async def _keep(self) -> None:
-        """Make the changes of devices durable in their order, all that there are by now at once."""
+        """Make the changes of devices durable in their order, those of a moment at once."""
         while True:
             groups = [await self._device_events.get()]
+            await asyncio.sleep(GATHER_SECS)
             while not self._device_events.empty():
                 groups.append(self._device_events.get_nowait())
             await self._recorder.append_device_events([event for events in groups for event in events])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from actors.calls import WINDOW_WAIT_SECS, Shared
+from actors.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects
 from actors.clients import LearnerClient, Offer, RecorderClient
 from actors.roster import EarlyRecords, Roster
 from devices.host.quiet import QuietWindow
@@ -38,8 +38,12 @@ class Searcher:
         recorder: Shared[RecorderClient],
         learner: Shared[LearnerClient] | None,
         quiet_window: str | None,
+        tasks: frozenset[str] | None = None,
     ) -> None:
+        """``tasks``: ids of those that this searcher will be asked for; None for all of the run."""
         spare_scikit_learn()
+        expect_many_objects()
+        self._mine = tasks
         self._method = method_named(method)
         self._seed = seed
         self._roster = roster
@@ -140,13 +144,17 @@ class Searcher:
                 self._caught_up.set()
                 continue
             async with self._lock:
-                self._early.keep(record for record in records if record.task_id not in self._searches)
+                self._early.keep(each for each in records if self._is_awaited(each.task_id))
                 for task_id, observations in group_observations(records, self._sketch_index).items():
                     self._searches[task_id].observe(observations)
                 for record in records:
                     # Recorded, and nothing learnt of it: its device was lost.
                     if record.task_id in self._searches and not record.measurement.outcome.blames_candidate:
                         self._release(record)
+
+    def _is_awaited(self, task_id: str) -> bool:
+        """Whether the search of this task may still begin here."""
+        return task_id not in self._searches and (self._mine is None or task_id in self._mine)
 
     def _release(self, record: Record) -> None:
         index = self._sketch_index[record.task_id].get(record.candidate.sketch_id)

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,7 @@ from fleet_tune.errors import (
 from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
+from policies.runs.pace import searchers
 from policies.runs.plan import PlannedTask, RunPlan
 
 _LOG = logging.getLogger(__name__)
@@ -232,12 +234,17 @@ class TuningSession:
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._roster, plan.method, plan.seed, recorder, self._window, str(models)
         )
-        searcher = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-            self._roster, plan.method, plan.seed, recorder, Shared(LearnerClient(learner)), self._window
-        )
-        self._actors += [learner, searcher]
-        search = SearcherClient(searcher)
-        await search.start()
+        self._actors.append(learner)
+        dealt = _dealt_out(plan.tasks, min(searchers(len(self._devices)), len(os.sched_getaffinity(0))))
+        searching = []
+        for number in range(1 + max(dealt.values(), default=0)):
+            mine = frozenset(task_id for task_id, dealt_to in dealt.items() if dealt_to == number)
+            actor = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
+                self._roster, plan.method, plan.seed, recorder, Shared(LearnerClient(learner)), self._window, mine
+            )
+            self._actors.append(actor)
+            searching.append(SearcherClient(actor))
+        await asyncio.gather(*(search.start() for search in searching))
         LearnerClient(learner).start()
         classes = {**device_classes, **self._late}
         # A class without a task has no work: its devices are left alone.
@@ -249,7 +256,7 @@ class TuningSession:
         }
         run = RunPlan(
             run_id=plan.run_id,
-            tasks=tuple(_planned(entry) for entry in plan.tasks),
+            tasks=tuple(_planned(entry, dealt[entry.task.id]) for entry in plan.tasks),
             devices={name: classes[name] for name in self._devices},
             builders=len(self._builders),
             limits=plan.limits,
@@ -261,7 +268,7 @@ class TuningSession:
         scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
             SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices)),
             self._recorder,
-            {entry.task.id: search for entry in plan.tasks},
+            {task_id: searching[number] for task_id, number in dealt.items()},
             [BuilderClient(builder) for builder in self._builders],
             devices,
             LearnerClient(learner),
@@ -306,16 +313,16 @@ class TuningSession:
         with _lost_means_resume():
             await self._scheduler.undescribable(task_id)
 
-    async def records(self, cursor: int = 0) -> AsyncIterator[Record | None]:
-        """Acknowledged records with ``seq > cursor`` as they come, None whenever a second passes without one; ends
-        when tuning has ended and all are read. Raises what ended tuning early."""
+    async def records(self, cursor: int = 0, traces: bool = False) -> AsyncIterator[Record | None]:
+        """Acknowledged records with ``seq > cursor`` as they come, with their ``traces`` or without, None whenever a
+        second passes without one; ends when tuning has ended and all are read. Raises what ended tuning early."""
         assert self._running is not None
         assert self._recorder is not None
         while True:
             over = self._running.done() or self._abandoned
             wait_secs = 0.0 if over else _FOLLOW_SECS
             with _lost_means_resume():
-                records = await self._recorder.follow(cursor, wait_secs)
+                records = await self._recorder.follow(cursor, wait_secs, traces)
             for record in records:
                 yield record
                 cursor = record.seq
@@ -376,9 +383,21 @@ def is_local(device: DeviceConfig) -> bool:
     return device.connect == "local" or (loopback and device.target == "native")
 
 
-def _planned(entry: SearchTask) -> PlannedTask:
+def _planned(entry: SearchTask, searcher: int) -> PlannedTask:
     flop = entry.task.workload.flop
-    return PlannedTask(entry.task, None, flop / entry.abstraction.peak_flops, entry.abstraction.unscheduled_secs(flop))
+    floor_secs, oracle_secs = flop / entry.abstraction.peak_flops, entry.abstraction.unscheduled_secs(flop)
+    return PlannedTask(entry.task, None, floor_secs, oracle_secs, searcher)
+
+
+def _dealt_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:
+    """The number of the searcher of each task id: at most so many, each with as many tasks of every device class."""
+    counts: Counter[str] = Counter()
+    dealt: dict[str, int] = {}
+    for entry in tasks:
+        device_class = entry.task.device_class.name
+        dealt[entry.task.id] = counts[device_class] % most
+        counts[device_class] += 1
+    return dealt
 
 
 async def _result(scheduler: SchedulerClient) -> None:

@@ -130,7 +130,7 @@ async def stream(
         trust_model=trust_model,
     )
     async with Run(request, None).opened() as run:
-        async for record in run.records():
+        async for record in run.records(traces=True):
             yield record
         await run.finish()
 

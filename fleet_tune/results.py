@@ -35,6 +35,32 @@ class TaskProgress:
         return self.flop / self.best_secs / 1e9 if math.isfinite(self.best_secs) else 0.0
 
 
+class DeviceTime(enum.StrEnum):
+    """What a device that can work does with its time: it measures, or waits for something."""
+
+    MEASURE = "measure"
+    SEARCH = "search"  # for candidates
+    BUILD = "build"  # for artifacts
+    WINDOW = "window"  # for its quiet window: for those who search and build on its host
+    COMMIT = "commit"  # until records are durable
+    TASKS = "tasks"  # for nothing: all that there is to tune is under way or done
+
+
+BUSY_SHARE = 0.9
+"""A class whose devices measure for this share of their time is bound by them."""
+
+
+def bound_by(shares: Mapping[str, float]) -> str:
+    """What bounds a class by the shares of its devices' time: :attr:`DeviceTime.MEASURE` where they hardly wait, else
+    what they wait for most; empty while nothing is known."""
+    if not shares:
+        return ""
+    if shares.get(DeviceTime.MEASURE, 0.0) >= BUSY_SHARE:
+        return DeviceTime.MEASURE.value
+    waits = {what: share for what, share in shares.items() if what != DeviceTime.MEASURE.value}
+    return max(waits, key=lambda what: waits[what])
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Something that a run warns of: the ``number``-th of this run, ``at_secs`` after its begin. What was told
@@ -54,8 +80,10 @@ class Progress:
     of this run. ``queues``: items waiting, by stage. ``devices``: state of each device by id. ``device_changes``: how
     many changes of devices this run has kept, other than leases. ``vitals``: by device id what it last told of its
     hardware (``temperature_celsius``, ``clock_hertz``, each where it is known) and its ``speed``, 1 where it is as fast
-    as usual. ``notices``: the last of what the run warns of, oldest first. Limits are None where the user set none;
-    ``time_budget_secs`` counts from the run's begin and grows while tasks are still being described.
+    as usual. ``notices``: the last of what the run warns of, oldest first. ``device_time``: by device class, shares of
+    the time of its devices by what they did with it lately (:class:`DeviceTime`), and ``device_time_whole`` since the
+    tuning began. Limits are None where the user set none; ``time_budget_secs`` counts from the run's begin and grows
+    while tasks are still being described.
     """
 
     phase: str
@@ -72,6 +100,13 @@ class Progress:
     device_changes: int = 0
     vitals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
+    device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    device_time_whole: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """What bounds each device class now; see :func:`bound_by`."""
+        return {device_class: bound_by(shares) for device_class, shares in self.device_time.items()}
 
     @property
     def network_secs(self) -> dict[str, float]:
@@ -249,7 +284,9 @@ class Collected:
 class TuneResult:
     """What a tuning run ends with. ``interrupted``: it was stopped by a signal before its budget was used;
     ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
-    nothing; ``left_out``, ``inputs``: as in the plan; ``notices``: the last of what the run warned of."""
+    nothing; ``left_out``, ``inputs``: as in the plan; ``notices``: the last of what the run warned of. ``device_time``:
+    by device class, shares of the time of its devices by what they did with it (:class:`DeviceTime`), ``bounds``: what
+    bounded each class, by these."""
 
     network: str
     out: Path
@@ -264,3 +301,9 @@ class TuneResult:
     left_out: tuple[LeftOut, ...] = ()
     inputs: str = ""
     notices: tuple[Notice, ...] = ()
+    device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """What bounded each device class; see :func:`bound_by`."""
+        return {device_class: bound_by(shares) for device_class, shares in self.device_time.items()}

@@ -7,8 +7,10 @@ of a newer version is refused. Nothing here reads pickle.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterable
 
 import msgspec
 
@@ -70,15 +72,15 @@ _STATE = msgspec.msgpack.Decoder(_StateBody)
 _VERSION = msgspec.msgpack.Decoder(_Versioned)
 
 
-def encode_record(record: Record) -> bytes:
-    """Bytes of a record without its ``seq``."""
+def encode_record(record: Record, *, trace: bool = True) -> bytes:
+    """Bytes of a record without its ``seq``, and without its ``trace`` where that is kept elsewhere."""
     return _ENCODER.encode(
         _RecordBody(
             BODY_VERSION,
             record.uid,
             record.run_id,
             record.candidate,
-            record.trace,
+            record.trace if trace else "",
             record.measurement,
             record.device_id,
             record.unix_secs,
@@ -87,15 +89,16 @@ def encode_record(record: Record) -> bytes:
     )
 
 
-def decode_record(body: bytes, seq: int = 0) -> Record:
-    """The record that :func:`encode_record` wrote, with ``seq``.
+def decode_record(body: bytes, seq: int = 0, trace: str | None = None) -> Record:
+    """The record that :func:`encode_record` wrote, with ``seq``, and with ``trace`` where that was kept elsewhere.
 
     Raises :class:`UnreadableRecordError` for a body that is no record, :class:`RecordStoreError` for one of a newer
     version.
     """
-    _refuse_newer(body, f"record {seq}")
     try:
         fields = _RECORD.decode(body)
+        if fields.version > BODY_VERSION:
+            _refuse_newer(body, f"record {seq}")
         drift = _DRIFT.decode(body).measurement.drift if fields.version == 1 else 1.0
         if drift != 1.0:
             # Another device would not have drifted by just as much for every kernel.
@@ -103,18 +106,28 @@ def decode_record(body: bytes, seq: int = 0) -> Record:
                 fields.measurement, speed=1 / drift, speed_error=abs(math.log(drift)) / 4
             )
     except (*_BROKEN, ValueError, ZeroDivisionError) as error:
+        _refuse_newer(body, f"record {seq}")  # a newer version need not have the fields of this one
         raise _unreadable(f"record {seq}", error) from error
     return Record(
         fields.uid,
         fields.run_id,
         fields.candidate,
-        fields.trace,
+        fields.trace if trace is None else trace,
         fields.measurement,
         fields.device_id,
         fields.unix_secs,
         seq,
         fields.revision,
     )
+
+
+def readable_records(bodies: Iterable[tuple[int, bytes]]) -> list[Record]:
+    """The records of those ``bodies``, each with its ``seq``, that can be decoded."""
+    records = []
+    for seq, body in bodies:
+        with contextlib.suppress(UnreadableRecordError):
+            records.append(decode_record(body, seq))
+    return records
 
 
 def encode_state(state: DeviceState) -> bytes:

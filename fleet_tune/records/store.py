@@ -9,6 +9,7 @@ idempotent.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sqlite3
 import threading
@@ -23,11 +24,12 @@ from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import OutputFolderError, RecordStoreError, UnreadableRecordError
 from fleet_tune.records.atomic_file import sync_folder
-from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state
+from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state, readable_records
 from fleet_tune.records.lock_file import LockedError, take_lock
 from fleet_tune.records.store_errors import not_ours, translated
+from fleet_tune.records.traces import pack_trace, unpack_trace
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # What each version added to the one before: stores of older versions are brought up to date when a run opens them.
 _MIGRATIONS = {
@@ -45,6 +47,19 @@ ALTER TABLE records ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE records ADD COLUMN rank_secs REAL;
 UPDATE records SET rank_secs = cost_secs;
 CREATE INDEX records_by_rank ON records (workload, device_class, rank_secs) WHERE verified = 1;
+""",
+    # Leases are summed up: the last state of a device has the number of them. Traces are kept beside the records.
+    5: """
+CREATE TABLE device_states (
+    device TEXT PRIMARY KEY, run_id TEXT NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL, unix_secs REAL NOT NULL,
+    state BLOB NOT NULL
+);
+INSERT INTO device_states SELECT device, run_id, kind, reason, unix_secs, state FROM device_events
+    WHERE seq IN (SELECT max(seq) FROM device_events GROUP BY device);
+DELETE FROM device_events WHERE kind IN ('leased', 'released');
+CREATE TABLE sketch_traces (id INTEGER PRIMARY KEY, sketch TEXT NOT NULL UNIQUE, trace BLOB NOT NULL);
+CREATE TABLE traces (seq INTEGER PRIMARY KEY, sketch INTEGER NOT NULL, packed BLOB NOT NULL);
+DROP INDEX IF EXISTS records_by_cost;
 """,
 }
 
@@ -70,7 +85,11 @@ CREATE INDEX records_by_candidate ON records (workload, device_class, candidate,
 _UNIT = "probe 2 unit: "
 _USUAL = "probe 2 usual: "
 
+# The stored form of a record: seq, body, number of the sketch's trace, packed trace.
+_RecordRow = tuple[int, bytes, int | None, bytes]
+
 _EVENTS = "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM device_events"
+_LAST_STATES = "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_states"
 
 _BUSY_SECS = 10.0
 _PAGE_RECORDS = 1000
@@ -80,6 +99,10 @@ _MAGIC = b"SQLite format 3\0"
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 # Larger files are looked at by SQLite alone: none that is being made is so large.
 _LARGEST_UNFINISHED_BYTES = 1 << 20
+_UIDS_AT_ONCE = 500
+# The index of uids has no order: where it is not kept in memory, every record reads from the disk.
+_CACHE_KIB = 65_536
+_CHECKPOINT_PAGES = 8192  # of the write-ahead log, 32 MiB: each page of an index is written once, not with each commit
 
 
 class RecordStore:
@@ -93,6 +116,7 @@ class RecordStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mutex = threading.Lock()
+        self._sketch_traces: dict[str, tuple[int, bytes]] = {}  # see _sketch_trace
         with translated(path), contextlib.ExitStack() as undo:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
@@ -103,6 +127,8 @@ class RecordStore:
             undo.callback(connection.close)
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
             version = _check_schema(connection, path)
             connection.execute("PRAGMA journal_mode=WAL")
             _migrate(connection, version)
@@ -164,46 +190,57 @@ class RecordStore:
 
         A record whose ``uid`` is stored already is not stored again: the ``seq`` of the stored one is returned.
         """
-        rows = []
-        for record in records:
-            workload, device_class = _split(record.task_id)
-            measurement = record.measurement
-            ran = measurement.outcome is Outcome.OK
-            rows.append(
-                (
-                    record.uid,
-                    workload,
-                    device_class,
-                    record.candidate.id,
-                    measurement.outcome.value,
-                    int(measurement.verified),
-                    measurement.cost_secs if ran else None,
-                    encode_record(record),
-                    record.revision,
-                    measurement.rank_secs if ran else None,
-                )
-            )
+        return self.append_encoded(records)[0]
+
+    def append_encoded(
+        self, records: Sequence[Record], events: Sequence[DeviceEvent] = ()
+    ) -> tuple[list[int], list[tuple[int, bytes]]]:
+        """:meth:`append`, and what was stored now: ``seq`` and body, which is without the trace, in order. With
+        ``events`` of devices in the same transaction, as :meth:`append_device_events` stores them."""
+        bodies = [encode_record(record, trace=False) for record in records]
+        stored: list[tuple[int, bytes]] = []
+        rows, traces = [], []
         with self._transaction() as connection:
+            seqs = _stored_seqs(connection, [record.uid for record in records])
+            last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'records'").fetchone()
+            following = itertools.count(1 + (last[0] if last else 0))
+            for record, body in zip(records, bodies, strict=True):
+                if record.uid in seqs:
+                    continue
+                seq = seqs[record.uid] = next(following)
+                rows.append(_row(seq, record, body))
+                stored.append((seq, body))
+                if record.trace:
+                    number, like = self._sketch_trace(connection, record)
+                    traces.append((seq, number, pack_trace(record.trace, like)))
             connection.executemany(
-                "INSERT INTO records"
-                " (uid, workload, device_class, candidate, outcome, verified, cost_secs, body, revision, rank_secs)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uid) DO NOTHING",
+                "INSERT INTO records (seq, uid, workload, device_class, candidate, outcome, verified, cost_secs, body,"
+                " revision, rank_secs)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
-            find = "SELECT seq FROM records WHERE uid = ?"
-            return [int(connection.execute(find, (record.uid,)).fetchone()[0]) for record in records]
+            connection.executemany("INSERT INTO traces VALUES (?, ?, ?)", traces)
+            _put_device_events(connection, events)
+        return [seqs[record.uid] for record in records], stored
+
+    def _sketch_trace(self, connection: sqlite3.Connection, record: Record) -> tuple[int, bytes]:
+        """The first trace of the record's sketch with its number; that of the record where it is the first."""
+        sketch = f"{record.task_id} {record.candidate.sketch_id}"
+        known = self._sketch_traces.get(sketch)
+        if known is None:
+            connection.execute(
+                "INSERT INTO sketch_traces (sketch, trace) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (sketch, record.trace.encode()),
+            )
+            find = "SELECT id, trace FROM sketch_traces WHERE sketch = ?"
+            known = self._sketch_traces[sketch] = connection.execute(find, (sketch,)).fetchone()
+        return known
 
     def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Stores all events or none; they are durable when this returns."""
-        rows = [
-            (event.device_id, event.run_id, event.kind, event.reason, event.unix_secs, encode_state(event.state))
-            for event in events
-        ]
+        """Stores all events or none; they are durable when this returns. Of the beginning and the end of a lease only
+        the state of the device is kept, not the event: there are two for every batch of measurements."""
         with self._transaction() as connection:
-            connection.executemany(
-                "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, ?, ?, ?, ?, ?)",
-                rows,
-            )
+            _put_device_events(connection, events)
 
     def close(self) -> None:
         """Closes the database and lets the next writer in. May be called twice.
@@ -236,6 +273,7 @@ class RecordStore:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
+                self._sketch_traces.clear()  # what of them was stored is undone
                 # SQLite has already rolled back by itself after some errors, a full disk among them.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -255,16 +293,24 @@ class RecordReader:
         self._mutex = threading.Lock()
         if not path.is_file():
             raise RecordStoreError(f"no such record database: {path}", "give the path of a records.db")
+        self._sketch_traces: dict[int, bytes] = {}
+        self._has_traces = False  # once it has, it keeps them
         with translated(path):
             self._connection = _open_readonly(path)
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
         """The first of the records with ``seq > cursor``, in order, at most ``limit``; none where there are no more."""
-        while rows := self._rows("SELECT body, seq FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit):
-            if records := _readable(rows):
+        where = "WHERE records.seq > ? ORDER BY records.seq LIMIT ?"
+        while rows := self._record_rows(where, cursor, limit):
+            if records := self._readable(rows):
                 return records
-            cursor = rows[-1][1]
+            cursor = rows[-1][0]
         return []
+
+    def encoded_since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[tuple[int, bytes]]:
+        """The first ``limit`` of the records with ``seq > cursor`` as ``seq`` and body, damaged ones among them,
+        without the trace where that is kept beside the record."""
+        return self._rows("SELECT seq, body FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, limit)
 
     def __iter__(self) -> Iterator[Record]:
         """All records in order of ``seq``, those appended meanwhile included."""
@@ -276,9 +322,9 @@ class RecordReader:
     def last_seq(self) -> int:
         """The ``seq`` of the last record, 0 where there is none."""
         before = _HIGHEST_SEQ
-        while rows := self._rows("SELECT body, seq FROM records WHERE seq < ? ORDER BY seq DESC LIMIT 1", before):
-            before = rows[0][1]
-            if _readable(rows):
+        while rows := self._rows("SELECT seq, body FROM records WHERE seq < ? ORDER BY seq DESC LIMIT 1", before):
+            before = rows[0][0]
+            if readable_records(rows):
                 return int(before)
         return 0
 
@@ -295,38 +341,67 @@ class RecordReader:
             " AND later.seq > records.seq AND later.revision > 0 AND (later.verified = 1 OR later.cost_secs IS NULL))"
         )
         rank = "rank_secs" if self._has_column("rank_secs") else "cost_secs"
-        query = (
-            f"SELECT body, seq FROM records WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
+        where = (
+            f"WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
             f" AND verified = 1{revised if self._has_column('revision') else ''}"
             f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
-            f" ORDER BY {rank}, seq LIMIT 1 OFFSET ?"
+            f" ORDER BY {rank}, records.seq LIMIT 1 OFFSET ?"
         )
         at = 0
-        while rows := self._rows(query, *_split(task_id), *but, at):
-            if records := _readable(rows):
+        while rows := self._record_rows(where, *_split(task_id), *but, at):
+            if records := self._readable(rows):
                 return records[0]
             at += 1
         return None
 
     def records_of(self, task_id: str) -> list[Record]:
         """All records of a task, in order of ``seq``."""
-        rows = self._rows(
-            "SELECT body, seq FROM records WHERE workload = ? AND device_class = ? ORDER BY seq", *_split(task_id)
-        )
-        return _readable(rows)
+        where = "WHERE workload = ? AND device_class = ? ORDER BY records.seq"
+        return self._readable(self._record_rows(where, *_split(task_id)))
 
     def unreadable(self) -> list[str]:
         """What is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
         reasons: list[str] = []
         cursor = 0
-        while rows := self._rows(
-            "SELECT body, seq FROM records WHERE seq > ? ORDER BY seq LIMIT ?", cursor, _PAGE_RECORDS
-        ):
-            _readable(rows, reasons)
-            cursor = rows[-1][1]
-        if self._has_device_events():
+        where = "WHERE records.seq > ? ORDER BY records.seq LIMIT ?"
+        while rows := self._record_rows(where, cursor, _PAGE_RECORDS):
+            self._readable(rows, reasons)
+            cursor = rows[-1][0]
+        if self._has_table("device_events"):
             _readable_events(self._rows(f"{_EVENTS} ORDER BY seq"), reasons)
+        if self._has_table("device_states"):
+            _readable_events(self._rows(_LAST_STATES), reasons)
         return reasons
+
+    def _record_rows(self, where: str, *values: str | int) -> list[_RecordRow]:
+        """The stored form of the records that a condition with an order chooses."""
+        self._has_traces = self._has_traces or self._has_table("traces")
+        if not self._has_traces:
+            return self._rows(f"SELECT records.seq, body, NULL, NULL FROM records {where}", *values)
+        return self._rows(
+            "SELECT records.seq, body, traces.sketch, packed FROM records"
+            f" LEFT JOIN traces ON traces.seq = records.seq {where}",
+            *values,
+        )
+
+    def _readable(self, rows: Iterable[_RecordRow], reasons: list[str] | None = None) -> list[Record]:
+        """The records of those rows that can be decoded. ``reasons``: gets why the others cannot."""
+        records = []
+        for seq, body, sketch, packed in rows:
+            try:
+                trace = None if sketch is None else unpack_trace(packed, self._sketch_trace(sketch), f"record {seq}")
+                records.append(decode_record(body, seq, trace))
+            except UnreadableRecordError as error:
+                if reasons is not None:
+                    reasons.append(error.problem)
+        return records
+
+    def _sketch_trace(self, number: int) -> bytes:
+        """The first trace of a sketch; empty, with which nothing can be unpacked, where it is gone."""
+        if number not in self._sketch_traces:
+            rows = self._rows("SELECT trace FROM sketch_traces WHERE id = ?", number)
+            self._sketch_traces[number] = rows[0][0] if rows else b""
+        return self._sketch_traces[number]
 
     def counts(self, task_id: str | None = None) -> dict[Outcome, int]:
         """Number of trials by outcome, of one task or of all; outcomes without one are left out."""
@@ -351,33 +426,37 @@ class RecordReader:
         )
         return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
 
-    def device_events(self, limit: int, leases: bool = False) -> list[DeviceEvent]:
-        """The last ``limit`` changes of devices, the oldest first; those of a lease alone only with ``leases``."""
-        if not self._has_device_events():
+    def device_events(self, limit: int) -> list[DeviceEvent]:
+        """The last ``limit`` changes of devices other than leases, the oldest first."""
+        if not self._has_table("device_events"):
             return []
-        lease_kinds = ("", "") if leases else LEASE_KINDS
-        rows = self._rows(f"{_EVENTS} WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?", *lease_kinds, limit)
+        rows = self._rows(
+            f"{_EVENTS} WHERE kind NOT IN (?, ?) ORDER BY seq DESC LIMIT ?",
+            *LEASE_KINDS,  # stores of older versions have them
+            limit,
+        )
         return _readable_events(reversed(rows))
 
     def device_states(self) -> dict[str, DeviceEvent]:
-        """The last change of every device, by device id: its state is the device's state."""
-        if not self._has_device_events():
+        """The last change of every device, by device id, leases among them: its state is the device's state. Where that
+        is damaged, the last one of which an event was kept."""
+        if not self._has_table("device_events"):
             return {}
         states: dict[str, DeviceEvent] = {}
-        for (device,) in self._rows("SELECT DISTINCT device FROM device_events ORDER BY device"):
+        if self._has_table("device_states"):
+            states = {event.device_id: event for event in _readable_events(self._rows(_LAST_STATES))}
+        for (device,) in self._rows("SELECT DISTINCT device FROM device_events"):
             before = _HIGHEST_SEQ
-            while rows := self._rows(
-                f"{_EVENTS} WHERE device = ? AND seq < ? ORDER BY seq DESC LIMIT 1", device, before
+            while device not in states and (
+                rows := self._rows(f"{_EVENTS} WHERE device = ? AND seq < ? ORDER BY seq DESC LIMIT 1", device, before)
             ):
-                if events := _readable_events(rows):
-                    states[device] = events[0]
-                    break
+                states |= {event.device_id: event for event in _readable_events(rows)}
                 before = rows[0][-1]
-        return states
+        return dict(sorted(states.items()))
 
-    def _has_device_events(self) -> bool:
+    def _has_table(self, name: str) -> bool:
         """A store of an older version is only brought up to date by the next run that writes to it."""
-        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'device_events'"))
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
 
     def _has_column(self, name: str) -> bool:
         """A store of an older version is only brought up to date by the next run that writes to it."""
@@ -417,8 +496,54 @@ def _split(task_id: str) -> tuple[str, str]:
     return workload, device_class
 
 
+def _row(seq: int, record: Record, body: bytes) -> tuple[int | str | float | bytes | None, ...]:
+    workload, device_class = _split(record.task_id)
+    measurement = record.measurement
+    ran = measurement.outcome is Outcome.OK
+    return (
+        seq,
+        record.uid,
+        workload,
+        device_class,
+        record.candidate.id,
+        measurement.outcome.value,
+        int(measurement.verified),
+        measurement.cost_secs if ran else None,
+        body,
+        record.revision,
+        measurement.rank_secs if ran else None,
+    )
+
+
+def _stored_seqs(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[str, int]:
+    """The ``seq`` of those of the ``uids`` that are stored."""
+    seqs: dict[str, int] = {}
+    for start in range(0, len(uids), _UIDS_AT_ONCE):
+        some = uids[start : start + _UIDS_AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        seqs.update(connection.execute(f"SELECT uid, seq FROM records WHERE uid IN ({marks})", some))
+    return seqs
+
+
 def _short(value: str) -> str:
     return repr(value if len(value) <= 60 else f"{value[:57]}...")
+
+
+def _put_device_events(connection: sqlite3.Connection, events: Sequence[DeviceEvent]) -> None:
+    rows = [
+        (event.device_id, event.run_id, event.kind, event.reason, event.unix_secs, encode_state(event.state))
+        for event in events
+    ]
+    kept = [row for event, row in zip(events, rows, strict=True) if event.kind not in LEASE_KINDS]
+    last = {event.device_id: row for event, row in zip(events, rows, strict=True)}
+    connection.executemany(
+        "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, ?, ?, ?, ?, ?)", kept
+    )
+    connection.executemany(
+        "INSERT INTO device_states VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET run_id=excluded.run_id,"
+        " kind=excluded.kind, reason=excluded.reason, unix_secs=excluded.unix_secs, state=excluded.state",
+        last.values(),
+    )
 
 
 def _put_workload(connection: sqlite3.Connection, workload: Workload) -> None:
@@ -508,29 +633,19 @@ def _open_readonly(path: Path) -> sqlite3.Connection:
     raise AssertionError("unreachable: the last mode returns or raises")
 
 
-def _readable(rows: Iterable[tuple[bytes, int]], reasons: list[str] | None = None) -> list[Record]:
-    """The records of those bodies that can be decoded. ``reasons``: gets why the others cannot."""
-    records = []
-    for body, seq in rows:
-        try:
-            records.append(decode_record(body, seq))
-        except UnreadableRecordError as error:
-            if reasons is not None:
-                reasons.append(error.problem)
-    return records
-
-
 def _readable_events(
     rows: Iterable[tuple[str, str, str, str, bytes, float, int]], reasons: list[str] | None = None
 ) -> list[DeviceEvent]:
-    """Those changes of devices whose state can be decoded, as :func:`_readable`."""
+    """Those changes of devices whose state can be decoded. ``reasons``: gets why the others cannot. ``seq`` is 0 for
+    what is only the last state of its device."""
     events = []
     for device, run_id, kind, reason, state, unix_secs, seq in rows:
         try:
             events.append(DeviceEvent(device, run_id, kind, reason, decode_state(state), unix_secs, seq))
         except UnreadableRecordError as error:
             if reasons is not None:
-                reasons.append(f"change {seq} of device {device}: {error.problem}")
+                what = f"change {seq}" if seq else "the state"
+                reasons.append(f"{what} of device {device}: {error.problem}")
     return events
 
 

@@ -14,7 +14,16 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.report.run import cut, fact_grid, format_clock, format_outcomes, notice_line, plural, task_table
+from fleet_tune.report.run import (
+    cut,
+    fact_grid,
+    format_bounds,
+    format_clock,
+    format_outcomes,
+    notice_line,
+    plural,
+    task_table,
+)
 from fleet_tune.report.words import format_secs
 from fleet_tune.results import Progress
 
@@ -79,6 +88,8 @@ def progress_line(progress: Progress) -> str:
         f"{progress.records_per_sec:.1f}/s",
         _networks(progress),
     ]
+    if progress.device_time:
+        parts.append(f"bound by {format_bounds(progress.device_time)}")
     awaited = _awaited(progress)
     if awaited:
         parts.append(f"{plural(awaited, 'task')} still being described")
@@ -171,6 +182,8 @@ class _Panel:
             devices.append(f"{name} ")
             devices.append(state, "green" if state in _GOOD_STATES else "yellow")
         facts.add_row("devices", devices)
+        if progress.device_time:
+            facts.add_row("bound by", cut(format_bounds(progress.device_time)))
         facts.add_row("estimate", cut(_networks(progress), "bold"))
         for notice in progress.notices[-_NOTICES:]:
             facts.add_row("noticed", cut(notice_line(notice), "yellow"))

@@ -24,7 +24,16 @@ from fleet_tune.records.sources import BUILTINS
 from fleet_tune.report.left_out import left_out_lines
 from fleet_tune.report.network import network_lines
 from fleet_tune.report.words import NONE, format_secs
-from fleet_tune.results import NetworkResult, Notice, Plan, TaskProgress, Transferred, TuneResult
+from fleet_tune.results import (
+    DeviceTime,
+    NetworkResult,
+    Notice,
+    Plan,
+    TaskProgress,
+    Transferred,
+    TuneResult,
+    bound_by,
+)
 
 _WIDTH_WITHOUT_TERMINAL = 120
 _NOTICES = 5  # of the last ones in the summary
@@ -129,6 +138,8 @@ def render_summary(result: TuneResult) -> RenderableType:
             f" {format_clock(result.elapsed_secs)}"
         ),
     )
+    if result.device_time and result.new_trials:
+        facts.add_row("bound by", Text(format_bounds(result.device_time)))
     if result.transferred is not None:
         facts.add_row("learned from", Text(_transferred(result.transferred)))
     for line in left_out_lines(result.left_out):
@@ -197,12 +208,13 @@ def render_plan(plan: Plan) -> RenderableType:
 def to_json(value: TuneResult | Plan) -> dict[str, Any]:
     """The same as plain JSON values, by the names of the dataclasses (but the network's name is ``model``, as it always
     was), with the derived figures ``gflops`` per task and ``speedup_over_untuned`` and ``speedup_over_torch`` per
-    network; infinities and unknown values are null."""
+    network, and ``bounds`` by device class; infinities and unknown values are null."""
     fields = _plain(value)
     plain: dict[str, Any] = {"model": fields.pop("network"), **fields}
     for task, fields in zip(value.tasks, plain["tasks"], strict=True):
         fields["gflops"] = task.gflops
     if isinstance(value, TuneResult):
+        plain["bounds"] = value.bounds
         for network, fields in zip(value.networks, plain["networks"], strict=True):
             fields["speedup_over_untuned"] = _speedup(network.untuned_secs, network.secs)
             fields["speedup_over_torch"] = _speedup(network.torch_secs, network.secs)
@@ -221,6 +233,16 @@ def save_svg(renderable: RenderableType, path: Path, title: str, width: int = 11
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print(Padding(renderable, (0, 1)))
     console.save_svg(str(path), title=title)
+
+
+def format_bounds(device_time: Mapping[str, Mapping[str, float]]) -> str:
+    """What bounds each device class, and for how much of their time its devices measure; see
+    :attr:`fleet_tune.results.Progress.device_time`."""
+    texts = []
+    for device_class, shares in device_time.items():
+        measured = shares.get(DeviceTime.MEASURE, 0.0)
+        texts.append(f"{bound_by(shares)} on {device_class} (devices measure {measured:.0%} of the time)")
+    return ", ".join(texts)
 
 
 def _headline(result: TuneResult) -> Text:

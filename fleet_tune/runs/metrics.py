@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from fleet_tune.domain import Outcome, Record
 from fleet_tune.errors import UserError
-from fleet_tune.results import Progress
+from fleet_tune.results import DeviceTime, Progress, bound_by
 from fleet_tune.version import __version__
 
 _ADDRESS = "127.0.0.1"
@@ -78,6 +78,18 @@ class Metrics:
             ),
         }
         self._queues = Gauge("fleet_tune_queue_length", "Items that wait, by queue.", ["queue"], registry=registry)
+        self._device_time = Gauge(
+            "fleet_tune_device_time_ratio",
+            "Share of the time of a class's devices, lately, by what they did with it.",
+            ["device_class", "use"],
+            registry=registry,
+        )
+        self._bound = Gauge(
+            "fleet_tune_bound",
+            "1 for what bounds a device class now, 0 for what else might.",
+            ["device_class", "use"],
+            registry=registry,
+        )
         task_labels = ["task", "name", "device_class"]
         self._task_trials = Gauge(
             "fleet_tune_task_trials", "Trials of a task, earlier runs included.", task_labels, registry=registry
@@ -127,6 +139,10 @@ class Metrics:
                 if name in self._vitals:
                     self._vitals[name].labels(device).set(value)
         _set_all(self._queues, progress.queues)
+        for device_class, shares in progress.device_time.items():
+            for use in DeviceTime:
+                self._device_time.labels(device_class, use.value).set(shares.get(use, 0.0))
+                self._bound.labels(device_class, use.value).set(bound_by(shares) == use)
         for task in progress.tasks:
             labels = (task.task_id, task.name, task.device_class)
             self._task_trials.labels(*labels).set(task.trials)

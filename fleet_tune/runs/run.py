@@ -156,12 +156,12 @@ class Run:
             else:
                 await session.leave_out(ready.entry.task.id)
 
-    async def records(self) -> AsyncIterator[Record]:
+    async def records(self, traces: bool = False) -> AsyncIterator[Record]:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
         if self._session is None:
             return
         async with beside(self._report()):
-            records = aiter(self._session.records(self._start_seq))
+            records = aiter(self._session.records(self._start_seq, traces))
             while True:
                 try:
                     record = await self._interruption.unless_failed(anext(records))
@@ -213,6 +213,7 @@ class Run:
             left_out=self._prepared.left_out if self._prepared else (),
             inputs=self._prepared.network.inputs_from if self._prepared else "",
             notices=last.notices if last else (),
+            device_time=last.device_time_whole if last else {},
         )
 
     async def _all_described(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from fleet_tune.domain import Candidate, Incumbent, Outcome, Record
@@ -43,7 +44,9 @@ class Ranking:
                     self._met.add(measured.comparison.against)
             standing = Standing(candidate.id, measured.cost_secs, measured.error)
             verified = measured.verified or (before is not None and before.verified)
-            ranked = Ranked(candidate, standing, measured.rank_secs, verified)
+            met = measured.comparison
+            rank_secs = standing.cost_secs * (1 + standing.error) if met is None else met.rank_secs
+            ranked = Ranked(candidate, standing, rank_secs, verified)
             self._ranked[candidate.id] = ranked
             if verified and (self._best is None or ranked.rank_secs < self._best.rank_secs):
                 self._best = ranked
@@ -60,7 +63,7 @@ class Ranking:
     @property
     def best_secs(self) -> float:
         """Its cost, infinite while there is none."""
-        return self.incumbent.cost_secs
+        return math.inf if self._best is None else self._best.standing.cost_secs
 
     @property
     def incumbent(self) -> Incumbent:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,10 @@ class Job:
     finalist: bool = False
     lost_builders: int = 0
 
+    @property
+    def device_class(self) -> str:
+        return self.task.device_class.name
+
 
 class BuildStage:
     """A queue in front of ``builders`` builders, each of which builds one job at a time.
@@ -39,7 +44,8 @@ class BuildStage:
         self._limit_of = limit_of
         self._queue: deque[Job] = deque()
         self._jobs: dict[int, Job] = {}
-        self._began: dict[int, float] = {}  # when each builder was given its job
+        self._began: dict[int, float] = {}  # when each builder was given its job, the last one last
+        self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
         self._free = deque(range(builders))
         self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
         self.builders = builders
@@ -58,22 +64,34 @@ class BuildStage:
         return not self._jobs and not self._queue
 
     @property
-    def full(self) -> bool:
-        """Whether another grant would wait for too long."""
-        return len(self._queue) + self._flow.grant > self._flow.waiting_per_builder * self.builders
+    def saturated(self) -> bool:
+        """Whether no builder is free."""
+        return not self._free
+
+    @property
+    def room(self) -> int:
+        """How many more may wait: no longer than the builders need for what waits for each."""
+        return self._flow.waiting_per_builder * self.builders - len(self._queue)
+
+    def under_way(self, device_class: str) -> int:
+        """Jobs for a class of devices that wait or are worked on."""
+        return self._of_class[device_class]
 
     def nothing_soon(self, now: float) -> bool:
         """Whether nothing is waited for: every build under way takes long, if there is one."""
-        return all(now - began >= self._flow.gather_secs for began in self._began.values()) and not (
-            self._free and self._queue
-        )
+        if self._free and self._queue:
+            return False
+        last_began = next(reversed(self._began.values()), -math.inf)
+        return now >= last_began + self._flow.gather_secs
 
     def add(self, job: Job) -> None:
+        self._of_class[job.device_class] += 1
         self._queue.append(job)
 
     def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         """Take the jobs that nobody wants any more out of the queue; those that a builder works on stay."""
         dropped = [job for job in self._queue if unwanted(job)]
+        self._of_class.subtract(job.device_class for job in dropped)
         self._queue = deque(job for job in self._queue if not unwanted(job))
         return dropped
 
@@ -82,8 +100,7 @@ class BuildStage:
         commands = []
         while self._free and self._queue:
             builder, job = self._free.popleft(), self._queue.popleft()
-            self._jobs[builder] = job
-            self._began[builder] = now
+            self._jobs[builder], self._began[builder] = job, now
             self._timers.at(now + self._flow.gather_secs, _LONG)
             candidate = None if job.trial is None else job.trial.candidate
             commands.append(Build(builder, job.task, candidate, self._limit_of(job)))
@@ -93,13 +110,16 @@ class BuildStage:
         """Whether the builder has a job."""
         return builder in self._jobs
 
-    def ended(self, builder: int) -> Job | None:
-        """The job that the builder has done, and which frees it; None for one that was given up before."""
-        job = self._taken_from(builder)
-        if job is not None:
-            self._free.append(builder)
-            self._failures.pop(builder, None)
-        return job
+    def ended(self, builder: int, now: float) -> tuple[Job, float] | None:
+        """The job that the builder has done, and which frees it, with the seconds that it took; None for one that was
+        given up before."""
+        began, job = self._began.get(builder, now), self._taken_from(builder)
+        if job is None:
+            return None
+        self._of_class[job.device_class] -= 1
+        self._free.append(builder)
+        self._failures.pop(builder, None)
+        return job, now - began
 
     def lost(self, builder: int, detail: str, *, ours: bool) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
@@ -116,6 +136,7 @@ class BuildStage:
         if job.lost_builders < self._flow.attempts:
             self._queue.append(job)
             return None
+        self._of_class[job.device_class] -= 1
         return job, Measurement(Outcome.BUILD_ERROR, detail=detail)
 
     def rest_secs(self, builder: int) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet_tune.device_state import Admin, DeviceState
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.results import DeviceTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,15 @@ class Appeared:
 @dataclass(frozen=True, slots=True)
 class BatchMeasured:
     """The answer to ``Measure``. ``outcomes`` by candidate id: all of them are durable but DEVICE_LOST, which only the
-    last one can be; candidates without one were not tried. ``detail``: how the device was lost, empty if it was not."""
+    last one can be; candidates without one were not tried. ``detail``: how the device was lost, empty if it was not.
+    ``waits``: seconds of the lease that were no measuring, by what they were."""
 
     device_id: str
     epoch: int
     outcomes: Mapping[str, Outcome]
     detail: str = ""
     vitals: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[DeviceTime, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

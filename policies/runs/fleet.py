@@ -30,6 +30,8 @@ class Fleet:
         self._members: dict[str, list[str]] = {}
         for device_id, device_class in device_classes.items():
             self._members.setdefault(device_class, []).append(device_id)
+        self._classes = dict(device_classes)
+        self._usable: dict[str, dict[str, None]] = {each: {} for each in self._members}
         self._events: list[DeviceEvent] = []
         self._lines: list[Say] = []
 
@@ -57,7 +59,7 @@ class Fleet:
         for device_id in self._states:
             admin, reason = orders.get(device_id, (Admin.ACTIVE, ""))
             state = stored.get(device_id, DeviceState())
-            self._states[device_id] = health.restored(state, admin, self._unix(now))
+            self._set(device_id, health.restored(state, admin, self._unix(now)))
             if admin is not Admin.ACTIVE:
                 self._note(device_id, "ordered", f"{admin}{_of(reason)}", now)
 
@@ -67,12 +69,16 @@ class Fleet:
             if device_id in members:
                 members.remove(device_id)
         self._members.setdefault(device_class, []).append(device_id)
+        self._usable[self._classes[device_id]].pop(device_id, None)
+        self._usable.setdefault(device_class, {})
+        self._classes[device_id] = device_class
+        self._set(device_id, self._states[device_id])
 
     def happened(self, device_id: str, event: health.Event, now: float) -> DeviceState:
         """The device's state after ``event``. Raises :class:`policies.measuring.health.NotAllowedError`."""
         before = self._states[device_id]
         change = health.step(before, event, self._unix(now))
-        self._states[device_id] = change.state
+        self._set(device_id, change.state)
         self.changed[device_id] = None
         if change.stored:
             # The end of a lease is also the end of a draining: that one is of interest.
@@ -97,7 +103,11 @@ class Fleet:
 
     def usable(self, device_class: str) -> list[str]:
         """The devices of a class that work or could: online, good and active."""
-        return [each for each in self._members.get(device_class, ()) if _is_usable(self._states[each])]
+        return list(self._usable.get(device_class, ()))
+
+    def usable_count(self, device_class: str) -> int:
+        """How many devices of a class work or could."""
+        return len(self._usable.get(device_class, ()))
 
     def hopeless(self, device_class: str) -> str:
         """Why no device of the class will work without somebody's help, in words; empty while one may."""
@@ -119,6 +129,14 @@ class Fleet:
             self.unkept += 1
         self._lines, self._events = [], []
         return commands
+
+    def _set(self, device_id: str, state: DeviceState) -> None:
+        self._states[device_id] = state
+        usable = self._usable[self._classes[device_id]]
+        if _is_usable(state):
+            usable.setdefault(device_id)
+        else:
+            usable.pop(device_id, None)
 
     def _note(self, device_id: str, kind: str, reason: str, now: float) -> None:
         state = self._states[device_id]

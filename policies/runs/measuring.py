@@ -7,8 +7,9 @@ quarantine, and people want it used. Every batch is leased: what a device stores
 from __future__ import annotations
 
 import enum
+import itertools
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from policies.measuring import health
 from policies.runs.commands import Abort, Check, Command, Measure, RecordFailure, RestartDevice, Say
 from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, Unreachable
 from policies.runs.fleet import Fleet
+from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
 from policies.runs.tasks import Oracle, TaskTrials, Trial
 from policies.runs.timers import Timers
@@ -38,13 +40,14 @@ class Work(enum.Enum):
 
 @dataclass(slots=True)
 class Lane:
-    """One device as the run sees it. ``batch``: the trials on it under the lease ``epoch``. ``detail``: what was wrong
-    with it last."""
+    """One device as the run sees it. ``batch``: the trials on it under the lease ``epoch``, given at ``leased_secs``.
+    ``detail``: what was wrong with it last."""
 
     device_id: str
     device_class: str
     work: Work = Work.NOTHING
     epoch: int = 0
+    leased_secs: float = 0.0
     batch: list[Trial] = field(default_factory=list)
     check_due_secs: float = float("-inf")
     rests_until: float = float("-inf")
@@ -56,17 +59,26 @@ class MeasureStage:
     """The devices of a run with the queue of built candidates of each class."""
 
     def __init__(
-        self, plan: RunPlan, fleet: Fleet, tasks: Mapping[str, TaskTrials], timers: Timers, classes: Collection[str]
+        self,
+        plan: RunPlan,
+        fleet: Fleet,
+        tasks: Mapping[str, TaskTrials],
+        pace: Pace,
+        timers: Timers,
+        classes: Collection[str],
     ) -> None:
         """``classes``: of the tasks; devices of other classes have no work and are left alone."""
         self.lanes = {each: Lane(each, its_class) for each, its_class in plan.devices.items() if its_class in classes}
         self._plan = plan
         self._fleet = fleet
         self._tasks = tasks
+        self._pace = pace
         self._timers = timers
         self._built: dict[str, deque[Trial]] = {each: deque() for each in classes}
         # Devices with nothing to do, the one that has been so for the longest first.
         self._idle: dict[str, dict[str, None]] = {each: {} for each in classes}
+        self._leased: Counter[str] = Counter()  # devices with a lease, by class
+        self._on_devices: Counter[str] = Counter()  # candidates on them
         self._unchecked: dict[str, list[Trial]] = {}  # built trials of tasks whose oracle is not, by task id
         self._returned: set[str] = set()  # candidates that were put back; one of them may have been stored after all
         self._hopeless_since: dict[str, float] = {}
@@ -82,7 +94,7 @@ class MeasureStage:
     @property
     def measuring(self) -> bool:
         """Whether a device has a lease."""
-        return any(lane.work in (Work.BATCH, Work.SHOOT_OUT) for lane in self.lanes.values())
+        return self._leased.total() > 0
 
     @property
     def vitals(self) -> dict[str, Mapping[str, float]]:
@@ -102,6 +114,10 @@ class MeasureStage:
     def join(self, device_id: str, device_class: str) -> None:
         """A device of a class that has tasks is there from now on."""
         self.lanes[device_id] = Lane(device_id, device_class)
+
+    def occupied(self, device_class: str) -> tuple[int, int, int]:
+        """Devices of the class with a lease and with nothing to do, and the candidates on the former."""
+        return self._leased[device_class], len(self._idle[device_class]), self._on_devices[device_class]
 
     # The queue -------------------------------------------------------------------------------------------------------
 
@@ -245,31 +261,38 @@ class MeasureStage:
         """Give every idle device a batch for which there is enough work."""
         commands: list[Command] = []
         for device_class, idle in self._idle.items():
-            for device_id in list(idle):
-                if not self._may_be_enough(self._built[device_class], builders_idle):
-                    break
+            queue = self._built[device_class]
+            while idle and queue:
+                device_id = next(iter(idle))
                 batch = self._next_batch(device_id, builders_idle)
-                if batch:
-                    commands.append(self._measure(device_id, batch, now))
-                elif not any(trial.losses for trial in self._built[device_class]):
-                    break  # there is none for the others either
+                if not batch:
+                    break
+                commands.append(self._measure(device_id, batch, now))
+            if idle and any(trial.losses for trial in queue):  # what the first one may not try, another may
+                for device_id in itertools.islice(list(idle), 1, None):
+                    batch = self._next_batch(device_id, builders_idle)
+                    if batch:
+                        commands.append(self._measure(device_id, batch, now))
         return commands
 
-    def _may_be_enough(self, queue: deque[Trial], builders_idle: bool) -> bool:
-        """Whether the queue could give some device a batch: a thousand idle devices need not look through it."""
-        if len(queue) >= self._plan.flow.least_batch or builders_idle:
-            return bool(queue)
-        return any(trial.alone for trial in queue)
-
     def _next_batch(self, device_id: str, builders_idle: bool) -> list[Trial]:
-        """Artifacts for one quiet window: several, since the builders of a shared host stand still meanwhile. None
-        while there are too few and more are being built. Taken from the queue."""
-        flow = self._plan.flow
+        """Artifacts for one quiet window, as many as fit into its time and no more than leaves the other idle devices
+        their share; several, since the builders of a shared host stand still meanwhile. None while there are too few
+        and more are being built. Taken from the queue."""
         lane = self.lanes[device_id]
         queue = self._built[lane.device_class]
+        least = self._pace.least_batch(lane.device_class)
+        if len(queue) < least and not builders_idle and not any(trial.alone for trial in queue):
+            return []
+        share = -(-len(queue) // len(self._idle[lane.device_class]))
+        most = min(max(least, share), self._pace.batch(device_id, lane.device_class))
+        least = min(least, most)
         usable: list[str] | None = None
         batch: list[Trial] = []
-        for trial in queue:
+        looked_at: list[Trial] = []
+        while queue and len(batch) < most:
+            trial = queue.popleft()
+            looked_at.append(trial)
             if trial.losses:
                 usable = self._fleet.usable(lane.device_class) if usable is None else usable
                 if not health.may_try(trial.losses, device_id, usable):
@@ -280,12 +303,10 @@ class MeasureStage:
                     break
                 continue
             batch.append(trial)
-            if len(batch) == flow.batch:
-                break
-        if not batch or (len(batch) < flow.least_batch and not batch[0].alone and not builders_idle):
-            return []
+        if not batch or (len(batch) < least and not batch[0].alone and not builders_idle):
+            batch = []
         taken = {trial.candidate.id for trial in batch}
-        self._built[lane.device_class] = deque(trial for trial in queue if trial.candidate.id not in taken)
+        queue.extendleft(trial for trial in reversed(looked_at) if trial.candidate.id not in taken)
         return batch
 
     def _measure(self, device_id: str, batch: list[Trial], now: float) -> Measure:
@@ -297,6 +318,7 @@ class MeasureStage:
         deadline_secs += 6 * sum(self._tasks[each].oracle_secs for each in oracles)
         epoch = self.lease(device_id, Work.BATCH, deadline_secs, now)
         self.lanes[device_id].batch = batch
+        self._on_devices[self.lanes[device_id].device_class] += len(batch)
         incumbents = {
             each: self._tasks[each].ranking.incumbent for each in {trial.candidate.task_id for trial in batch}
         }
@@ -307,7 +329,8 @@ class MeasureStage:
         """An idle device begins ``work`` that takes ``secs`` at most; the epoch of its lease."""
         lane = self.lanes[device_id]
         self._idle[lane.device_class].pop(device_id)
-        lane.work = work
+        lane.work, lane.leased_secs = work, now
+        self._leased[lane.device_class] += 1
         lane.epoch = self._fleet.lease(device_id, secs, now)
         return lane.epoch
 
@@ -319,9 +342,14 @@ class MeasureStage:
     def released(self, device_id: str, now: float) -> None:
         """The work under the device's lease is done."""
         lane = self.lanes[device_id]
+        self._ended(lane)
+        self._fleet.happened(device_id, health.Released(lane.epoch), now)
+
+    def _ended(self, lane: Lane) -> None:
+        self._leased[lane.device_class] -= 1
+        self._on_devices[lane.device_class] -= len(lane.batch)
         lane.work = Work.NOTHING
         lane.batch = []
-        self._fleet.happened(device_id, health.Released(lane.epoch), now)
 
     def measured(self, event: BatchMeasured, now: float) -> list[Command]:
         """What a report means for the device and for the candidates."""
@@ -333,6 +361,9 @@ class MeasureStage:
         measured = len(event.outcomes) - len(lost)
         if measured:
             self._fleet.happened(device_id, health.Measured(measured), now)
+            if not lost:
+                waited_secs = sum(event.waits.values())
+                self._pace.measured(device_id, lane.device_class, measured, now - lane.leased_secs - waited_secs)
         untried = [trial for trial in batch if trial.candidate.id not in event.outcomes]
         if event.detail:
             return self.lost(device_id, [*lost, *untried], lost[0] if lost else None, event.detail, now)
@@ -354,8 +385,7 @@ class MeasureStage:
         """The device was lost with ``batch`` on it. ``suspect``: what it was running; None where that is not known, and
         then each of the batch is measured alone from now on."""
         lane = self.lanes[device_id]
-        lane.work = Work.NOTHING
-        lane.batch = []
+        self._ended(lane)
         lane.detail = detail
         self._fleet.happened(device_id, health.Lost(detail, suspect.candidate.id if suspect else ""), now)
         commands: list[Command] = []

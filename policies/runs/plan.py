@@ -13,13 +13,14 @@ DEVICE_PATIENCE_SECS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Bounds of what is under way.
+    """Bounds of what is under way; within them it follows the devices (:mod:`policies.runs.pace`).
 
-    ``grant``: candidates proposed at once. ``waiting_per_builder``: how many may wait for each builder. ``in_flight``:
-    candidates of one device class that may be under way, or ``in_flight_per_device`` for each of its devices that can
-    work, whichever is more: two batches, one on the device and one on its way to it. ``batch``: artifacts measured in
-    one quiet window, at most; one for fewer than ``least_batch`` is opened only when every build under way has taken
-    ``gather_secs`` already: nobody waits for a slow one.
+    ``grant``: candidates that are asked for at once, at least; ``most_grant``: at most. ``waiting_per_builder``: how
+    many may wait for each builder. ``in_flight``: candidates of one device class that may be under way, however slow
+    its devices. ``window_secs``: how long a batch should take on its device; ``first_batch``: how many a device gets
+    while nothing is known of its class, ``batch``: how many at most; a batch of fewer than ``least_batch`` that are not
+    all that fit into the time is begun only when every build under way has taken ``gather_secs`` already: nobody waits
+    for a slow one.
     ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again;
     twice as long each time that it fails again, up to ``rest_secs`` (see :meth:`rest_of`). ``starts``: a run ends when
     every builder has failed to start this often, with no build in between. ``proposals``: a task over which this many
@@ -27,10 +28,12 @@ class Flow:
     """
 
     grant: int = 8
+    most_grant: int = 256
     waiting_per_builder: int = 8
-    in_flight: int = 40
-    in_flight_per_device: int = 24
-    batch: int = 12
+    in_flight: int = 16
+    window_secs: float = 1.5
+    first_batch: int = 3
+    batch: int = 64
     least_batch: int = 6
     gather_secs: float = 2.0
     attempts: int = 2
@@ -43,20 +46,18 @@ class Flow:
         """Seconds until what has failed so often in a row is tried again."""
         return min(self.rest_secs, self.retry_secs * 2.0 ** min(failures - 1, 30))
 
-    def in_flight_of(self, devices: int) -> int:
-        """Candidates that may be under way for a class of which so many devices can work."""
-        return max(self.in_flight, self.in_flight_per_device * devices)
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
     """A task of a run. ``rules``: what made each of its sketches, None while it is still being described.
-    ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest that a run of its oracle may take."""
+    ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest that a run of its oracle may take.
+    ``searcher``: number of the searcher that knows it."""
 
     task: Task
     rules: tuple[str, ...] | None
     floor_secs: float
     oracle_secs: float = 0.0
+    searcher: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from fleet_tune.domain import Measurement, Outcome, Record
 from fleet_tune.errors import BuildersLostError
-from fleet_tune.results import Progress
+from fleet_tune.results import DeviceTime, Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
 from policies.measuring.shootout import reserve_secs
@@ -50,9 +50,11 @@ from policies.runs.fleet import Fleet
 from policies.runs.granting import Granting
 from policies.runs.measuring import MeasureStage
 from policies.runs.notices import Notices
+from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
-from policies.runs.tasks import Oracle, TaskTrials, Trial
+from policies.runs.tasks import Oracle, TaskTrials, Trial, in_flight
 from policies.runs.timers import Timers
+from policies.runs.usage import Usage
 from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskBandit, is_finished
 
 _RATE_WINDOW_SECS = 20.0
@@ -86,8 +88,12 @@ class RunState:
         self._timers = Timers()
         self._builds = BuildStage(plan.builders, plan.flow, self._timers, self._build_limit_secs)
         classes = dict.fromkeys(task.device_class for task in self.tasks.values())
-        self._devices = MeasureStage(plan, self.fleet, self.tasks, self._timers, classes)
-        self._granting = Granting(plan, self.tasks, bandit, self.fleet, self._timers)
+        self._pace = Pace(plan.flow, classes)
+        self._devices = MeasureStage(plan, self.fleet, self.tasks, self._pace, self._timers, classes)
+        self._granting = Granting(plan, self.tasks, bandit, self.fleet, self._pace, self._timers)
+        self._usage = Usage(classes)
+        self._seen_secs = 0.0  # until when the usage is counted
+        self._of_class = {each: [task for task in self.tasks.values() if task.device_class == each] for each in classes}
         self._final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
         # Seconds of the run at which the tuning and the run are over; see _count_time.
         self._tuning_ends: float | None = None
@@ -114,6 +120,7 @@ class RunState:
         """What is to be done because of ``event``, in this order."""
         if self.phase is Phase.FINISHED:
             return []
+        self._count_usage(now)
         for name in self._timers.due(now):
             if name in self._devices.lanes:
                 self._look_at.append(name)
@@ -159,6 +166,8 @@ class RunState:
             device_changes=self.fleet.changes,
             vitals=self._devices.vitals,
             notices=self._notices.last,
+            device_time=self._usage.lately,
+            device_time_whole=self._usage.whole,
             tasks=tuple(
                 task.progress(self._devices.usual_speed(task.device_class)) for task in tasks if not task.is_left_out
             ),
@@ -177,13 +186,15 @@ class RunState:
                 self.tasks[task_id].is_left_out = True
                 self._count_time(now)
             case Proposed():
-                return self._proposed(event)
+                return self._proposed(event, now)
             case ProposalLost():
                 return self._proposal_lost(event, now)
             case Built(builder, failure, trace):
-                job = self._builds.ended(builder)
-                if job is None:
+                ended = self._builds.ended(builder, now)
+                if ended is None:
                     return []
+                job, secs = ended
+                self._pace.built(job.device_class, secs)
                 return self._is_built(job) if failure is None else self._not_built(job, trace, failure)
             case BuilderLost():
                 return self._builder_lost(event, now)
@@ -243,9 +254,9 @@ class RunState:
             commands += self._finish(task, task.exhausted_reason())
         return commands
 
-    def _proposed(self, event: Proposed) -> list[Command]:
+    def _proposed(self, event: Proposed, now: float) -> list[Command]:
         task = self.tasks[event.task_id]
-        self._granting.answered(event.task_id)
+        self._granting.answered(event.task_id, now)
         task.offer = event.number
         if self.phase is not Phase.TUNING:
             return []
@@ -257,7 +268,8 @@ class RunState:
             return self._finish(task, f"converged: {gains}, {expected}")
         if task.oracle is not Oracle.FAILED:
             # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
-            fresh = [each for each in event.candidates if each.id not in task.under_way | task.recorded]
+            known = task.under_way, task.recorded
+            fresh = [each for each in event.candidates if not any(each.id in ids for ids in known)]
             if fresh and task.oracle is Oracle.NOT_BUILT:
                 task.oracle = Oracle.ON_ITS_WAY
                 self._builds.add(Job(task.task, None))
@@ -350,6 +362,8 @@ class RunState:
         self._look_at.append(device_id)
         match event:
             case BatchMeasured():
+                for what, secs in event.waits.items():
+                    self._usage.was(self._devices.lanes[device_id].device_class, what, secs)
                 return self._devices.measured(event, now)
             case BatchLost():
                 return self._devices.batch_lost(event, now)
@@ -432,6 +446,28 @@ class RunState:
     def _catch_up(self) -> CatchUp:
         self._caught_up = False
         return CatchUp()
+
+    def _count_usage(self, now: float) -> None:
+        """What the devices did since the last event, while candidates are searched."""
+        secs, self._seen_secs = now - self._seen_secs, now
+        if self.phase is Phase.TUNING and secs > 0:
+            self._usage.passed(secs, {each: self._use_of(each) for each in self._of_class})
+
+    def _use_of(self, device_class: str) -> tuple[int, int, DeviceTime]:
+        """Devices of the class that measure, those that have nothing to do, and what they wait for."""
+        leased, idle, measured = self._devices.occupied(device_class)
+        if not idle:
+            return leased, 0, DeviceTime.TASKS
+        builds = self._builds.under_way(device_class)
+        if builds and self._builds.saturated:
+            return leased, idle, DeviceTime.BUILD
+        if self._granting.is_asking(device_class):
+            return leased, idle, DeviceTime.SEARCH
+        if builds:
+            return leased, idle, DeviceTime.BUILD
+        # What is neither built nor measured has been, and is not told to be durable yet.
+        waits_for_records = in_flight(self._of_class[device_class]) > measured
+        return leased, idle, DeviceTime.COMMIT if waits_for_records else DeviceTime.TASKS
 
     def _count_time(self, now: float) -> None:
         """The time budget counts from when every task is described: what is tuned before comes on top, so that a task

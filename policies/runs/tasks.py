@@ -52,6 +52,7 @@ class TaskTrials:
         self.is_tuned = True  # while it is, artifacts are let go of
         self.best_history: list[float] = []  # incumbent's cost after each trial
         self.build_limit = BuildLimit()
+        self.searcher = planned.searcher
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = False  # it turned out to have no sketch
         self.oracle_secs = planned.oracle_secs  # of one run
@@ -94,15 +95,16 @@ class TaskTrials:
         """A record of this task is durable. Ids of the candidates whose artifacts are not wanted any more."""
         best_secs = self.best_secs
         self.ranking.add(record)
+        now_secs = self.best_secs
         if record.revision == 0:
             self.trials += 1
-            self.best_history.append(self.best_secs)
+            self.best_history.append(now_secs)
             if record.measurement.run_secs:
                 self.build_limit.observe(record.measurement.build_secs)
         if not self.is_tuned:
             return ()  # a shoot-out may want them
         # Few are near the best, and what is built and not measured yet stays.
-        changed = self.artifacts if self.best_secs != best_secs else self.artifacts & {record.candidate.id}
+        changed = self.artifacts if now_secs != best_secs else self.artifacts & {record.candidate.id}
         unwanted = {each for each in changed if not self.ranking.near_best(each)}
         if not record.measurement.run_secs:
             unwanted |= self.artifacts & {record.candidate.id}
@@ -114,7 +116,7 @@ class TaskTrials:
         return TaskState(
             weight=self.task.weight,
             flop=self.task.workload.flop,
-            best_history=tuple(self.best_history),
+            best_history=self.best_history,
             pending=self.in_flight,
             finished=self.room(grant) == 0,
             floor_secs=self._floor_secs,

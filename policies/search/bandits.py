@@ -102,7 +102,7 @@ class TaskState:
 
     weight: float
     flop: float
-    best_history: tuple[float, ...] = ()
+    best_history: Sequence[float] = ()
     pending: int = 0
     finished: bool = False
     floor_secs: float = 0.0

@@ -11,6 +11,7 @@ import pytest
 from actors.calls import ActorLostError, ActorTimeoutError
 from actors.clients import BatchReport, DeviceClient, LearnerClient, RecorderClient
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule
+from fleet_tune.records.codec import encode_record
 
 
 class Actor:
@@ -43,11 +44,11 @@ async def test_records_are_streamed_past_a_recorder_that_is_lost_for_a_moment(mo
     asked: list[tuple[int, float]] = []
     fails = [ActorLostError("gone"), ActorTimeoutError("silent")]
 
-    async def follow(cursor: int, wait_secs: float) -> list[Record]:
+    async def follow(cursor: int, wait_secs: float, _traces: bool) -> list[tuple[int, bytes]]:
         asked.append((cursor, wait_secs))
         if cursor == 2 and fails:
             raise fails.pop()
-        return [record(at) for at in range(cursor + 1, min(cursor + 3, 4))]
+        return [(at, encode_record(record(at))) for at in range(cursor + 1, min(cursor + 3, 4))]
 
     groups = []
     async for records in RecorderClient(Actor(follow=follow)).stream():

@@ -18,6 +18,7 @@ from actors.searcher import Searcher
 from devices.simulated.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
+from fleet_tune.records.codec import encode_record
 from fleet_tune.records.store import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
@@ -93,11 +94,12 @@ class _Recorder:
         self._records.append(dataclasses.replace(record, seq=len(self._records) + 1))
         self._more.set()
 
-    async def remote(self, cursor: int, wait_secs: float) -> list[Record]:
+    async def remote(self, cursor: int, wait_secs: float, traces: bool) -> list[tuple[int, bytes]]:
+        assert not traces
         if cursor == len(self._records) and wait_secs > 0:
             self._more.clear()
             await self._more.wait()
-        return self._records[cursor:]
+        return [(record.seq, encode_record(record)) for record in self._records[cursor:]]
 
 
 SMALL = search_task("small", extent=4)  # 18 candidates

@@ -11,6 +11,7 @@ from actors.recorder import Recorder, make_record
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import StaleLeaseError
+from fleet_tune.records.codec import decode_record
 from fleet_tune.records.store import RecordReader
 from tests.helpers.tasks import make_task
 
@@ -53,9 +54,8 @@ async def test_a_follower_gets_every_record_once_in_order(recorder: Recorder) ->
     async def follow() -> None:
         cursor = 0
         while len(got) < 30:
-            for found in await recorder.follow(cursor, 5.0):
-                got.append(found.seq)
-                cursor = found.seq
+            got.extend(seq for seq, _ in await recorder.follow(cursor, 5.0))
+            cursor = got[-1]
 
     following = asyncio.create_task(follow())
     for number in range(30):
@@ -72,17 +72,36 @@ async def test_following_an_idle_store_returns_nothing_after_the_wait(recorder: 
 
 async def test_records_that_are_there_come_without_waiting(recorder: Recorder) -> None:
     (seq,) = await recorder.append([record(0)])
-    assert [found.seq for found in await recorder.follow(0, 0.0)] == [seq]
+    assert [found for found, _ in await recorder.follow(0, 0.0)] == [seq]
+
+
+async def test_records_come_the_same_from_memory_and_from_the_file(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("actors.recorder._READ_LIMIT", 7)
+    for number in range(10):
+        await recorder.append([record(2 * number), record(2 * number + 1)])
+    wanted = [(found.seq, found.candidate.decisions) for found in RecordReader(tmp_path / "records.db")]
+    for memory in (True, False):
+        if not memory:
+            recorder._recent.clear()
+        for traces in (False, True):
+            got: list[Record] = []
+            while page := await recorder.follow(got[-1].seq if got else 0, 0.0, traces):
+                assert len(page) <= 7
+                got += [decode_record(body, seq) for seq, body in page]
+            assert [(found.seq, found.candidate.decisions) for found in got] == wanted
+            assert {found.trace for found in got} == {"[]" if traces else ""}
 
 
 async def test_a_failing_store_fails_the_append_and_the_next_one_works(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> list[int]:
+    def refuse(*_: object) -> list[int]:
         raise OSError("no")
 
     with monkeypatch.context() as patched:
-        patched.setattr(recorder._store, "append", refuse)
+        patched.setattr(recorder._store, "append_encoded", refuse)
         with pytest.raises(OSError, match="no"):
             await recorder.append([record(0)])
     assert await recorder.append([record(0)]) == [1]

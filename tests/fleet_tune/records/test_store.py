@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import resource
 import shutil
 import signal
@@ -20,8 +22,8 @@ from hypothesis import strategies as st
 from fleet_tune.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health, Lease
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.records.codec import encode_record
-from fleet_tune.records.store import SCHEMA_VERSION, RecordReader, RecordStore
+from fleet_tune.records.codec import encode_record, encode_state
+from fleet_tune.records.store import _MIGRATIONS, SCHEMA_VERSION, RecordReader, RecordStore
 from tests.helpers.properties import examples
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate
@@ -160,6 +162,9 @@ def test_of_an_uncertain_cost_its_error_is_added_and_no_error_leaves_a_task_with
         assert best() == "b"
 
 
+_WITHOUT_5 = "DROP TABLE device_states; DROP TABLE traces; DROP TABLE sketch_traces;"
+
+
 def test_a_store_of_before_ranks_is_read_as_it_is_and_brought_up_to_date_when_written(path: Path) -> None:
     with RecordStore(path) as store:
         store.append([_record("a", 2.0), _record("b", 1.0, decisions=(2,))])
@@ -167,7 +172,7 @@ def test_a_store_of_before_ranks_is_read_as_it_is_and_brought_up_to_date_when_wr
         store.append([_record("b-1", 1.0, decisions=(2,), revision=1, verified=False)])
     connection = sqlite3.connect(path)
     connection.executescript(
-        "DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
+        f"{_WITHOUT_5} DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
         "UPDATE meta SET value = '3' WHERE key = 'schema_version';"
     )
     connection.close()
@@ -186,7 +191,7 @@ def test_a_store_of_before_revisions_is_read_as_it_is_and_grows_when_it_is_writt
         store.append([_record("a", 2.0), _record("b", 1.0)])
     connection = sqlite3.connect(path)
     connection.executescript(
-        "DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
+        f"{_WITHOUT_5} DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
         "ALTER TABLE records DROP COLUMN revision; UPDATE meta SET value = '2' WHERE key = 'schema_version';"
     )
     connection.close()
@@ -389,7 +394,7 @@ def test_a_full_database_undoes_the_whole_batch(store: RecordStore, path: Path) 
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count={pages + 4}")
     with pytest.raises(DiskFullError) as caught:
-        store.append([_record(f"u{i}", trace="t" * 3000) for i in range(20)])
+        store.append([_record(f"u{i}", trace=random.Random(i).randbytes(3000).hex()) for i in range(20)])
     assert "free some space" in caught.value.next_step
     with RecordReader(path) as reader:
         assert [record.uid for record in reader] == ["before"]
@@ -511,14 +516,98 @@ def test_changes_of_devices_are_kept_in_order_with_the_state_after_them(store: R
     store.append_device_events(events[:1])
     store.append_device_events(events[1:])
     with RecordReader(path) as reader:
-        kept = reader.device_events(10, leases=True)
-        assert [event.seq for event in kept] == [1, 2, 3, 4]
+        kept = reader.device_events(10)
+        assert [event.seq for event in kept] == [1, 2, 3]
         assert [(e.device_id, e.kind, e.reason, e.run_id, e.unix_secs) for e in kept] == [
-            (e.device_id, e.kind, e.reason, e.run_id, e.unix_secs) for e in events
+            (e.device_id, e.kind, e.reason, e.run_id, e.unix_secs) for e in (events[0], events[1], events[3])
         ]
         assert kept[-1].state == last
         assert [event.kind for event in reader.device_events(2)] == ["lost", "ordered"]
-        assert {name: event.seq for name, event in reader.device_states().items()} == {"a": 4, "b": 2}
+        assert {name: event.state for name, event in reader.device_states().items()} == {"a": last, "b": DeviceState()}
+
+
+def test_leases_are_summed_up_in_the_state_of_their_device(store: RecordStore, path: Path) -> None:
+    store.append_device_events([_event("a")])
+    size = None
+    for epoch in range(1, 400):
+        held = DeviceState(Connectivity.ONLINE, Health.GOOD, lease=Lease("run", 9.5, epoch))
+        free = replace(held, lease=Lease(epoch=epoch))
+        store.append_device_events([_event("a", "leased", held)])
+        with RecordReader(path) as reader:
+            assert reader.device_states()["a"].state == held
+        store.append_device_events([_event("a", "released", free)])
+        if size is None:
+            size = _pages(path)
+    assert _pages(path) == size
+    with RecordReader(path) as reader:
+        assert reader.device_states()["a"].state == free
+        assert [event.kind for event in reader.device_events(1000)] == ["lost"]
+
+
+def _pages(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA page_count").fetchone()[0])
+
+
+def _with_trace(uid: str, trace: str, sketch: str = "s") -> Record:
+    record = _record(uid)
+    candidate = replace(record.candidate, sketch_id=sketch)
+    return replace(record, candidate=candidate, trace=trace)
+
+
+def test_traces_of_a_sketch_take_little(store: RecordStore, path: Path) -> None:
+    steps = ", ".join(f'["Split", {{"loop": "l{at}", "factors": null}}]' for at in range(200))
+    traces = [f"[[{steps}], [{number}, {number % 7}]]" for number in range(200)]
+    records = [_with_trace(f"u{at}", trace) for at, trace in enumerate(traces)]
+    records += [_with_trace("other", "[]", "t"), _with_trace("none", "")]
+    store.append(records[:100])
+    store.append(records[100:])
+    with RecordReader(path) as reader:
+        assert [record.trace for record in reader] == [*traces, "[]", ""]
+        assert [record.trace for record in reader.records_of(records[0].task_id)] == [*traces, "[]", ""]
+        best = reader.best(records[0].task_id)
+        assert best is not None
+        assert best.trace == traces[0]
+        assert len(reader.encoded_since(0, 300)) == 202
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (packed,) = connection.execute("SELECT avg(length(packed)) FROM traces").fetchone()
+        assert packed < 0.03 * len(traces[0])
+
+
+def test_a_trace_that_a_failed_append_brought_is_brought_again(store: RecordStore, path: Path) -> None:
+    good = _with_trace("a", "[1, 2, 3]")
+    bad = replace(good, uid=None)  # type: ignore[arg-type]
+    with pytest.raises(sqlite3.IntegrityError):
+        store.append([good, bad])
+    store.append([good])
+    with RecordReader(path) as reader:
+        assert [record.trace for record in reader] == ["[1, 2, 3]"]
+
+
+def test_a_store_with_leases_as_events_is_summed_up_when_it_is_written(path: Path) -> None:
+    _write_version_1(path)
+    held = DeviceState(Connectivity.ONLINE, Health.GOOD, lease=Lease("run", 9.5, 7))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for version in (2, 3, 4):
+            connection.executescript(_MIGRATIONS[version])
+        connection.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
+        insert = (
+            "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, 'r', ?, '', 1, ?)"
+        )
+        for device, kind, state in (
+            ("a", "joined", DeviceState()),
+            ("a", "leased", held),
+            ("b", "lost", DeviceState()),
+        ):
+            connection.execute(insert, (device, kind, encode_state(state)))
+    with RecordReader(path) as reader:
+        before = {name: event.state for name, event in reader.device_states().items()}
+    RecordStore(path).close()
+    with RecordReader(path) as reader:
+        after = {name: event.state for name, event in reader.device_states().items()}
+        assert before == after == {"a": held, "b": DeviceState()}
+        assert [(event.device_id, event.kind) for event in reader.device_events(10)] == [("a", "joined"), ("b", "lost")]
+        assert [record.trace for record in reader] == [_record("a").trace]
 
 
 _VERSION_1 = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 import signal
 import sqlite3
@@ -28,9 +29,9 @@ def _damage(path: Path, seqs: Sequence[int], table: str = "records", column: str
     """Overwrite what is stored, as a bad disk does."""
     with sqlite3.connect(path) as connection:
         for seq in seqs:
-            (body,) = connection.execute(f"SELECT {column} FROM {table} WHERE seq = ?", (seq,)).fetchone()
+            (body,) = connection.execute(f"SELECT {column} FROM {table} WHERE rowid = ?", (seq,)).fetchone()
             torn = body[: len(body) // 2] + b"\0" * (len(body) - len(body) // 2)
-            connection.execute(f"UPDATE {table} SET {column} = ? WHERE seq = ?", (torn, seq))
+            connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (torn, seq))
     connection.close()
 
 
@@ -152,10 +153,34 @@ def test_of_a_device_whose_last_change_is_damaged_the_one_before_counts(path: Pa
             + [DeviceEvent("b", "run", "checked", "", states[0], 1.0)]
         )
     _damage(path, [2, 3], "device_events", "state")
+    with RecordReader(path) as reader:  # the last states are kept beside the changes
+        assert {name: event.state.health for name, event in reader.device_states().items()} == {
+            "a": Health.SUSPECT,
+            "b": Health.GOOD,
+        }
+    _damage(path, [1, 2], "device_states", "state")
     with RecordReader(path) as reader:
         assert {name: event.state.health for name, event in reader.device_states().items()} == {"a": Health.GOOD}
         assert [event.seq for event in reader.device_events(9)] == [1]
         assert [reason.partition(":")[0] for reason in reader.unreadable()] == [
             "change 2 of device a",
             "change 3 of device b",
+            "the state of device a",
+            "the state of device b",
         ]
+
+
+def test_a_record_whose_trace_is_damaged_is_set_aside(path: Path) -> None:
+    trace = "".join(chr(33 + at * at % 91) for at in range(200))
+    with RecordStore(path) as store:
+        store.append([dataclasses.replace(_record(f"u{at}", 1.0 + at, at), trace=f"{trace}{at}") for at in range(3)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE traces SET packed = x'ff' WHERE seq = 1")
+    connection.close()
+    with RecordReader(path) as reader:
+        assert [(record.uid, record.trace) for record in reader] == [("u1", f"{trace}1"), ("u2", f"{trace}2")]
+        best = reader.best("w1@zen5")
+        assert best is not None
+        assert best.uid == "u1"
+        assert [reason.split(" cannot be read: ")[0] for reason in reader.unreadable()] == ["record 1"]
+        assert reader.last_seq() == 3

@@ -103,6 +103,20 @@ def test_snapshots_become_gauges(metrics: Metrics) -> None:
     assert samples["fleet_tune_info", (fleet_tune.__version__,)] == 1
 
 
+def test_what_bounds_a_run_is_a_metric(metrics: Metrics) -> None:
+    waiting = replace(_progress(devices={}, queues={}), device_time={"zen5": {"measure": 0.6, "build": 0.4}})
+    metrics.update(waiting)
+    samples = _samples(metrics)
+    assert samples["fleet_tune_device_time_ratio", ("zen5", "build")] == 0.4
+    assert samples["fleet_tune_device_time_ratio", ("zen5", "search")] == 0.0
+    assert samples["fleet_tune_bound", ("zen5", "build")] == 1
+    metrics.update(replace(waiting, device_time={"zen5": {"measure": 1.0}}))
+    samples = _samples(metrics)
+    assert samples["fleet_tune_device_time_ratio", ("zen5", "build")] == 0.0
+    bounds = {labels[1] for (name, labels), value in samples.items() if name == "fleet_tune_bound" and value}
+    assert bounds == {"measure"}
+
+
 def test_what_devices_tell_of_their_hardware(metrics: Metrics) -> None:
     _fill(metrics)
     assert not [name for name, _ in _samples(metrics) if "celsius" in name or "hertz" in name]

@@ -19,6 +19,7 @@ from tests.helpers.run_world import Device, World, order, task_of
 SECS = st.floats(0.0, 200.0)
 CLASSES = ("server", "orin")
 SUPPLY = 40
+FLOWS = (Flow(), Flow(grant=1, batch=1, least_batch=1), Flow(batch=40, first_batch=40, in_flight=9))
 
 
 @st.composite
@@ -70,7 +71,7 @@ def surroundings(draw: st.DrawFn) -> dict[str, Any]:
         "recorder_secs": draw(st.sampled_from([0.01, 3.0])),
         "check_every_secs": draw(st.sampled_from([0.5, 120.0])),
         "patience_secs": 1e9,  # devices come back, or people bring them
-        "flow": draw(st.sampled_from([Flow(), Flow(grant=1, batch=1, least_batch=1), Flow(batch=40, in_flight=9)])),
+        "flow": draw(st.sampled_from(FLOWS)),
         "seed": draw(st.integers(0, 1000)),
     }
 

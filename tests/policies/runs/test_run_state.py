@@ -13,6 +13,7 @@ from fleet_tune.errors import BuildersLostError, DevicesLostError
 from policies.measuring import health
 from policies.measuring.build_limit import LEAST_SECS, UNKNOWN_SECS
 from policies.runs import events as ev
+from policies.runs.plan import Flow
 from policies.runs.state import Phase
 from tests.helpers.run_world import Device, World, candidate_of, order, task_of
 
@@ -383,7 +384,8 @@ def test_a_lease_has_room_for_oracles_that_take_long() -> None:
 def test_an_acquitted_device_is_looked_at_at_once() -> None:
     # Four candidates take their device down; the second device, which is slow, shows whose fault it is.
     poison = frozenset(range(4))
-    world = played({"a": Device("orin", poison=poison), "b": Device("orin", secs=6.0, poison=poison)})
+    devices = {"a": Device("orin", poison=poison), "b": Device("orin", secs=6.0, poison=poison)}
+    world = played(devices, flow=Flow(first_batch=6))
     of_a = [event for event in world.events if event.device_id == "a"]
     freed = [each for each in of_a if "out of quarantine" in each.reason]
     assert freed

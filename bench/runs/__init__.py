@@ -1,0 +1,1 @@
+"""Benchmarks of the runtime itself: devices kept busy, records made durable."""

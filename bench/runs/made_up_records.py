@@ -1,0 +1,47 @@
+"""Records as runs make them, for the store: of the tasks and sketches of a dataset, with traces as long as theirs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measured import read
+from bench.result import BenchError
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record, Task
+
+
+def tasks_of(dataset: Path) -> list[Task]:
+    """The tasks of a dataset."""
+    return [data.task for data in read(dataset)]
+
+
+def records(dataset: Path, run_id: str = "run", seed: int = 0) -> Iterator[Record]:
+    """Without end: for one task after the other, random decisions of one of its sketches. The trace is five times that
+    of the sketch with the decisions all over it: those of TVM go on with what its post-processors did, about as long
+    and as far from each other (a convolution's has 6 to 10 kB, of which 140 to 380 bytes are left)."""
+    rng = random.Random(seed)
+    sketches = [(data.task.id, sketch) for data in read(dataset) for sketch in data.sketches if sketch.trace_text]
+    if not sketches:
+        raise BenchError(f"{dataset} has no sketch with a trace")
+    for number in itertools.count():
+        task_id, sketch = sketches[number % len(sketches)]
+        decisions = tuple(rng.randrange(1, 65) for _ in range(sketch.width))
+        measurement = Measurement(
+            Outcome.OK,
+            tuple(1e-3 * rng.lognormvariate(0.0, 0.5) for _ in range(3)),
+            build_secs=rng.random(),
+            measure_secs=rng.random(),
+            stopped="raced",
+            verified=True,
+            speed=rng.uniform(0.9, 1.1),
+            speed_error=rng.uniform(0.0, 0.02),
+        )
+        candidate = Candidate(task_id, sketch.index, sketch.id, decisions)
+        apart = -(-len(sketch.trace_text) // len(decisions))
+        parts = [sketch.trace_text[at * apart : (at + 1) * apart] for at in range(len(decisions))]
+        trace = "".join(f"{part} {decision} " for part, decision in zip(5 * parts, 5 * decisions, strict=True))
+        yield Record(
+            f"{run_id}-{candidate.id}-{number}", run_id, candidate, trace, measurement, f"board-{number % 100}", 1e9
+        )

@@ -1,0 +1,213 @@
+"""A fleet in virtual time around the run state of :mod:`policies.runs`: what it grants, builds and measures is decided
+there, and what each of these takes is stated here. No process, no waiting: an hour of a thousand devices in minutes."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet_tune.domain import Candidate, DeviceClass, Measurement, Outcome, Record, Task, Workload
+from fleet_tune.results import DeviceTime
+from policies.runs import commands as to_do
+from policies.runs import events as ev
+from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.state import RunState
+from policies.search.bandits import TaskBandit
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What things take, in seconds; times of builds and candidates are log-normal around these medians.
+
+    ``propose_secs`` for a proposal and ``propose_each_secs`` for each candidate of it; ``build_secs``; ``batch_secs``
+    for what a batch takes beside its candidates (calls, probes, artifacts); ``durable_secs`` until records are.
+    ``crashes``, ``losses``: shares of candidates that crash, and that lose their device, which is then away for
+    ``away_secs``.
+    """
+
+    propose_secs: float = 0.1
+    propose_each_secs: float = 0.002
+    build_secs: float = 0.6
+    build_spread: float = 0.5
+    candidate_spread: float = 0.3
+    batch_secs: float = 0.02
+    durable_secs: float = 0.02
+    probe_secs: float = 0.02
+    crashes: float = 0.019
+    losses: float = 0.001
+    away_secs: float = 5.0
+
+
+@dataclass
+class VirtualFleet:
+    """``devices``: the class and the seconds a candidate of each device, by name. ``tasks``: of each class."""
+
+    devices: Mapping[str, tuple[str, float]]
+    builders: int
+    tasks: int = 24
+    searchers: int = 1
+    costs: Costs = field(default_factory=Costs)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        classes = sorted({device_class for device_class, _ in self.devices.values()})
+        tasks = [
+            Task(Workload(f"task-{at}-{each}", f"task-{at}", 1e9, "{}"), DeviceClass(each, "{}"), weight=1 + at % 4)
+            for at in range(self.tasks)
+            for each in classes
+        ]
+        # Where there are several searchers, the tasks of each class are dealt out to them.
+        numbers = [at // len(classes) % self.searchers for at in range(len(tasks))]
+        planned = [PlannedTask(task, ("rule",), 1e-6, searcher=at) for task, at in zip(tasks, numbers, strict=True)]
+        plan = RunPlan(
+            run_id="run",
+            tasks=tuple(planned),
+            devices={name: device_class for name, (device_class, _) in self.devices.items()},
+            builders=self.builders,
+        )
+        self.state = RunState(plan, TaskBandit(self.seed))
+        self.now = 0.0
+        self.cpu_secs = 0.0  # of the run state
+        self.records = 0
+        self.committed_at: list[float] = []
+        self.busy: list[tuple[float, float, str]] = []  # spans in which a device of a class measured
+        self.batches: Counter[str] = Counter()
+        self.measured: Counter[str] = Counter()
+        self._searcher = {each.task.id: each.searcher for each in planned}
+        self._searcher_free = [0.0] * self.searchers
+        self._away_until = dict.fromkeys(self.devices, 0.0)
+        self._numbers: Counter[str] = Counter()
+        self._unread: list[Record] = []
+        self._heap: list[tuple[float, int, ev.Event | Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._rng = random.Random(self.seed)
+
+    def play(self, until_secs: float) -> None:
+        """Until this second of the run. May be called again with a later one."""
+        if not self.now and not self._heap:
+            self._handle(ev.Restored({}, {}))
+            self._handle(ev.CaughtUp())
+        while True:
+            wake = self.state.wake_secs
+            at = min(self._heap[0][0] if self._heap else until_secs, until_secs if wake is None else wake)
+            if at >= until_secs:
+                self.now = until_secs
+                return
+            self.now = max(self.now, at)
+            if self._heap and self._heap[0][0] <= at:
+                happening = heapq.heappop(self._heap)[2]
+                if callable(happening):
+                    happening()
+                else:
+                    self._handle(happening)
+            else:
+                self._handle(ev.Tick())
+
+    def utilisation(self, from_secs: float, device_class: str | None = None) -> float:
+        """Share of the time of all devices, or those of a class, since then in which they measured."""
+        counts = Counter(each for each, _ in self.devices.values())
+        count = counts.total() if device_class is None else counts[device_class]
+        busy = sum(
+            max(0.0, min(end, self.now) - max(begin, from_secs))
+            for begin, end, each in self.busy
+            if device_class in (None, each)
+        )
+        return busy / (count * (self.now - from_secs))
+
+    def _later(self, secs: float, happening: ev.Event | Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self.now + secs, next(self._order), happening))
+
+    def _handle(self, event: ev.Event) -> None:
+        began = time.process_time()
+        commands = self.state.handle(event, self.now)
+        self.cpu_secs += time.process_time() - began
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: to_do.Command) -> None:
+        costs = self.costs
+        match command:
+            case to_do.Propose():
+                self._propose(command)
+            case to_do.Build(builder):
+                self._later(self._spread(costs.build_secs, costs.build_spread), ev.Built(builder))
+            case to_do.Check(device_id):
+                away = self.now < self._away_until[device_id]
+                answer = ev.Unreachable(device_id, "away") if away else ev.Probed(device_id, 1e-3)
+                self._later(1.0 if away else costs.probe_secs, answer)
+            case to_do.Measure():
+                self._measure(command)
+            case to_do.RecordFailure(candidate, trace, measurement):
+                self._append([self._record(candidate, measurement, "", trace)])
+            case to_do.KeepDeviceEvents():
+                self._later(costs.durable_secs, ev.DeviceEventsKept())
+            case to_do.Abort(error):
+                raise error
+            case to_do.Say() | to_do.Forget() | to_do.RestartDevice():
+                pass
+            case _:
+                raise AssertionError(f"nothing in a virtual fleet asks for {command}")
+
+    def _propose(self, command: to_do.Propose) -> None:
+        task_id = command.task_id
+        first = self._numbers[task_id]
+        self._numbers[task_id] += command.count
+        candidates = tuple(Candidate(task_id, 0, "s", (number,)) for number in range(first, self._numbers[task_id]))
+        searcher = self._searcher[task_id]
+        secs = self.costs.propose_secs + self.costs.propose_each_secs * command.count
+        free = max(self.now, self._searcher_free[searcher]) + secs
+        self._searcher_free[searcher] = free
+        self._later(free - self.now, ev.Proposed(task_id, command.taken + 1, candidates, False, 1.0))
+
+    def _measure(self, command: to_do.Measure) -> None:
+        name = command.device_id
+        costs = self.costs
+        secs, outcomes, records, detail = 0.0, dict[str, Outcome](), list[Record](), ""
+        for candidate in command.candidates:
+            draw = self._rng.random()
+            secs += self._spread(self.devices[name][1], costs.candidate_spread)
+            if draw < costs.losses:
+                outcomes[candidate.id] = Outcome.DEVICE_LOST
+                detail = "stated fault"
+                self._away_until[name] = self.now + secs + costs.away_secs
+                break
+            crashed = draw < costs.losses + costs.crashes
+            measurement = (
+                Measurement(Outcome.RUN_ERROR, detail="stated fault")
+                if crashed
+                else Measurement(Outcome.OK, (1e-3 * (1 + self._rng.random()),) * 3, verified=True)
+            )
+            outcomes[candidate.id] = measurement.outcome
+            records.append(self._record(candidate, measurement, name))
+        self.busy.append((self.now, self.now + secs, self.devices[name][0]))
+        self.batches[name] += 1
+        self.measured[name] += len(command.candidates)
+        self._later(secs + costs.batch_secs, lambda: self._append(records))
+        waits = {DeviceTime.COMMIT: costs.durable_secs}
+        answer = ev.BatchMeasured(name, command.epoch, outcomes, detail, waits=waits)
+        self._later(secs + costs.batch_secs + costs.durable_secs, answer)
+
+    def _record(self, candidate: Candidate, measurement: Measurement, device_id: str, trace: str = "") -> Record:
+        return Record(candidate.id, "run", candidate, trace, measurement, device_id, self.now)
+
+    def _append(self, records: Sequence[Record]) -> None:
+        if not records:
+            return
+        if not self._unread:  # all that is handed in until then is one commit
+            self._later(self.costs.durable_secs, self._commit)
+        self._unread += [dataclasses.replace(each, seq=self.records + at) for at, each in enumerate(records, 1)]
+        self.records += len(records)
+
+    def _commit(self) -> None:
+        records, self._unread = tuple(self._unread), []
+        self.committed_at += [self.now] * len(records)
+        self._handle(ev.Committed(records))
+
+    def _spread(self, median: float, sigma: float) -> float:
+        return median * self._rng.lognormvariate(0.0, sigma)

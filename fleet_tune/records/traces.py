@@ -1,0 +1,33 @@
+"""Traces as the store keeps them: those of one sketch differ in their decisions alone, so that each is deflated with
+the first one of its sketch as the dictionary. A trace of ten kilobytes takes a few hundred bytes."""
+
+from __future__ import annotations
+
+import zlib
+
+from fleet_tune.errors import UnreadableRecordError
+
+_WINDOW_BITS = -15  # a raw stream of deflate
+_LEVEL = 6
+
+
+def pack_trace(trace: str, like: bytes) -> bytes:
+    """``trace`` in terms of ``like``, another trace as UTF-8."""
+    deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS, 9, zdict=like)
+    return deflating.compress(trace.encode()) + deflating.flush()
+
+
+def unpack_trace(packed: bytes, like: bytes, what: str) -> str:
+    """The trace that :func:`pack_trace` was given. Raises :class:`UnreadableRecordError` where that is not to be had;
+    ``what``: the name of its record."""
+    inflating = zlib.decompressobj(_WINDOW_BITS, zdict=like)
+    try:
+        trace = (inflating.decompress(packed) + inflating.flush()).decode()
+        if not inflating.eof:
+            raise zlib.error("its end is lacking")
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise UnreadableRecordError(
+            f"{what} cannot be read: its trace: {error}",
+            "restore the database from a copy, or use another output folder",
+        ) from error
+    return trace

@@ -1,0 +1,96 @@
+"""How long the parts of a run take lately, and from it how much should be under way (Little's law).
+
+A device is kept busy by two batches, one on it and one ready for it, and by what is on the way to it: what it measures
+in the seconds that a proposal and a build take. So what is under way for a class grows with the number of its devices
+and with their speed, and a batch is as long as a window should be in seconds, however slow the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from policies.runs.plan import Flow
+
+# Of a proposal and of a build, while none has ended.
+_FIRST_SECS = 0.5
+# How much the last observation counts.
+_OF_DEVICE, _OF_CLASS, _OF_STAGE = 0.3, 0.1, 0.1
+# So many grants make up what is under way: smaller ones know more of what came back.
+_GRANTS = 8
+
+
+_DEVICES_A_SEARCHER = 64
+
+
+def searchers(devices: int) -> int:
+    """How many searchers a fleet of so many devices needs, if there are as many tasks and cores for them."""
+    return max(1, math.ceil(devices / _DEVICES_A_SEARCHER))
+
+
+class Pace:
+    """Seconds are averages that forget; those of a class stand for a device that has measured nothing yet."""
+
+    def __init__(self, flow: Flow, classes: Iterable[str]) -> None:
+        self._flow = flow
+        self._first_secs = flow.window_secs / flow.first_batch
+        self._device_secs: dict[str, float] = {}
+        self._class_secs: dict[str, float] = {}
+        self._propose_secs = dict.fromkeys(classes, _FIRST_SECS)
+        self._build_secs = dict.fromkeys(self._propose_secs, _FIRST_SECS)
+
+    # What was seen ---------------------------------------------------------------------------------------------------
+
+    def proposed(self, device_class: str, secs: float) -> None:
+        """A proposal for a task of this class took so long."""
+        self._propose_secs[device_class] += _OF_STAGE * (secs - self._propose_secs[device_class])
+
+    def built(self, device_class: str, secs: float) -> None:
+        """A build took so long, without its time in the queue."""
+        self._build_secs[device_class] += _OF_STAGE * (secs - self._build_secs[device_class])
+
+    def measured(self, device_id: str, device_class: str, candidates: int, secs: float) -> None:
+        """A batch of so many ``candidates`` took so long on the device."""
+        if candidates < 1 or not secs > 0:
+            return
+        each = secs / candidates
+        for known, name, share in (
+            (self._device_secs, device_id, _OF_DEVICE),
+            (self._class_secs, device_class, _OF_CLASS),
+        ):
+            before = known.setdefault(name, each)
+            known[name] = before + share * (each - before)
+
+    # What follows ----------------------------------------------------------------------------------------------------
+
+    def candidate_secs(self, device_class: str) -> float:
+        """What a candidate takes on a device of this class."""
+        return self._class_secs.get(device_class, self._first_secs)
+
+    def batch(self, device_id: str, device_class: str) -> int:
+        """Candidates that fit into one window of the device, at least one."""
+        return self._fitting(self._device_secs.get(device_id, self.candidate_secs(device_class)))
+
+    def least_batch(self, device_class: str) -> int:
+        """Candidates for which a batch is begun while more are being built."""
+        return min(self._flow.least_batch, self._fitting(self.candidate_secs(device_class)))
+
+    def under_way(self, device_class: str, devices: int) -> int:
+        """Candidates that may be under way for a class of which so many ``devices`` can work."""
+        # A grant more than is needed: it comes at once, and is asked for when there is room for all of it.
+        return max(self._flow.in_flight, self._needed(device_class, devices) + self.grant(device_class, devices))
+
+    def grant(self, device_class: str, devices: int) -> int:
+        """Candidates to ask for at once: an eighth of what is needed."""
+        most = max(self._flow.grant, self._flow.most_grant)
+        return min(most, max(self._flow.grant, self._needed(device_class, devices) // _GRANTS))
+
+    def _needed(self, device_class: str, devices: int) -> int:
+        if device_class not in self._class_secs:
+            return devices * self._flow.first_batch  # more, and a slow device would have to do with it for long
+        secs = self.candidate_secs(device_class)
+        on_the_way = (self._propose_secs[device_class] + self._build_secs[device_class]) / secs
+        return math.ceil(devices * (2 * self._fitting(secs) + on_the_way))
+
+    def _fitting(self, secs: float) -> int:
+        return min(self._flow.batch, max(1, int(self._flow.window_secs / secs)))

@@ -1,0 +1,61 @@
+"""What the devices of a run do with their time, and so what bounds the run.
+
+Every second of a device that can work is measuring, or waiting for something. Of what a class waits for most, more
+would make the run faster; a class that hardly waits is bound by its devices themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from fleet_tune.results import DeviceTime
+
+# After this time a second counts 1/e.
+_FORGET_SECS = 20.0
+
+
+class Usage:
+    """Device seconds by class and by what they were used for, of the whole run and lately."""
+
+    def __init__(self, classes: Iterable[str]) -> None:
+        self._whole: dict[str, dict[DeviceTime, float]] = {each: dict.fromkeys(DeviceTime, 0.0) for each in classes}
+        self._lately: dict[str, dict[DeviceTime, float]] = {each: dict.fromkeys(DeviceTime, 0.0) for each in classes}
+
+    def passed(self, secs: float, devices: Mapping[str, tuple[int, int, DeviceTime]]) -> None:
+        """So many seconds went by. ``devices``: by class, how many have a lease, how many have nothing to do, and what
+        those wait for."""
+        kept = math.exp(-secs / _FORGET_SECS)
+        for device_class, (working, idle, awaited) in devices.items():
+            lately, whole = self._lately[device_class], self._whole[device_class]
+            for what in lately:
+                lately[what] *= kept
+            for what, count in ((DeviceTime.MEASURE, working), (awaited, idle)):
+                lately[what] += count * secs
+                whole[what] += count * secs
+
+    def was(self, device_class: str, what: DeviceTime, secs: float) -> None:
+        """Of the time that a device had a lease, these seconds were something else than measuring."""
+        for times in (self._lately[device_class], self._whole[device_class]):
+            moved = min(secs, times[DeviceTime.MEASURE])
+            times[DeviceTime.MEASURE] -= moved
+            times[what] += moved
+
+    @property
+    def lately(self) -> dict[str, dict[str, float]]:
+        """Shares of the devices' time by class, those of about the last half minute; none where no time has passed."""
+        return _shares(self._lately)
+
+    @property
+    def whole(self) -> dict[str, dict[str, float]]:
+        """:attr:`lately`, of all the time in which candidates were searched."""
+        return _shares(self._whole)
+
+
+def _shares(times: Mapping[str, Mapping[DeviceTime, float]]) -> dict[str, dict[str, float]]:
+    totals = {device_class: sum(by_use.values()) for device_class, by_use in times.items()}
+    return {
+        device_class: {what.value: secs / totals[device_class] for what, secs in by_use.items() if secs > 0}
+        for device_class, by_use in times.items()
+        if totals[device_class] > 0
+    }
