@@ -115,7 +115,8 @@ class Running:
     def folder(self) -> Path:
         """The temporary folder of the run's own cluster."""
         commands = (" ".join(process.cmdline()) for process in self.family if process.name() == "gcs_server")
-        return next(Path(found["folder"]) for each in commands if (found := re.search(r"(?P<folder>/tmp/ft-ray-[^/]+)", each)))
+        found = (re.search(r"/tmp/ft-ray-[^/]+", each) for each in commands)
+        return next(Path(each[0]) for each in found if each)
 
     def end(self, number: int) -> tuple[float, str, str]:
         """Send a signal; returns the seconds until the process ended, its stdout and stderr."""
