@@ -58,6 +58,20 @@ def test_a_second_command_in_a_folder_ends_at_once_in_one_line(tmp_path: Path, c
     assert len(errors) == 1
     assert f"another run (process {os.getpid()}) uses" in errors[0]
     assert "Traceback" not in done.stderr
+    assert "importing the network" not in done.stderr, "nothing has begun"
+
+
+@pytest.mark.parametrize("options", [["--method", "nope"], ["--transfer-from", "nope"], []])
+def test_what_is_refused_has_not_begun(tmp_path: Path, options: list[str]) -> None:
+    model = tmp_path / "nets.py"
+    if options:
+        model.touch()
+    done = fleet_tune_here("tune", f"{model}:make", "--out", str(tmp_path / "out"), *options)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert second.startswith("next: ")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_command_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
