@@ -83,7 +83,7 @@ class Progress:
     as usual. ``notices``: the last of what the run warns of, oldest first. ``device_time``: by device class, shares of
     the time of its devices by what they did with it lately (:class:`DeviceTime`), and ``device_time_whole`` since the
     tuning began. Limits are None where the user set none; ``time_budget_secs`` counts from the run's begin and grows
-    while tasks are still being described.
+    while tasks are still being described. ``doing``: what is done just now in a phase that has no trials.
     """
 
     phase: str
@@ -102,6 +102,7 @@ class Progress:
     notices: tuple[Notice, ...] = ()
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     device_time_whole: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    doing: str = ""
 
     @property
     def bounds(self) -> dict[str, str]:

@@ -53,9 +53,7 @@ def call_function(file: Path, function: str) -> object:
         try:
             spec.loader.exec_module(python_module)
         except (Exception, SystemExit) as error:
-            raise NetworkError(
-                f"{file} cannot be imported: {brief(error)}", "run it with python and mend it"
-            ) from error
+            raise NetworkError(f"{file} cannot be imported: {brief(error)}", _mend(error)) from error
         make = getattr(python_module, function, None)
         if not callable(make):
             offered = sorted(
@@ -68,7 +66,16 @@ def call_function(file: Path, function: str) -> object:
         try:
             return make()
         except (Exception, SystemExit) as error:
-            raise NetworkError(f"{file}:{function} raised {brief(error)}", "call it with python and mend it") from error
+            next_step = _mend(error, "call")
+            raise NetworkError(f"{file}:{function} raised {brief(error)}", next_step) from error
+
+
+def _mend(error: BaseException, do: str = "run") -> str:
+    """What to do about an error of the user's file: by the interpreter that runs it, which may be none in PATH."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.partition(".")[0]
+        return f"install the package of the module {module} for {sys.executable}, which runs the file"
+    return f"{do} it with {sys.executable} and mend it"
 
 
 @contextlib.contextmanager

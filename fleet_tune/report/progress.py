@@ -50,8 +50,6 @@ class ProgressView:
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
-        else:
-            self._print(f"{self._panel.title}: importing the network, starting the devices")
         return self
 
     def __exit__(
@@ -71,8 +69,9 @@ class ProgressView:
                     self._print(notice_line(notice))
             now = time.monotonic()
             if now - self._last_line_at >= _LINE_SECS or progress.phase != self._last_phase:
+                begins = not self._last_phase and progress.doing
                 self._last_line_at, self._last_phase = now, progress.phase
-                self._print(progress_line(progress))
+                self._print(f"{self._panel.title}: {progress.doing}" if begins else progress_line(progress))
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
@@ -80,6 +79,8 @@ class ProgressView:
 
 def progress_line(progress: Progress) -> str:
     """A snapshot in one line."""
+    if progress.doing:
+        return f"{format_clock(progress.elapsed_secs)} {progress.phase}: {progress.doing}"
     parts = [
         f"{format_clock(progress.elapsed_secs)} {progress.phase}",
         f"{plural(progress.trials, 'trial')} ({format_outcomes(progress.outcomes)})"
@@ -95,6 +96,10 @@ def progress_line(progress: Progress) -> str:
         parts.append(f"{plural(awaited, 'task')} still being described")
     left = _left(progress)
     return ", ".join([*parts, left] if left else parts)
+
+
+def _heading(progress: Progress) -> str:
+    return f"{progress.phase}: {progress.doing}" if progress.doing else progress.phase
 
 
 def _awaited(progress: Progress) -> int:
@@ -147,7 +152,7 @@ class _Panel:
         head.add_row(
             self._spinner,
             Text(self.title, "bold"),
-            Text(progress.phase if progress else "importing the network, starting the devices", "cyan"),
+            Text(_heading(progress) if progress else "starting", "cyan"),
         )
         yield head
         if progress is None:

@@ -26,6 +26,7 @@ from fleet_tune.report.network import network_lines
 from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.results import (
     DeviceTime,
+    InNetwork,
     NetworkResult,
     Notice,
     Plan,
@@ -86,21 +87,35 @@ def fact_grid() -> Table:
 
 
 def task_table(
-    tasks: Sequence[TaskProgress], *, limit: int | None = None, in_network: Mapping[str, float] | None = None
+    tasks: Sequence[TaskProgress], *, limit: int | None = None, in_network: Mapping[str, InNetwork] | None = None
 ) -> Table:
     """One row per task, the largest share of the network's time first, tasks without a result before all others.
 
-    ``share``: the task's part of the latency of the tasks that have a result. ``limit``: number of rows at most, None
-    for all; the last row then says how many tasks are not shown. ``in_network``: seconds of a call in the compiled
-    network, by task id, where they are known.
+    ``limit``: number of rows at most, None for all; the last row then says how many tasks are not shown.
+    ``in_network``: where the time of the compiled networks goes, by device class, where that is known. ``share``: the
+    task's part of all kernels' time there, else of the latency of the tasks that have a result.
     """
     totals = _known_secs(tasks)
     several_classes = len(totals) > 1
+    timed = in_network or {}
+    placed = {kernel.task_id: kernel for each in timed.values() for kernel in each.kernels}
+
+    def secs_of(task: TaskProgress) -> float:
+        """Of all calls; infinite where that is not known."""
+        if task.device_class not in timed:
+            return task.weight * task.best_secs
+        kernel = placed.get(task.task_id)
+        return math.inf if kernel is None else kernel.calls * kernel.secs
+
+    def share_of(task: TaskProgress) -> str:
+        secs = secs_of(task)
+        total = timed[task.device_class].kernels_secs if task.device_class in timed else totals[task.device_class]
+        return f"{secs / total:.0%}" if math.isfinite(secs) and total > 0 else NONE
+
     table = _table("task", *(["device class"] if several_classes else []))
-    placed = in_network or {}
     _add_numbers(table, "calls", "trials", "best", *(["in network"] if placed else []), "GFLOP/s", "share")
     table.add_column("sketch rule")
-    ordered = sorted(tasks, key=lambda task: -task.weight * task.best_secs)
+    ordered = sorted(tasks, key=lambda task: -secs_of(task))
     shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
     for task in shown:
         measured = math.isfinite(task.best_secs)
@@ -110,9 +125,9 @@ def task_table(
             str(task.weight),
             str(task.trials),
             Text(format_secs(task.best_secs), "bold"),
-            *([format_secs(placed.get(task.task_id))] if placed else []),
+            *([format_secs(placed[task.task_id].secs if task.task_id in placed else None)] if placed else []),
             f"{task.gflops:.1f}" if measured else NONE,
-            f"{task.weight * task.best_secs / totals[task.device_class]:.0%}" if measured else NONE,
+            share_of(task),
             cut(task.best_rule if task.described else "not described yet", "dim"),
         )
     if len(shown) < len(ordered):
@@ -124,10 +139,8 @@ def render_summary(result: TuneResult) -> RenderableType:
     """What a run ends with: its tasks, the networks with speed-ups and errors, where they are and how to load them."""
     parts: list[RenderableType] = []
     if result.tasks:
-        timed = [network.in_network for network in result.networks if network.in_network is not None]
-        parts.append(
-            task_table(result.tasks, in_network={each.task_id: each.secs for one in timed for each in one.kernels})
-        )
+        timed = {each.device_class: each.in_network for each in result.networks if each.in_network is not None}
+        parts.append(task_table(result.tasks, in_network=timed))
     parts += [_network_table(network) for network in result.networks]
     facts = fact_grid()
     total = sum(result.outcomes.values())

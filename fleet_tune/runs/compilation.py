@@ -36,6 +36,7 @@ from fleet_tune.runs.admission import Admitted, UnscheduledWrongError, admit
 from fleet_tune.runs.in_network import in_network
 from fleet_tune.runs.incumbents import Incumbents, Supply
 from fleet_tune.runs.places import THIS_MACHINE, Place
+from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 
 # Times that differ by less are the same.
@@ -84,7 +85,8 @@ class ToBuild:
     """What the networks of all classes are built from, by device class name where it is a mapping.
 
     ``entries``: the tasks that have sketches. ``places``: where a class' network is run before it is published; a class
-    without one is not checked. ``supplies``: what finds records for tasks without one.
+    without one is not checked. ``supplies``: what finds records for tasks without one. ``teller``: is told what is
+    done, and what a network goes without.
     """
 
     network: Network
@@ -94,6 +96,7 @@ class ToBuild:
     places: Mapping[str, Place]
     records: Path
     supplies: Mapping[str, Supply] = field(default_factory=dict)
+    teller: Teller = field(default_factory=Teller)
 
     @property
     def rules(self) -> dict[str, str]:
@@ -122,6 +125,7 @@ def build_networks(what: ToBuild, out: Path, compiler: Compiler | None = None) -
     if compiler is None:
         with contextlib.closing(CompileProcess()) as process:
             return build_networks(what, out, process)
+    what.teller.tell("running the network in its framework")
     expected = what.network.framework_outputs()
     results = []
     errors: list[Exception] = []
@@ -195,7 +199,7 @@ class _ClassBuild:
         return self.lowered.device_class.name
 
     def built(self) -> NetworkResult:
-        incumbents = Incumbents(self.what.records, self.what.supplies.get(self.name))
+        incumbents = Incumbents(self.what.records, self.what.supplies.get(self.name), self.what.teller.warn)
         result = NetworkResult(self.name, self.folder, None, None, None, None, None)
         with compiled.staging(self.folder) as self.stage:
             try:
@@ -207,6 +211,7 @@ class _ClassBuild:
                 problem = f"it is wrong, and which kernel is at fault could not be found: {error}"
                 return dataclasses.replace(result, published="nothing", problem=problem)
             fallbacks = self._fallbacks(admitted, incumbents)
+            self._tell("compiling the network")
             self.compiler.compile_network(self.lowered, traces(admitted.records), self.stage, self._extra(admitted))
             absolute, relative = self.errors or (None, None)
             result = dataclasses.replace(
@@ -221,6 +226,7 @@ class _ClassBuild:
 
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
         """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
+        self._tell(f"compiling the network with {len(records)} tuned of {len(self.lowered.tasks)} tasks")
         try:
             self.compiler.compile_network(self.lowered, traces(records), self.stage)
         except DiskFullError:
@@ -235,12 +241,13 @@ class _ClassBuild:
         elif fault is not None and self.suspects is None:
             self.suspects = dict(records)
             why = f"{fault.outcome.value.replace('_', ' ')}: {fault.detail}"
-            _LOG.warning("the network of %s is not right (%s): judging it again", self.name, why)
+            self._warn(f"is not right ({why}): judging it again")
         return fault
 
     def _fault_of(self, folder: Path) -> Measurement | None:
         if self.place is None:
             return None
+        self._tell("comparing the network with its framework")
         try:
             outputs = self.place.outputs(folder)
         except NetworkRunError as error:
@@ -257,7 +264,7 @@ class _ClassBuild:
         return None
 
     def _cannot_check(self, error: Exception) -> None:
-        _LOG.warning("the network of %s is not checked: %s", self.name, error)
+        self._warn(f"is not checked: {error}")
         self.unchecked, self.place, self.errors = str(error), None, None
 
     def _measured(self, result: NetworkResult, admitted: Admitted) -> NetworkResult:
@@ -270,7 +277,7 @@ class _ClassBuild:
         except NetworkRunError as error:  # twice: beside the untuned one, and alone
             return self._instead_of(result, untuned, str(error))
         except UncheckedError as error:  # it takes too long, say
-            _LOG.warning("the network of %s is not timed: %s", self.name, error)
+            self._warn(f"is not timed: {error}")
             return result
         if result.tuned_secs is None or result.untuned_secs is None or untuned is None:
             return result
@@ -287,10 +294,11 @@ class _ClassBuild:
         """The result with the time of each kernel of what is to be published, where it can be had."""
         if self.place is None or result.secs is None:
             return result
+        self._tell("timing the kernels in the network")
         try:
             timed = self.place.in_place(self.stage)
         except Exception as error:
-            _LOG.warning("the kernels of the network of %s are not timed in it: %s", self.name, brief(error))
+            self._warn(f"has kernels that are not timed in it: {brief(error)}")
             return result
         records = admitted.records if result.published == "tuned" else {}
         with RecordReader(self.what.records) as reader:
@@ -302,6 +310,7 @@ class _ClassBuild:
         if not admitted.records:
             return None
         folder = self.stage.with_name("untuned")
+        self._tell("compiling the untuned network, to compare")
         try:
             return self.compiler.compile_network(self.lowered, {}, folder, {**self._extra(admitted), "tasks": {}})
         except Exception as error:  # whatever TVM raises, or no space: what is to be published is not touched by it
@@ -312,6 +321,7 @@ class _ClassBuild:
         """The result with what can be timed. Raises NetworkRunError, UncheckedError of the network alone."""
         assert self.place is not None
         untuned_secs: float | None = None
+        self._tell("timing the network")
         try:
             if untuned is None:
                 tuned_secs = self.place.measure_secs(self.stage)
@@ -324,10 +334,11 @@ class _ClassBuild:
         torch_secs: float | None = None
         if self.place.name == THIS_MACHINE and untuned_secs is not None:
             threads = self.what.prints[self.name].threads
+            self._tell("timing the network in its framework")
             try:
                 torch_secs = self.what.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
             except Exception as error:
-                _LOG.warning("the network of %s is not compared with its framework's time: %s", self.name, error)
+                self._warn(f"is not compared with its framework's time: {error}")
         return dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, torch_secs=torch_secs)
 
     def _instead_of(self, result: NetworkResult, untuned: Path | None, why: str) -> NetworkResult:
@@ -335,7 +346,6 @@ class _ClassBuild:
         right."""
         assert self.place is not None
         problem = f"the tuned network fails when it is timed: {why}"
-        _LOG.warning("the network of %s: %s", self.name, problem)
         errors = self._errors_of(untuned) if untuned is not None else None
         if untuned is None or errors is None:
             return dataclasses.replace(
@@ -361,16 +371,21 @@ class _ClassBuild:
         try:
             absolute, relative = compare(self.place.outputs(untuned), self.expected)
         except Exception as error:
-            _LOG.warning("the untuned network of %s is not published: %s", self.name, error)
+            self._warn(f"cannot be published untuned: {error}")
             return None
         if not relative <= tolerance(self.lowered):
-            _LOG.warning("the untuned network of %s is not published: relative error %.2g", self.name, relative)
+            self._warn(f"cannot be published untuned: relative error {relative:.2g}")
             return None
         return absolute, relative
 
     def _not_compared(self, error: Exception) -> None:
-        why = brief(error)
-        _LOG.warning("the network of %s is not compared with the untuned one: %s", self.name, why)
+        self._warn(f"is not compared with the untuned one: {brief(error)}")
+
+    def _tell(self, doing: str) -> None:
+        self.what.teller.tell(f"{doing} ({self.name})" if len(self.what.lowered) > 1 else doing)
+
+    def _warn(self, what: str) -> None:
+        self.what.teller.warn(f"the network of {self.name} {what}")
 
     def _published(self, result: NetworkResult) -> NetworkResult:
         """Complete the manifest, and move the network to where users load it, unless nothing is to be published."""

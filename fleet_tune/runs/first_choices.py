@@ -7,7 +7,6 @@ far from good, and takes a second to build and check.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -29,6 +28,7 @@ from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, Me
 from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
 from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
 from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 from policies.measuring.stopping import following
 from policies.search.methods import method_named
@@ -39,7 +39,6 @@ BUDGET_SECS = 30.0
 # no record.
 _CHOICES = (1, 5)
 _BUILD_SECS = 15.0
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ class FirstChoices:
     fleet file has it.
 
     An instance is an :data:`~fleet_tune.runs.incumbents.Supply`: the tasks of the largest share of the work come first,
-    and no candidate is begun after ``budget_secs``. What fails here is logged: the tasks stay as they are.
+    and no candidate is begun after ``budget_secs``. What fails here is a notice: the tasks stay as they are.
+    ``teller``: is told what is done.
     """
 
     entries: Mapping[str, SearchTask]
@@ -59,6 +59,7 @@ class FirstChoices:
     seed: int
     measuring: MeasureConfig = field(default_factory=MeasureConfig)
     budget_secs: float = BUDGET_SECS
+    teller: Teller = field(default_factory=Teller)
 
     def __call__(self, task_ids: Sequence[str]) -> None:
         deadline = time.monotonic() + self.budget_secs
@@ -72,7 +73,8 @@ class FirstChoices:
                 for count in _CHOICES:
                     entries = self._round(entries, count, deadline, device, builders)
         except Exception as error:  # the device is gone, say, or the disk full: a network can do without this
-            _LOG.warning("no first choices for %d tasks: %s", len(entries), last_line(error))
+            tasks = "1 task" if len(entries) == 1 else f"{len(entries)} tasks"
+            self.teller.warn(f"no first choices for {tasks}: {last_line(error)}")
 
     def _round(
         self, entries: Sequence[SearchTask], count: int, deadline: float, device: Device, builders: _Builders
@@ -83,8 +85,13 @@ class FirstChoices:
         for start in range(0, len(entries), len(builders)):
             if time.monotonic() >= deadline:
                 break
-            batch = [(entry, self._contenders(entry, count)) for entry in entries[start : start + len(builders)]]
+            together = entries[start : start + len(builders)]
+            names = ", ".join(entry.task.workload.name for entry in together)
+            what = f"first choices of {names} ({start + len(together)} of {len(entries)} without a record)"
+            self.teller.tell(f"building the {what}")
+            batch = [(entry, self._contenders(entry, count)) for entry in together]
             built = builders.build([(entry.task, list(revisions)) for entry, revisions in batch])
+            self.teller.tell(f"measuring the {what}")
             records = [
                 record
                 for (_, revisions), results in zip(batch, built, strict=True)

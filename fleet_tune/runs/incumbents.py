@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -12,8 +11,6 @@ from fleet_tune.domain import Measurement, Outcome, Record
 from fleet_tune.errors import UserError
 from fleet_tune.records.store import RecordReader, RecordStore
 
-_LOG = logging.getLogger(__name__)
-
 Supply = Callable[[Sequence[str]], None]
 """Puts records of these tasks into the store, as far as possible."""
 
@@ -22,13 +19,14 @@ class Incumbents:
     """The :class:`~fleet_tune.runs.admission.Candidates` in the store ``path``, which nobody else writes meanwhile.
 
     What is blamed is stored as a revision of its record, so that no later run chooses it again. ``supply``: what finds
-    records for tasks without one. ``supplied``: the tasks for which it did.
+    records for tasks without one. ``supplied``: the tasks for which it did. ``warn``: is told what cannot be stored.
     """
 
-    def __init__(self, path: Path, supply: Supply | None = None) -> None:
+    def __init__(self, path: Path, supply: Supply | None, warn: Callable[[str], None]) -> None:
         self.supplied: set[str] = set()
         self._path = path
         self._supply = supply
+        self._warn = warn
         self._wrong: set[str] = set()  # ids of candidates, also where the store cannot be written
 
     def best(self, task_id: str) -> Record | None:
@@ -61,7 +59,7 @@ class Incumbents:
             with RecordStore(self._path) as store:
                 store.append([revised])
         except UserError as error:  # somebody else's database, or one that cannot be written
-            _LOG.warning("a wrong kernel could not be marked in the records: %s", error)
+            self._warn(f"a wrong kernel could not be marked in the records: {error}")
 
     def supply(self, task_ids: Sequence[str]) -> None:
         if self._supply is None:

@@ -43,8 +43,21 @@ def prepare_folder(out: Path) -> None:
 @contextlib.contextmanager
 def held_folder(out: Path) -> Iterator[None]:
     """:func:`prepare_folder`, and the folder is this run's until the block is left. Raises
-    :class:`OutputFolderError` at once where it is another one's."""
-    prepare_folder(out)
+    :class:`OutputFolderError` at once where it is another one's. What was made here and holds nothing else is removed
+    in the end: a command that is refused leaves nothing."""
+    made = [folder for folder in (out, *out.parents) if not os.path.exists(folder)]
+    try:
+        prepare_folder(out)
+        with _locked(out):
+            yield
+    finally:
+        for folder in made:
+            with contextlib.suppress(OSError):  # it is not empty, or was not made
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(out: Path) -> Iterator[None]:
     drive = network_drive(out)
     if drive:
         _LOG.warning(
@@ -54,6 +67,7 @@ def held_folder(out: Path) -> Iterator[None]:
             drive,
         )
     try:
+        before = set(os.listdir(out))
         lock = take_lock(out / LOCK_FILE)
     except LockedError as error:
         raise OutputFolderError(
@@ -67,4 +81,7 @@ def held_folder(out: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        with contextlib.suppress(OSError):
+            if LOCK_FILE not in before and set(os.listdir(out)) == {*before, LOCK_FILE}:
+                (out / LOCK_FILE).unlink()
         os.close(lock)

@@ -37,6 +37,7 @@ from fleet_tune.runs.out_folder import held_folder
 from fleet_tune.runs.places import Here, OnDevice, Place
 from fleet_tune.runs.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.set_aside import set_aside
+from fleet_tune.runs.telling import Teller
 from fleet_tune.runs.transfer import Teaching, what_applies
 from fleet_tune.search_task import SearchTask
 from policies.search.methods import method_named
@@ -268,7 +269,7 @@ def _compiled_from_records(
     if (out / RECORDS_FILE).exists():
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, prepared.tasks, records)
-    what = prepared.to_build(records)
+    what = dataclasses.replace(prepared.to_build(records), teller=Teller(time.monotonic() - started))
     networks = build_networks(what, out)
     return TuneResult(
         network=prepared.network.name,
@@ -281,12 +282,13 @@ def _compiled_from_records(
         networks=networks,
         left_out=prepared.left_out,
         inputs=prepared.network.inputs_from,
+        notices=what.teller.notices,
     )
 
 
-def compile_tuned(prepared: Prepared, request: RunRequest) -> tuple[NetworkResult, ...]:
+def compile_tuned(prepared: Prepared, request: RunRequest, teller: Teller) -> tuple[NetworkResult, ...]:
     """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
-    measured now."""
+    measured now. ``teller``: is told what is done."""
     from fleet_tune.runs.first_choices import FirstChoices  # here: it needs the actors' modules, which only a run has
 
     what = prepared.to_build(request.records)
@@ -299,8 +301,10 @@ def compile_tuned(prepared: Prepared, request: RunRequest) -> tuple[NetworkResul
         device = prepared.device_of(name, states)
         if device is not None:
             measuring = request.fleet.measure
-            supplies[name] = FirstChoices(entries, device, request.records, artifacts, request.seed, measuring)
-    return build_networks(dataclasses.replace(what, supplies=supplies), request.out)
+            supplies[name] = FirstChoices(
+                entries, device, request.records, artifacts, request.seed, measuring, teller=teller
+            )
+    return build_networks(dataclasses.replace(what, supplies=supplies, teller=teller), request.out)
 
 
 def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Progress:

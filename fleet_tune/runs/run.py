@@ -26,6 +26,7 @@ from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.out_folder import held_folder
+from fleet_tune.runs.telling import Teller
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
@@ -83,9 +84,21 @@ class Run:
             if request.metrics_port is not None:
                 self._metrics = Metrics(request.metrics_port)
                 stack.callback(self._metrics.close)
+            self._announce()
             with contextlib.suppress(Interrupted):
                 await self._start(stack)
             yield self
+
+    def _announce(self) -> None:
+        """A first snapshot, once nothing is plainly wrong."""
+        limits = self.request.limits
+        doing = "importing the network, starting the devices"
+        if self.on_progress is not None:
+            self.on_progress(
+                Progress(
+                    "starting", 0.0, limits.time_budget_secs, limits.trials, 0, 0, {}, 0.0, {}, {}, (), doing=doing
+                )
+            )
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         request, unless_interrupted = self.request, self._interruption.unless
@@ -229,17 +242,34 @@ class Run:
     async def _compiled(self, prepared: Prepared) -> tuple[NetworkResult, ...]:
         from fleet_tune.runs import preparation
 
+        teller = Teller(self._last.elapsed_secs, self._last.notices) if self._last is not None else Teller()
         with contextlib.suppress(Interrupted):
-            networks = await self._interruption.unless(in_thread(preparation.compile_tuned, prepared, self.request))
+            try:
+                async with beside(self._report_compiling(teller)):
+                    networks = await self._interruption.unless(
+                        in_thread(preparation.compile_tuned, prepared, self.request, teller)
+                    )
+            finally:
+                self._show("compiling", teller)
             if self._last is not None:
                 self._last = preparation.with_what_was_found(self._last, prepared, self.request.records)
             return networks
         return ()
 
-    def _show(self, phase: str) -> None:
-        """A last snapshot with another phase: what happens after the tuning has no actors to ask."""
+    async def _report_compiling(self, teller: Teller) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_SECS)
+            self._show("compiling", teller)
+
+    def _show(self, phase: str, teller: Teller | None = None) -> None:
+        """A last snapshot with another phase, and what is told of it: what happens after the tuning has no actors to
+        ask."""
         if self._last is not None:
             self._last = dataclasses.replace(self._last, phase=phase)
+            if teller is not None:
+                self._last = dataclasses.replace(
+                    self._last, elapsed_secs=teller.elapsed_secs, doing=teller.doing, notices=teller.notices
+                )
             if self.on_progress is not None:
                 self.on_progress(self._last)
 

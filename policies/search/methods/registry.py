@@ -52,20 +52,30 @@ def method_named(name: str) -> Method:
         changes.remove(evaluators[0])
     if not changes:
         return method
+    models = [_search_model(change, _METHODS[base]) for change in changes if change != OFFLINE]
     if method.training is None:
         raise UserError(f"the method '{base}' has no cost model to replace or to keep offline", choose)
-    models = [_search_model(change) for change in changes if change != OFFLINE]
     if len(models) > 1:
         raise UserError(f"'{name}' names {len(models)} cost models", "name one")
     training = replace(method.training, model=[*models, method.training.model][0], offline=OFFLINE in changes)
     return replace(method, name=name, training=training, starts_from="")
 
 
-def _search_model(name: str) -> ModelName:
+def _search_model(name: str, method: Method) -> ModelName:
     for model in SEARCH_MODELS:
         if name == model:
             return model
-    raise UserError(f"there is no cost model '{name}' for a search", f"choose one of: {', '.join(SEARCH_MODELS)}")
+    raise UserError(
+        f"there is no cost model or variant '{name}' for the method '{method.name}'",
+        f"choose one of: {', '.join(_variants(method))}",
+    )
+
+
+def _variants(method: Method) -> list[str]:
+    """What may follow the name of ``method``."""
+    drafts = [EQUATION_1] if isinstance(method.generator, LatentGenerator) else []
+    trained = [OFFLINE, *SEARCH_MODELS] if method.training is not None else []
+    return [*EVALUATORS, *drafts, *trained]
 
 
 def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:

@@ -62,13 +62,34 @@ def test_without_a_terminal_lines_come_every_five_seconds_and_with_each_phase(
     monkeypatch.setattr("fleet_tune.report.progress.time.monotonic", lambda: now)
     output = io.StringIO()
     with ProgressView(Console(file=output, width=40), "net[1]") as view:
+        assert not output.getvalue(), "a run that is refused has not begun"
+        doing = "importing the network, starting the devices"
+        view.update(dataclasses.replace(PROGRESS, phase="starting", elapsed_secs=0.0, doing=doing))
+        now = 105.0
         for elapsed in range(12):
-            now = 100.0 + elapsed
+            now = 105.0 + elapsed
             phase = "starting" if elapsed < 2 else "tuning"
             view.update(dataclasses.replace(PROGRESS, phase=phase, elapsed_secs=float(elapsed)))
     lines = output.getvalue().splitlines()
     assert lines[0] == "net[1]: importing the network, starting the devices"
     assert [line.split(",")[0] for line in lines[1:]] == ["0:00 starting", "0:02 tuning", "0:07 tuning"]
+
+
+def test_without_a_terminal_it_is_told_what_the_compiling_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("fleet_tune.report.progress.time.monotonic", lambda: now)
+    output = io.StringIO()
+    with ProgressView(Console(file=output, width=40), "net") as view:
+        view.update(PROGRESS)
+        for elapsed in range(11):
+            now = 100.0 + elapsed
+            doing = "building the first choices of conv" if elapsed < 7 else "timing the network"
+            view.update(dataclasses.replace(PROGRESS, phase="compiling", elapsed_secs=75.0 + elapsed, doing=doing))
+    assert output.getvalue().splitlines()[1:] == [
+        "1:15 compiling: building the first choices of conv",
+        "1:20 compiling: building the first choices of conv",
+        "1:25 compiling: timing the network",
+    ]
 
 
 LOST = Notice(1, 61.0, "no device of class zen5 can work:\nlost")
@@ -81,7 +102,7 @@ def test_a_notice_has_a_line_of_its_own_at_once_and_only_one() -> None:
         view.update(dataclasses.replace(PROGRESS, notices=(LOST,)))
         again = (dataclasses.replace(LOST, times=2), Notice(2, 62.0, "the recorder is slow"))
         view.update(dataclasses.replace(PROGRESS, notices=again))
-    assert output.getvalue().splitlines()[2:] == [
+    assert output.getvalue().splitlines()[1:] == [
         "1:01 no device of class zen5 can work: lost",
         "1:02 the recorder is slow",
     ]

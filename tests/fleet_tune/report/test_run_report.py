@@ -141,6 +141,7 @@ def test_where_the_time_of_a_network_goes_is_told_by_tasks_and_in_sum() -> None:
     assert lines["conv[bold]"][1:8] == ["2", "8", "1.000", "ms", "1.250", "ms", "2000.0"]
     assert lines["pool"][1:5] == ["1", "8", "–", "–"]
     # 2 * 1.25 + 6.5 + 0.25 ms, of 10.
+    assert (lines["conv[bold]"][8], lines["dense"][8]) == ("27%", "70%")
     told = "9.250 ms in kernels (8.000 ms alone), 750.0 µs left over (calls, allocation), of 10.00 ms"
     assert told in " ".join(text.split())
     plain = to_json(result)["networks"][0]["in_network"]
@@ -148,6 +149,13 @@ def test_where_the_time_of_a_network_goes_is_told_by_tasks_and_in_sum() -> None:
     assert plain["alone_secs"] == pytest.approx(8e-3)
     assert plain["left_over_secs"] == pytest.approx(0.75e-3)
     assert plain["kernels"][0]["secs"] == 1.25e-3
+    slow = KernelTime("pool@zen5", "pool", 1, None, 27.75e-3)  # as it was imported: 27.75 of 37 ms
+    network = dataclasses.replace(NETWORK, in_network=InNetwork(40e-3, (*kernels, slow), 0.25e-3))
+    text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert rows["pool"][1:8] == ["1", "8", "–", "27.75", "ms", "–", "75%"]
+    assert rows["dense"][8] == "18%"
+    assert text.index("pool") < text.index("dense") < text.index("conv[bold]")
     unknown = dataclasses.replace(kernels[0], alone_secs=None)
     network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, (unknown,), 0.0))
     assert "alone" not in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))

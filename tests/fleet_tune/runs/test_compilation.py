@@ -27,10 +27,11 @@ from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
 from fleet_tune.errors import DiskFullError, NetworkRunError, RecordStoreError, UserError
 from fleet_tune.records.store import RecordReader, RecordStore
-from fleet_tune.results import NetworkResult, Used
+from fleet_tune.results import NetworkResult, Notice, Used
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records
 from fleet_tune.runs.first_choices import FirstChoices
 from fleet_tune.runs.places import Here, OnDevice, Place
+from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.records import make_record, ok
@@ -94,6 +95,18 @@ class Board(OnDevice):
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         assert min(super().measure_in_turn(first, second)) > 0
         return 1.0, 2.0
+
+
+class Told(Teller):
+    """Keeps all that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+
+    def tell(self, doing: str) -> None:
+        super().tell(doing)
+        self.all.append(doing)
 
 
 class Faked(Here):
@@ -194,8 +207,19 @@ def test_tasks_without_a_record_get_the_analyzers_first_choice(
 ) -> None:
     records = store(tmp_path / "records.db", lowered, [], [], [])
     by_id = {entry.task.id: entry for entry in entries}
-    supply = FirstChoices(by_id, DeviceConfig(name="local", threads=2), records, tmp_path / "artifacts", seed=0)
-    result = built(network, lowered, entries, records, Faked(network), supplies={"cpu": supply})
+    teller = Told()
+    device = DeviceConfig(name="local", threads=2)
+    supply = FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)
+    result = built(network, lowered, entries, records, Faked(network), supplies={"cpu": supply}, teller=teller)
+    assert not teller.notices
+    first, last = teller.all.index("compiling the network with 3 tuned of 3 tasks"), len(teller.all)
+    choices = teller.all[1:first]
+    assert {each.split()[0] for each in choices} == {"building", "measuring"}
+    for task in lowered.tasks:
+        assert any(task.workload.name in each for each in choices)
+    assert choices[-1].endswith("(3 of 3 without a record)")
+    assert teller.all[first + 1] == "comparing the network with its framework"
+    assert "timing the kernels in the network" in teller.all[first:last]
     assert {each.used for each in result.fallbacks} == {Used.FIRST_CHOICE}
     assert len(result.fallbacks) == len(lowered.tasks)
     error, manifest = published(network, tmp_path)
@@ -292,8 +316,13 @@ def test_an_untuned_network_that_crashes_takes_nothing_from_the_tuned_one(
     network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
 ) -> None:
     records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
-    result = built(network, lowered, entries, records, Crashing(network, "untuned"))
+    teller = Teller(60.0, [Notice(4, 5.0, "of the tuning")])
+    result = built(network, lowered, entries, records, Crashing(network, "untuned"), teller=teller)
     assert (result.published, result.tuned_secs, result.untuned_secs) == ("tuned", 3.0, None)
+    before, notice = teller.notices
+    assert (before.number, notice.number) == (4, 5)
+    assert notice.at_secs >= 60.0
+    assert notice.text == "the network of cpu is not compared with the untuned one: NetworkRunError: killed by SIGSEGV"
     assert published(network, tmp_path)[0] < 1e-5
 
 
@@ -352,7 +381,10 @@ def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
     device = DeviceConfig(name="local", threads=2)
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
     monkeypatch.setattr("fleet_tune.runs.first_choices.opened_device", refuse)
-    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0)(list(by_id))
+    teller = Teller()
+    FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)(list(by_id))
+    [notice] = teller.notices
+    assert notice.text == "no first choices for 3 tasks: OSError: [Errno 28] No space left on device"
     with RecordReader(records) as reader:
         assert not list(reader)
 

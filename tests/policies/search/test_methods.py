@@ -350,8 +350,8 @@ def test_any_methods_model_can_be_replaced() -> None:
     assert kept == Training("pacm", momentum=0.99, offline=True)
     assert spec("fleet") == "fleet"
     for wrong, problem in (
-        ("autotvm:oracle", "no cost model 'oracle'"),
-        ("autotvm:mlp-per-store", "no cost model 'mlp-per-store'"),
+        ("autotvm:oracle", "no cost model or variant 'oracle' for the method 'autotvm'"),
+        ("autotvm:mlp-per-store", "no cost model or variant 'mlp-per-store'"),
         ("autotvm:mlp:pacm", "names 2 cost models"),
         ("random:mlp", "has no cost model"),
         ("random:offline", "has no cost model"),
@@ -359,6 +359,28 @@ def test_any_methods_model_can_be_replaced() -> None:
     ):
         with pytest.raises(UserError, match=problem):
             method_named(wrong)
+
+
+@pytest.mark.parametrize(
+    ("method", "offered", "withheld"),
+    [
+        ("fleet:adaptve", ["raced", "adaptive", "deterministic", "offline", "boosted"], ["equation-1"]),
+        ("fleet:raced:adaptve", ["offline"], ["equation-1"]),
+        ("pruner:adaptve", ["equation-1", "adaptive", "offline", "pacm"], []),
+        ("random:adaptve", ["raced", "adaptive", "deterministic"], ["offline", "boosted", "equation-1"]),
+    ],
+)
+def test_an_unknown_variant_is_answered_with_those_that_the_method_has(
+    method: str, offered: list[str], withheld: list[str]
+) -> None:
+    with pytest.raises(UserError) as raised:
+        method_named(method)
+    assert f"'adaptve' for the method '{method.partition(':')[0]}'" in raised.value.problem
+    choices = raised.value.next_step.removeprefix("choose one of: ").split(", ")
+    assert set(offered) <= set(choices)
+    assert not set(withheld) & set(choices)
+    for choice in choices:
+        assert method_named(f"{method.partition(':')[0]}:{choice}")
 
 
 @pytest.mark.parametrize("method", ["autotvm:tree-gru", "ansor:mlp", "fleet:boosted-invariant", "adatune:boosted"])
