@@ -109,10 +109,9 @@ class Pausing:
             return
         self._guarded()
         note = _note(self._folder, os.getpid())
-        note.parent.mkdir(exist_ok=True)
-        note.write_text("".join(process.text for process in processes))
-        _open_ledger(self._folder)
+        _write_note(note, processes)
         try:
+            _open_ledger(self._folder)
             _wait_stopped([process for process in processes if process.send(signal.SIGSTOP)])
             yield
         finally:
@@ -134,7 +133,7 @@ class Pausing:
         if not (self._folder / "pausable").exists():
             return
         for path in (self._folder / "pausable").iterdir():
-            with contextlib.suppress(FileNotFoundError, ValueError):
+            with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,10 +172,12 @@ class Pausing:
 
 def let_go_on(folder: Path, note: Path) -> None:
     """Let the processes of a note go on, and remove it."""
-    for process in _listed(note):
-        process.send(signal.SIGCONT)
-    _close_ledger(folder)
-    note.unlink(missing_ok=True)
+    try:
+        for process in _listed(note):
+            process.send(signal.SIGCONT)
+        _close_ledger(folder)
+    finally:
+        note.unlink(missing_ok=True)
 
 
 def note_of(folder: Path, pid: int) -> Path:
@@ -194,10 +195,26 @@ def _note(folder: Path, pid: int) -> Path:
     return folder / "paused" / str(pid)
 
 
+def _write_note(note: Path, processes: Iterable[Stoppable]) -> None:
+    """Whole or not at all: its writer may be killed, and the disk full. Raises OSError."""
+    note.parent.mkdir(exist_ok=True)
+    beside = note.parent.parent / f"paused.{note.name}.new"
+    try:
+        beside.write_text("".join(process.text for process in processes))
+        beside.rename(note)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def _listed(path: Path) -> list[Stoppable]:
+    """The processes that a file names. A line that is not whole is left out: the others can be let go on."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
     processes = []
-    with contextlib.suppress(FileNotFoundError):
-        for line in path.read_text().splitlines():
+    for line in lines:
+        with contextlib.suppress(ValueError):
             pid, group, started, namespace = line.split(" ")
             processes.append(Stoppable(int(pid), bool(int(group)), started, namespace))
     return processes

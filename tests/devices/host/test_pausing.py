@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from devices.host.child import Child
-from devices.host.pausing import Registration, Stoppable
+from devices.host.pausing import Registration, Stoppable, note_of
 from devices.host.quiet import QuietWindow
 from tests.helpers.waiting import wait_until
 
@@ -173,6 +174,41 @@ def test_when_the_guardian_is_killed_too_the_next_one_lets_all_go_on(window: Qui
         with window.working():
             wait_until(lambda: not stopped(search.pid), "it goes on")
         assert not list((window.path / "paused").iterdir())
+
+
+def test_a_note_that_is_torn_keeps_nobody_stopped(window: QuietWindow) -> None:
+    with process(BUSY) as build:
+        whole = Stoppable.of(build.pid, group=True)
+        note = note_of(window.path, 4_000_000)  # of a process that is gone
+        note.parent.mkdir()
+        for torn in (whole.text[:3], whole.text.rpartition(" ")[0], "one 1 2 here", "\udcff\0"):
+            os.killpg(build.pid, signal.SIGSTOP)
+            wait_until(lambda: stopped(build.pid), "it stands still")
+            note.write_bytes(os.fsencode(f"{torn}\n{whole.text}{torn}"))
+            with window.working():
+                wait_until(lambda: not stopped(build.pid), "it goes on")
+            assert not note.exists()
+        with window.quiet():
+            pass
+
+
+def test_without_room_for_its_note_nothing_is_stopped(window: QuietWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = Path.write_text
+
+    def write_text(self: Path, text: str) -> int:
+        writes(self, text[:5])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with process(WORKER, window.path) as search:
+        with monkeypatch.context() as full:
+            full.setattr(Path, "write_text", write_text)
+            with pytest.raises(OSError, match="No space left"), window.quiet():
+                pytest.fail("opened")
+        assert not stopped(search.pid)
+        assert {path.name for path in window.path.iterdir()} == {"pausable", "paused", "room", "turnstile"}
+        assert not list((window.path / "paused").iterdir())
+        with window.quiet():
+            assert stopped(search.pid)
 
 
 def test_a_guardian_that_is_killed_is_replaced(window: QuietWindow) -> None:
