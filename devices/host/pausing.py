@@ -56,9 +56,13 @@ class Stoppable:
         return f"{self.pid} {int(self.group)} {self.started} {self.namespace}\n"
 
     def send(self, number: signal.Signals) -> bool:
-        """Whether it is there to be signalled."""
+        """Whether it is there to be signalled. A group goes on also where its first process is gone meanwhile."""
         try:
-            if self.namespace != _namespace() or _started(self.pid) != self.started or self.pid == os.getpid():
+            if self.namespace != _namespace() or self.pid == os.getpid():
+                return False
+            # No process has the number, and so none got it again: the kernel keeps it while there is a group of it.
+            orphaned = self.group and number is signal.SIGCONT and not Path(f"/proc/{self.pid}").exists()
+            if not orphaned and _started(self.pid) != self.started:
                 return False
             (os.killpg if self.group else os.kill)(self.pid, number)
         except OSError:  # it has ended

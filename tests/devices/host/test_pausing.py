@@ -176,6 +176,19 @@ def test_when_the_guardian_is_killed_too_the_next_one_lets_all_go_on(window: Qui
         assert not list((window.path / "paused").iterdir())
 
 
+def test_a_group_goes_on_whose_first_process_is_killed_while_it_stands_still(window: QuietWindow) -> None:
+    with process(BUSY) as build:
+        registration = Registration(window.path, Stoppable.of(build.pid, group=True))
+        (linker,) = psutil.Process(build.pid).children()
+        with window.quiet():
+            wait_until(lambda: stopped(linker.pid), "the process of the group stands still")
+            build.kill()
+            build.wait()
+            assert stopped(linker.pid)
+        wait_until(lambda: not stopped(linker.pid), "it goes on")
+        registration.close()
+
+
 def test_a_note_that_is_torn_keeps_nobody_stopped(window: QuietWindow) -> None:
     with process(BUSY) as build:
         whole = Stoppable.of(build.pid, group=True)
