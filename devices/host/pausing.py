@@ -9,8 +9,8 @@ together have been:
 - ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC), by which a build's seconds are counted.
 
 Who stops others may die. A guardian (:mod:`devices.host.guardian`), a process outside of its process group that holds
-the other end of a pipe, then lets them go on at once; and whoever finds files in ``paused/`` while no window is open
-does the same. SIGSTOP cannot be refused, and SIGKILL ends stopped processes too.
+the other end of a pipe, then lets them go on at once, unless another window is open by then; and whoever finds files in
+``paused/`` while no window is open does the same. SIGSTOP cannot be refused, and SIGKILL ends stopped processes too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOM = "room"
+"""The file that a window holds locked while it is open (see :mod:`devices.host.quiet`)."""
 _LEDGER = struct.Struct("<dd")  # seconds of the windows that are closed; when the open one was opened, 0 for none
 _ROOT = Path(__file__).resolve().parents[2]
 # A process in a call of the kernel that cannot be interrupted (the disk) stops when it returns.
@@ -182,6 +184,21 @@ def let_go_on(folder: Path, note: Path) -> None:
         _close_ledger(folder)
     finally:
         note.unlink(missing_ok=True)
+
+
+def let_go_on_for(folder: Path, pid: int) -> None:
+    """Let go on what the process ``pid`` has stopped, which is gone. Where another window is open by now, that has let
+    them go on, and stopped them anew for itself: it is waited for, and nothing is left to do."""
+    note = note_of(folder, pid)
+    if not note.exists():
+        return
+    room = os.open(folder / ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(room, fcntl.LOCK_SH)
+        if note.exists():
+            let_go_on(folder, note)
+    finally:
+        os.close(room)
 
 
 def note_of(folder: Path, pid: int) -> Path:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devices.host.child import Child
-from devices.host.pausing import Pausing, Registration, Stoppable, running_clock
+from devices.host.pausing import ROOM, Pausing, Registration, Stoppable, running_clock
 from fleet_tune.errors import WindowFolderError
 
 
@@ -62,7 +62,7 @@ class QuietWindow:
         deadline = time.monotonic() + self.timeout_secs
         turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
         try:
-            room = self._lock("room", fcntl.LOCK_SH, deadline)
+            room = self._lock(ROOM, fcntl.LOCK_SH, deadline)
         finally:
             os.close(turnstile)
         try:
@@ -111,7 +111,7 @@ class QuietWindow:
         deadline = time.monotonic() + self.timeout_secs
         turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
         try:
-            room = self._lock("room", fcntl.LOCK_EX, deadline)
+            room = self._lock(ROOM, fcntl.LOCK_EX, deadline)
             try:
                 self._held.mode = fcntl.LOCK_EX
                 with self._pausing.paused(), self._nested():

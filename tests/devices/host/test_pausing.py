@@ -97,6 +97,12 @@ def guardians(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def waits_for_a_lock(process: psutil.Process) -> bool:
+    """``/proc/locks`` has an arrow before the locks that are waited for: ``1: -> FLOCK ADVISORY READ 42 ...``."""
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return any(words[1] == "->" and words[5] == str(process.pid) for words in lines)
+
+
 def test_a_window_stops_groups_and_processes_and_lets_them_go_on(window: QuietWindow) -> None:
     with process(BUSY) as build, process(WORKER, window.path) as search, process(BUSY) as other:
         registration = Registration(window.path, Stoppable.of(build.pid, group=True))
@@ -187,6 +193,31 @@ def test_a_group_goes_on_whose_first_process_is_killed_while_it_stands_still(win
             assert stopped(linker.pid)
         wait_until(lambda: not stopped(linker.pid), "it goes on")
         registration.close()
+
+
+def test_a_guardian_that_comes_late_leaves_the_next_window_alone(window: QuietWindow) -> None:
+    """Its process is gone, and another device of the host has opened its window before it looks."""
+    gone = 4_000_000
+    with process(WORKER, window.path) as search:
+        with window.quiet():
+            (mine,) = guardians(window.path)
+            clock = window.clock()
+            note_of(window.path, gone).write_text(note_of(window.path, os.getpid()).read_text())
+            subprocess.run(
+                [sys.executable, "-m", "devices.host.guardian", str(window.path), str(gone)],
+                stdin=subprocess.DEVNULL,
+                check=True,
+                timeout=60,
+            )
+            wait_until(
+                lambda: all(waits_for_a_lock(each) for each in guardians(window.path) if each.pid != mine.pid),
+                "it waits, or is gone",
+            )
+            assert stopped(search.pid)
+            assert window.clock() == clock
+        wait_until(lambda: guardians(window.path) == [mine], "it is gone")
+        assert not list((window.path / "paused").iterdir())
+        assert not stopped(search.pid)
 
 
 def test_a_note_that_is_torn_keeps_nobody_stopped(window: QuietWindow) -> None:
