@@ -268,15 +268,22 @@ def test_a_guardian_that_is_killed_is_replaced(window: QuietWindow) -> None:
         assert another.ppid() != os.getpid()  # whoever ends this process' children does not end it
 
 
-def test_the_clock_stands_still_while_something_is_stopped(window: QuietWindow) -> None:
+def test_the_clock_stands_still_while_something_is_stopped(
+    window: QuietWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, ahead_secs = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now() + ahead_secs)
     with process(WORKER, window.path):
         with window.quiet():
             first = window.clock()
-            began = time.monotonic()
-            wait_until(lambda: time.monotonic() > began + 0.05, "time passes")
+            ahead_secs = 1000.0
             assert window.clock() == pytest.approx(first, abs=1e-6)
             assert QuietWindow(window.path).clock() == pytest.approx(first, abs=1e-6)  # for everybody
-        wait_until(lambda: window.clock() > first + 0.001, "it goes on")
+        wait_until(lambda: window.clock() > first, "it goes on")
+        closed = window.clock()
+        assert closed < first + 1000.0  # from where it was
+        ahead_secs = 2000.0
+        assert window.clock() >= closed + 1000.0
 
 
 def test_a_process_is_born_when_no_window_is_open(window: QuietWindow, tmp_path: Path) -> None:
