@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_fixed
 
 from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, fetch, first_line, told
+from devices.host.quiet import QuietWindow
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Candidate, Fingerprint, Incumbent, Outcome, Record, StopRule, Task
@@ -45,8 +47,9 @@ _NEWCOMER_SECS = 5.0
 # The answer of a thread that has nothing else to do, on a machine that may be busy.
 _BEAT_SECS = 15.0
 _BEAT_EVERY_SECS = 5.0
+_LOOK_AGAIN_SECS = 0.1
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
-# Searcher and learner share their host with the devices: they may stand still for a window or two.
+# Searchers share their host with builders and devices, and a device that says what it is may be a slow one.
 _MISSED_BEATS_OF_OTHERS = 4
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS, _WELL_SECS = 1.0, 60.0, 600.0
 
@@ -186,10 +189,12 @@ class Offer:
 
 
 class SearcherClient:
-    """See :class:`actors.searcher.Searcher`."""
+    """See :class:`actors.searcher.Searcher`. ``window``: in which it stands still, None where none is of its host; such
+    seconds are none of its silence."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
         self._actor = actor
+        self._window = window
         self._is_lost = False
 
     async def start(self) -> None:
@@ -200,13 +205,14 @@ class SearcherClient:
         """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received. After a
         loss, the process that takes the place of the lost one is waited for first: that it starts is nobody's fault."""
         if self._is_lost:
-            async for attempt in _patiently(_START_SECS):
+            async for attempt in _patiently(_START_SECS, _clock(self._window)):
                 with attempt:
                     await self._beat()
             self._is_lost = False
         working = ask(self._actor.propose.remote(task_id, count, taken), WINDOW_WAIT_SECS, "propose candidates")
         try:
-            return await _watched(working, self._beat, _MISSED_BEATS_OF_OTHERS, "the searcher")
+            clock = _clock(self._window)
+            return await _watched(working, self._beat, _MISSED_BEATS_OF_OTHERS, "the searcher", clock)
         except LOST:
             self._is_lost = True
             raise
@@ -221,10 +227,11 @@ class SearcherClient:
 
 
 class LearnerClient:
-    """See :class:`actors.learner.Learner`."""
+    """See :class:`actors.learner.Learner`. ``window``: as of :class:`SearcherClient`."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
         self._actor = actor
+        self._window = window
 
     def start(self) -> None:
         """Begin to follow the records and to train; not waited for."""
@@ -237,8 +244,7 @@ class LearnerClient:
         pause_secs, last_at = 0.0, clock()
         while True:
             try:
-                asking = self._actor.failure.remote(_FOLLOW_SECS)
-                detail = await ask(asking, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, "learner")
+                detail = await self._asked(self._actor.failure.remote(_FOLLOW_SECS), "learner")
                 if not detail:
                     continue
                 _end(self._actor)
@@ -256,7 +262,7 @@ class LearnerClient:
             yield detail
             await asyncio.sleep(pause_secs)
             with contextlib.suppress(*LOST):  # that another process takes its place is no failure
-                async for attempt in _patiently(_START_SECS):
+                async for attempt in _patiently(_START_SECS, _clock(self._window)):
                     with attempt:
                         await ask(self._actor.failure.remote(0.0), _BEAT_SECS, "a sign of life")
 
@@ -267,14 +273,17 @@ class LearnerClient:
         while True:
             async for attempt in _patiently():
                 with attempt:
-                    asking = self._actor.follow.remote(versions, _FOLLOW_SECS)
-                    fresh = await ask(asking, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, "follow the models")
+                    fresh = await self._asked(self._actor.follow.remote(versions, _FOLLOW_SECS), "follow the models")
                     models = {
                         key: await ask(weights, _FETCH_SECS, "fetch a model") for key, (_, [weights]) in fresh.items()
                     }
             versions |= {key: version for key, (version, _) in fresh.items()}
             if models:
                 yield models
+
+    async def _asked(self, reference: Any, what: str) -> Any:
+        """What is answered after ``_FOLLOW_SECS`` at the latest, and counts as lost well after that."""
+        return await _asked_by(_clock(self._window), reference, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, what)
 
 
 class BuilderClient:
@@ -427,11 +436,37 @@ async def _device_beat(actor: Any) -> None:
     await ask(actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
 
 
-async def _watched(working: Awaitable[_T], beat: Callable[[], Awaitable[None]], most: int, who: str) -> _T:
+def _clock(window: QuietWindow | None) -> Callable[[], float]:
+    """By which the silence of a process counts that may be stopped in this window."""
+    return time.monotonic if window is None else window.clock
+
+
+async def _asked_by(clock: Callable[[], float], reference: Any, deadline_secs: float, what: str) -> Any:
+    """:func:`actors.calls.ask`, with a deadline by a clock that may stand still at times."""
+    deadline = clock() + deadline_secs
+    work = asyncio.ensure_future(ask(reference, None, what))
+    try:
+        while (left_secs := deadline - clock()) > 0:
+            # Where it stands still, nobody asks for it more often.
+            done, _ = await asyncio.wait([work], timeout=max(left_secs, _LOOK_AGAIN_SECS))
+            if done:
+                return work.result()
+        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s")
+    finally:
+        work.cancel()
+
+
+async def _watched(
+    working: Awaitable[_T],
+    beat: Callable[[], Awaitable[None]],
+    most: int,
+    who: str,
+    clock: Callable[[], float] = time.monotonic,
+) -> _T:
     """What ``working`` gives. Raises what it raises, and ActorTimeoutError as soon as ``most`` signs of life (``beat``)
-    are missing in a row."""
+    are missing in a row, each for as long as one is waited for; by ``clock``, which may stand still at times."""
     work = asyncio.ensure_future(working)
-    missed = 0
+    missed, heard_at = 0, clock()
     try:
         while True:
             done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
@@ -439,10 +474,11 @@ async def _watched(working: Awaitable[_T], beat: Callable[[], Awaitable[None]], 
                 return work.result()
             try:
                 await beat()
-                missed = 0
+                missed, heard_at = 0, clock()
             except ActorTimeoutError:
                 missed += 1
-                if missed >= most and not work.done():
+                silent_secs = clock() - heard_at
+                if missed >= most and silent_secs >= most * _BEAT_SECS and not work.done():
                     raise ActorTimeoutError(f"{who} gives no sign of life") from None
             except ActorLostError:
                 continue  # the work fails with it
@@ -500,10 +536,11 @@ class SchedulerClient:
         await ask(self._actor.stop.remote(), 1.0, "stop")
 
 
-def _patiently(most_secs: float = math.inf) -> AsyncRetrying:
-    """Again and again, a second after each loss; for ``most_secs``, then with the error of the last one."""
+def _patiently(most_secs: float = math.inf, clock: Callable[[], float] = time.monotonic) -> AsyncRetrying:
+    """Again and again, a second after each loss; for ``most_secs`` of the clock, then with the error of the last."""
+    began = clock()
     return AsyncRetrying(
-        stop=stop_after_delay(most_secs),
+        stop=lambda _: clock() - began >= most_secs,
         reraise=True,
         retry=retry_if_exception_type((*LOST, RecorderLostError)),
         wait=wait_fixed(_RETRY_SECS),

@@ -21,6 +21,7 @@ from actors.run_folder import run_folder
 from fleet_tune.errors import ClusterError
 
 _REACH_SECS = 10.0
+_RAY = "r"  # as short as run_folder's: sockets lie below
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 # What a client of HTTP/2 says first: its preface, and settings (a frame of this type) without any.
 _SETTINGS, _FRAME_HEAD_BYTES = 4, 9
@@ -73,15 +74,16 @@ def connected(address: str | None) -> Iterator[Cluster]:
             ) from error
         given = ray.is_initialized()  # by the caller (a notebook, a test, a service): it is used, and left as it was
         if not given:
-            _connect(address, folder)
+            # Ray opens its own folder to all users, again and again: it gets one that others cannot reach.
+            _connect(address, folder / _RAY)
             stack.callback(_disconnect)
-            folder.chmod(0o700)  # Ray opens its folder to all users; all of its processes here are this user's
         context = ray.get_runtime_context()
         processes = started_here() if address is None and not given else {}
         yield Cluster(context.get_node_id(), folder, context.gcs_address, processes)
 
 
 def _connect(address: str | None, folder: Path) -> None:
+    """``folder``: of an embedded cluster's own files; Ray makes it."""
     import ray
 
     try:

@@ -235,17 +235,18 @@ class TuningSession:
             self._roster, plan.method, plan.seed, recorder, self._window, str(models)
         )
         self._actors.append(learner)
+        learning = LearnerClient(learner, self.window)
         dealt = _dealt_out(plan.tasks, min(searchers(len(self._devices)), len(os.sched_getaffinity(0))))
         searching = []
         for number in range(1 + max(dealt.values(), default=0)):
             mine = frozenset(task_id for task_id, dealt_to in dealt.items() if dealt_to == number)
             actor = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-                self._roster, plan.method, plan.seed, recorder, Shared(LearnerClient(learner)), self._window, mine
+                self._roster, plan.method, plan.seed, recorder, Shared(learning), self._window, mine
             )
             self._actors.append(actor)
-            searching.append(SearcherClient(actor))
+            searching.append(SearcherClient(actor, self.window))
         await asyncio.gather(*(search.start() for search in searching))
-        LearnerClient(learner).start()
+        learning.start()
         classes = {**device_classes, **self._late}
         # A class without a task has no work: its devices are left alone.
         targets = {entry.task.device_class.name: entry.task.device_class.target for entry in plan.tasks}
@@ -271,7 +272,7 @@ class TuningSession:
             {task_id: searching[number] for task_id, number in dealt.items()},
             [BuilderClient(builder) for builder in self._builders],
             devices,
-            LearnerClient(learner),
+            learning,
             {
                 name: DeviceClient(self._devices[name], "", self._recorder)
                 for name, known in self._late.items()

@@ -74,6 +74,10 @@ class TransferError(UserError):
     """What ``--transfer-from`` names holds nothing to learn from: give another source."""
 
 
+class WindowFolderError(UserError):
+    """The folder of this host's quiet windows may be another user's: remove it, or use another one."""
+
+
 class ClusterError(UserError):
     """The Ray cluster cannot be reached or used."""
 

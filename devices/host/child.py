@@ -101,6 +101,7 @@ class Child:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._group_ended = False
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
         with theirs:
             self._process = subprocess.Popen(
@@ -139,6 +140,12 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 self._process.kill()
+        # What it started may outlive it. The kernel gives its number to nobody while there is a group of it; later on
+        # it may be another's.
+        elif not self._group_ended and not Path(f"/proc/{self._process.pid}").exists():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._group_ended = True
 
     def kill(self) -> None:
         """End the child and all processes of its group, and reap it. May be called twice."""

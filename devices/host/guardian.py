@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from devices.host.pausing import let_go_on, note_of
+from devices.host.pausing import let_go_on_for
 
 
 def main() -> None:
@@ -23,9 +23,7 @@ def main() -> None:
     os.close(null)
     while os.read(0, 4096):
         pass
-    note = note_of(folder, pid)
-    if note.exists():
-        let_go_on(folder, note)
+    let_go_on_for(folder, pid)
 
 
 if __name__ == "__main__":

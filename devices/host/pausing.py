@@ -9,8 +9,8 @@ together have been:
 - ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC), by which a build's seconds are counted.
 
 Who stops others may die. A guardian (:mod:`devices.host.guardian`), a process outside of its process group that holds
-the other end of a pipe, then lets them go on at once; and whoever finds files in ``paused/`` while no window is open
-does the same. SIGSTOP cannot be refused, and SIGKILL ends stopped processes too.
+the other end of a pipe, then lets them go on at once, unless another window is open by then; and whoever finds files in
+``paused/`` while no window is open does the same. SIGSTOP cannot be refused, and SIGKILL ends stopped processes too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOM = "room"
+"""The file that a window holds locked while it is open (see :mod:`devices.host.quiet`)."""
 _LEDGER = struct.Struct("<dd")  # seconds of the windows that are closed; when the open one was opened, 0 for none
 _ROOT = Path(__file__).resolve().parents[2]
 # A process in a call of the kernel that cannot be interrupted (the disk) stops when it returns.
@@ -56,9 +58,13 @@ class Stoppable:
         return f"{self.pid} {int(self.group)} {self.started} {self.namespace}\n"
 
     def send(self, number: signal.Signals) -> bool:
-        """Whether it is there to be signalled."""
+        """Whether it is there to be signalled. A group goes on also where its first process is gone meanwhile."""
         try:
-            if self.namespace != _namespace() or _started(self.pid) != self.started or self.pid == os.getpid():
+            if self.namespace != _namespace() or self.pid == os.getpid():
+                return False
+            # No process has the number, and so none got it again: the kernel keeps it while there is a group of it.
+            orphaned = self.group and number is signal.SIGCONT and not Path(f"/proc/{self.pid}").exists()
+            if not orphaned and _started(self.pid) != self.started:
                 return False
             (os.killpg if self.group else os.kill)(self.pid, number)
         except OSError:  # it has ended
@@ -109,10 +115,9 @@ class Pausing:
             return
         self._guarded()
         note = _note(self._folder, os.getpid())
-        note.parent.mkdir(exist_ok=True)
-        note.write_text("".join(process.text for process in processes))
-        _open_ledger(self._folder)
+        _write_note(note, processes)
         try:
+            _open_ledger(self._folder)
             _wait_stopped([process for process in processes if process.send(signal.SIGSTOP)])
             yield
         finally:
@@ -134,7 +139,7 @@ class Pausing:
         if not (self._folder / "pausable").exists():
             return
         for path in (self._folder / "pausable").iterdir():
-            with contextlib.suppress(FileNotFoundError, ValueError):
+            with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,10 +178,27 @@ class Pausing:
 
 def let_go_on(folder: Path, note: Path) -> None:
     """Let the processes of a note go on, and remove it."""
-    for process in _listed(note):
-        process.send(signal.SIGCONT)
-    _close_ledger(folder)
-    note.unlink(missing_ok=True)
+    try:
+        for process in _listed(note):
+            process.send(signal.SIGCONT)
+        _close_ledger(folder)
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def let_go_on_for(folder: Path, pid: int) -> None:
+    """Let go on what the process ``pid`` has stopped, which is gone. Where another window is open by now, that has let
+    them go on, and stopped them anew for itself: it is waited for, and nothing is left to do."""
+    note = note_of(folder, pid)
+    if not note.exists():
+        return
+    room = os.open(folder / ROOM, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(room, fcntl.LOCK_SH)
+        if note.exists():
+            let_go_on(folder, note)
+    finally:
+        os.close(room)
 
 
 def note_of(folder: Path, pid: int) -> Path:
@@ -194,10 +216,26 @@ def _note(folder: Path, pid: int) -> Path:
     return folder / "paused" / str(pid)
 
 
+def _write_note(note: Path, processes: Iterable[Stoppable]) -> None:
+    """Whole or not at all: its writer may be killed, and the disk full. Raises OSError."""
+    note.parent.mkdir(exist_ok=True)
+    beside = note.parent.parent / f"paused.{note.name}.new"
+    try:
+        beside.write_text("".join(process.text for process in processes))
+        beside.rename(note)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def _listed(path: Path) -> list[Stoppable]:
+    """The processes that a file names. A line that is not whole is left out: the others can be let go on."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
     processes = []
-    with contextlib.suppress(FileNotFoundError):
-        for line in path.read_text().splitlines():
+    for line in lines:
+        with contextlib.suppress(ValueError):
             pid, group, started, namespace = line.split(" ")
             processes.append(Stoppable(int(pid), bool(int(group)), started, namespace))
     return processes

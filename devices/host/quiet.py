@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devices.host.child import Child
-from devices.host.pausing import Pausing, Registration, Stoppable, running_clock
+from devices.host.pausing import ROOM, Pausing, Registration, Stoppable, running_clock
+from fleet_tune.errors import WindowFolderError
 
 
 class QuietTimeoutError(TimeoutError):
@@ -31,8 +33,9 @@ class QuietTimeoutError(TimeoutError):
 class QuietWindow:
     """The gate of one host, for any number of processes and threads that name the same ``path``.
 
-    ``path``: a folder on a local file system, created if missing. ``timeout_secs``: how long :meth:`working` and
-    :meth:`quiet` wait before they raise QuietTimeoutError.
+    ``path``: a folder on a local file system, created if missing, which nobody else may write to: what lies there is
+    sent signals. ``timeout_secs``: how long :meth:`working` and :meth:`quiet` wait before they raise QuietTimeoutError.
+    Raises WindowFolderError.
 
     Both are re-entrant within a thread: a device actor can hold one quiet window over several measurements that ask
     for one themselves.
@@ -41,7 +44,7 @@ class QuietWindow:
     def __init__(self, path: str | Path, timeout_secs: float = 120.0) -> None:
         self.path = Path(path)
         self.timeout_secs = timeout_secs
-        self.path.mkdir(parents=True, exist_ok=True)
+        _make_own(self.path)
         self._held = threading.local()
         self._pausing = Pausing(self.path)
 
@@ -59,7 +62,7 @@ class QuietWindow:
         deadline = time.monotonic() + self.timeout_secs
         turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
         try:
-            room = self._lock("room", fcntl.LOCK_SH, deadline)
+            room = self._lock(ROOM, fcntl.LOCK_SH, deadline)
         finally:
             os.close(turnstile)
         try:
@@ -108,7 +111,7 @@ class QuietWindow:
         deadline = time.monotonic() + self.timeout_secs
         turnstile = self._lock("turnstile", fcntl.LOCK_EX, deadline)
         try:
-            room = self._lock("room", fcntl.LOCK_EX, deadline)
+            room = self._lock(ROOM, fcntl.LOCK_EX, deadline)
             try:
                 self._held.mode = fcntl.LOCK_EX
                 with self._pausing.paused(), self._nested():
@@ -145,6 +148,28 @@ class QuietWindow:
         if not waiter.wait(deadline - time.monotonic()):
             raise QuietTimeoutError(f"{self.path / name} was not free within {self.timeout_secs:g} s")
         return descriptor
+
+
+def _make_own(folder: Path) -> None:
+    """Make a folder that this user alone may enter, or use the one that is there. Its name can be guessed: raises
+    WindowFolderError where somebody else has made it, or may write to it, or it leads elsewhere."""
+    next_step = "remove it, or set TMPDIR to a folder of your own"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise WindowFolderError(
+            f"the folder of quiet windows {folder} cannot be used: {error.strerror or error}", next_step
+        ) from error
+    wrong = ""
+    if not stat.S_ISDIR(found.st_mode):
+        wrong = "is no folder"
+    elif found.st_uid != os.geteuid():
+        wrong = "is another user's"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        wrong = "can be written to by other users"
+    if wrong:
+        raise WindowFolderError(f"the folder of quiet windows {folder} {wrong}", next_step)
 
 
 class _Waiter:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.calls import ActorLostError, ActorTimeoutError
-from actors.clients import BatchReport, DeviceClient, LearnerClient, RecorderClient
+from actors.clients import BatchReport, DeviceClient, LearnerClient, Offer, RecorderClient, SearcherClient
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule
 from fleet_tune.records.codec import encode_record
 
@@ -32,6 +32,16 @@ class Method:
 
     def options(self, **_options: Any) -> Method:
         return self
+
+
+class Window:
+    """Stands in for a quiet window: seconds that stopped processes ran."""
+
+    def __init__(self) -> None:
+        self.ran_secs = 0.0
+
+    def clock(self) -> float:
+        return self.ran_secs
 
 
 def record(seq: int) -> Record:
@@ -115,3 +125,71 @@ async def test_a_device_whose_process_ended_says_so_by_its_work() -> None:
     device = DeviceClient(Actor(measure=measure), "target", RecorderClient(None))
     with pytest.raises(ActorLostError, match="it ended"):
         await device.measure([], {}, StopRule(), 1, 900.0)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_seconds_in_which_a_searcher_stands_still_are_none_of_its_silence(
+    monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    monkeypatch.setattr("actors.clients._BEAT_EVERY_SECS", 0.001)
+    monkeypatch.setattr("actors.clients._BEAT_SECS", 0.001)
+    monkeypatch.setattr("actors.clients._START_SECS", 0.001)
+    monkeypatch.setattr("actors.clients._RETRY_SECS", 0.001)
+    window, opened = Window(), asyncio.Event()
+    offer = Offer(1, (), True, 0.0)
+    beats = 0
+
+    async def propose(*_arguments: Any) -> Offer:
+        await opened.wait()
+        return offer
+
+    async def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 20:  # the window is closed
+            if goes_on:
+                opened.set()
+            else:
+                window.ran_secs = 1.0
+        if beats <= 30:
+            await asyncio.Event().wait()
+
+    searcher = SearcherClient(Actor(propose=propose, beat=beat), window)
+    if goes_on:
+        assert await searcher.propose("task", 1, 0) is offer
+    else:
+        with pytest.raises(ActorTimeoutError, match="the searcher gives no sign of life"):
+            await searcher.propose("task", 1, 0)
+    assert beats == 20
+    opened.set()
+    if not goes_on:  # the one that takes its place begins in the next window
+        assert await searcher.propose("task", 1, 0) is offer
+        assert beats == 31
+
+
+async def test_seconds_in_which_a_learner_stands_still_are_none_of_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.clients._FOLLOW_SECS", 0.001)
+    monkeypatch.setattr("actors.clients._FOLLOW_SPARE_SECS", 0.001)
+    monkeypatch.setattr("actors.clients._LOOK_AGAIN_SECS", 0.001)
+    ended: list[object] = []
+    monkeypatch.setattr("actors.clients._end", ended.append)
+    looks = 0
+
+    class Stopped(Window):
+        def clock(self) -> float:
+            nonlocal looks
+            looks += 1
+            if looks == 20:
+                self.ran_secs = 1.0
+            return super().clock()
+
+    async def failure(_wait_secs: float) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    learner = Actor(failure=failure)
+    failures = LearnerClient(learner, Stopped()).failures()
+    assert await anext(failures) == "learner: no answer within 0.002 s"
+    assert looks == 20
+    assert ended == [learner]
+    await failures.aclose()

@@ -54,13 +54,16 @@ with connected(None) as cluster:
 
 
 def test_it_has_the_processes_that_are_used_and_they_end_when_their_owner_is_killed() -> None:
-    """They listen on loopback, and the next run removes their folder."""
+    """They listen on loopback, nobody else reaches their files, and the next run removes their folder."""
     with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         try:
             assert owner.stdout is not None
             told = json.loads(owner.stdout.readline())
             processes = [psutil.Process(pid) for pid, _ in told["processes"]]
             folder = Path(told["folder"])
+            # Ray opens its own folder to everybody, whenever one of its processes starts: all of it lies in ours.
+            assert sorted(path.name for path in folder.iterdir()) == ["owner.lock", "r"]
+            assert any((folder / "r").glob("session_*/sockets/*"))
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             remove_abandoned()
             assert (folder / "owner.lock").exists()

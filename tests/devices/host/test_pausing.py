@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from devices.host.child import Child
-from devices.host.pausing import Registration, Stoppable
+from devices.host.pausing import Registration, Stoppable, note_of
 from devices.host.quiet import QuietWindow
 from tests.helpers.waiting import wait_until
 
@@ -94,6 +95,12 @@ def guardians(folder: Path) -> list[psutil.Process]:
         if "devices.host.guardian" in command and str(folder) in command:
             found.append(each)
     return found
+
+
+def waits_for_a_lock(process: psutil.Process) -> bool:
+    """``/proc/locks`` has an arrow before the locks that are waited for: ``1: -> FLOCK ADVISORY READ 42 ...``."""
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return any(words[1] == "->" and words[5] == str(process.pid) for words in lines)
 
 
 def test_a_window_stops_groups_and_processes_and_lets_them_go_on(window: QuietWindow) -> None:
@@ -175,6 +182,79 @@ def test_when_the_guardian_is_killed_too_the_next_one_lets_all_go_on(window: Qui
         assert not list((window.path / "paused").iterdir())
 
 
+def test_a_group_goes_on_whose_first_process_is_killed_while_it_stands_still(window: QuietWindow) -> None:
+    with process(BUSY) as build:
+        registration = Registration(window.path, Stoppable.of(build.pid, group=True))
+        (linker,) = psutil.Process(build.pid).children()
+        with window.quiet():
+            wait_until(lambda: stopped(linker.pid), "the process of the group stands still")
+            build.kill()
+            build.wait()
+            assert stopped(linker.pid)
+        wait_until(lambda: not stopped(linker.pid), "it goes on")
+        registration.close()
+
+
+def test_a_guardian_that_comes_late_leaves_the_next_window_alone(window: QuietWindow) -> None:
+    """Its process is gone, and another device of the host has opened its window before it looks."""
+    gone = 4_000_000
+    with process(WORKER, window.path) as search:
+        with window.quiet():
+            (mine,) = guardians(window.path)
+            clock = window.clock()
+            note_of(window.path, gone).write_text(note_of(window.path, os.getpid()).read_text())
+            subprocess.run(
+                [sys.executable, "-m", "devices.host.guardian", str(window.path), str(gone)],
+                stdin=subprocess.DEVNULL,
+                check=True,
+                timeout=60,
+            )
+            wait_until(
+                lambda: all(waits_for_a_lock(each) for each in guardians(window.path) if each.pid != mine.pid),
+                "it waits, or is gone",
+            )
+            assert stopped(search.pid)
+            assert window.clock() == clock
+        wait_until(lambda: guardians(window.path) == [mine], "it is gone")
+        assert not list((window.path / "paused").iterdir())
+        assert not stopped(search.pid)
+
+
+def test_a_note_that_is_torn_keeps_nobody_stopped(window: QuietWindow) -> None:
+    with process(BUSY) as build:
+        whole = Stoppable.of(build.pid, group=True)
+        note = note_of(window.path, 4_000_000)  # of a process that is gone
+        note.parent.mkdir()
+        for torn in (whole.text[:3], whole.text.rpartition(" ")[0], "one 1 2 here", "\udcff\0"):
+            os.killpg(build.pid, signal.SIGSTOP)
+            wait_until(lambda: stopped(build.pid), "it stands still")
+            note.write_bytes(os.fsencode(f"{torn}\n{whole.text}{torn}"))
+            with window.working():
+                wait_until(lambda: not stopped(build.pid), "it goes on")
+            assert not note.exists()
+        with window.quiet():
+            pass
+
+
+def test_without_room_for_its_note_nothing_is_stopped(window: QuietWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = Path.write_text
+
+    def write_text(self: Path, text: str) -> int:
+        writes(self, text[:5])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with process(WORKER, window.path) as search:
+        with monkeypatch.context() as full:
+            full.setattr(Path, "write_text", write_text)
+            with pytest.raises(OSError, match="No space left"), window.quiet():
+                pytest.fail("opened")
+        assert not stopped(search.pid)
+        assert {path.name for path in window.path.iterdir()} == {"pausable", "paused", "room", "turnstile"}
+        assert not list((window.path / "paused").iterdir())
+        with window.quiet():
+            assert stopped(search.pid)
+
+
 def test_a_guardian_that_is_killed_is_replaced(window: QuietWindow) -> None:
     with process(WORKER, window.path) as search:
         with window.quiet():
@@ -188,15 +268,22 @@ def test_a_guardian_that_is_killed_is_replaced(window: QuietWindow) -> None:
         assert another.ppid() != os.getpid()  # whoever ends this process' children does not end it
 
 
-def test_the_clock_stands_still_while_something_is_stopped(window: QuietWindow) -> None:
+def test_the_clock_stands_still_while_something_is_stopped(
+    window: QuietWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, ahead_secs = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now() + ahead_secs)
     with process(WORKER, window.path):
         with window.quiet():
             first = window.clock()
-            began = time.monotonic()
-            wait_until(lambda: time.monotonic() > began + 0.05, "time passes")
+            ahead_secs = 1000.0
             assert window.clock() == pytest.approx(first, abs=1e-6)
             assert QuietWindow(window.path).clock() == pytest.approx(first, abs=1e-6)  # for everybody
-        wait_until(lambda: window.clock() > first + 0.001, "it goes on")
+        wait_until(lambda: window.clock() > first, "it goes on")
+        closed = window.clock()
+        assert closed < first + 1000.0  # from where it was
+        ahead_secs = 2000.0
+        assert window.clock() >= closed + 1000.0
 
 
 def test_a_process_is_born_when_no_window_is_open(window: QuietWindow, tmp_path: Path) -> None:

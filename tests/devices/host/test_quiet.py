@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from devices.host.quiet import QuietTimeoutError, QuietWindow
+from fleet_tune.errors import WindowFolderError
 
 HOLDER = """
 import sys
@@ -154,3 +156,26 @@ def test_threads_of_one_process_exclude_each_other(tmp_path: Path) -> None:
 def test_pickles_as_its_path(tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(QuietWindow(tmp_path, timeout_secs=3)))
     assert (copy.path, copy.timeout_secs) == (tmp_path, 3)
+
+
+def test_its_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "window"
+    umask = os.umask(0)
+    try:
+        QuietWindow(folder)
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    QuietWindow(folder)
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    for name, mode in (("for-the-group", 0o770), ("for-all", 0o777)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    for name in ("link", "dangling", "file", "for-the-group", "for-all"):
+        with pytest.raises(WindowFolderError, match=rf"{name} .*; remove it, or set TMPDIR"):
+            QuietWindow(tmp_path / name)
+    monkeypatch.setattr("os.geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(WindowFolderError, match="is another user's"):
+        QuietWindow(folder)
