@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from actors.artifacts import Artifacts
 from actors.calls import ActorLostError, first_line, told
 from actors.clients import BuilderClient
+from devices.builds.builder import BuilderStartError
+from devices.host.quiet import QuietTimeoutError
 from devices.protocol import BuildRequest
 from fleet_tune.errors import UserError
 from policies.runs.commands import Build
@@ -29,8 +31,10 @@ class BuilderPool:
             raise
         except ActorLostError as error:
             return BuilderLost(command.builder, first_line(error))
-        except Exception as error:  # its child does not start, say, or its quiet window does not open
-            return BuilderLost(command.builder, told(error), ours=True)
+        except Exception as error:
+            # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.
+            ours = isinstance(error, BuilderStartError | QuietTimeoutError)
+            return BuilderLost(command.builder, told(error), ours=ours)
         if failure is not None:
             return Built(command.builder, failure.measurement, failure.trace)
         self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)

@@ -124,13 +124,13 @@ class BuildStage:
     def lost(self, builder: int, detail: str, *, ours: bool) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
         or given up with the failure that blames it: then it is the answer. ``ours``: no job can have been the cause,
-        since the builder has not come to it."""
+        since the builder has not come to it. What is put back waits behind all others: none of them waits for it."""
         job = self._taken_from(builder)
         if job is None:
             return None
         if ours:
             self._failures[builder] = self._failures.get(builder, 0) + 1
-            self._queue.appendleft(job)
+            self._queue.append(job)
             return None
         job.lost_builders += 1
         if job.lost_builders < self._flow.attempts:
