@@ -98,6 +98,10 @@ class RecorderLostError(UserError):
     """The process that stores the records is gone, or does not answer: run again."""
 
 
+class MemoryLackedError(UserError):
+    """This machine had too little memory for a network, or its process was killed: free some and run again."""
+
+
 class BuildersLostError(UserError):
     """No builder works any more: mend what is told and run again."""
 

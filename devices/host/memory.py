@@ -20,6 +20,12 @@ def over_memory(text: str) -> bool:
     return any(words in text.lower() for words in _MEMORY_WORDS)
 
 
+def memory_lacked(text: str) -> bool:
+    """Whether a process that ended so may have lacked memory: it was refused some, or was killed from outside, which is
+    the kernel's doing mostly, on a machine that has none left."""
+    return over_memory(text) or "SIGKILL" in text
+
+
 def resident_bytes() -> int:
     """Resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -44,15 +44,19 @@ class WarmProcess:
         self._closed = False
 
     def start(self) -> None:
-        """Start the child if there is none, without waiting until it is ready."""
+        """Start the child if there is none, without waiting until it is ready. Raises :class:`ChildStartError`."""
         if self._closed:
             raise ChildStartError(f"the process that {self._does} is closed")
         if self._child is None:
-            self._child = Child(self._module, self._arguments, self._env)
+            try:
+                self._child = Child(self._module, self._arguments, self._env)
+            except OSError as error:  # no memory, no processes, no descriptors left
+                raise ChildStartError(f"the process that {self._does} cannot be started: {error}") from error
             self._ready = False
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Raises :class:`ChildStartError`, :class:`ChildLostError`."""
+        """Raises :class:`ChildStartError`, after which the next request starts another child, and
+        :class:`ChildLostError`."""
         child = self._ready_child()
         try:
             child.channel.send(request)
@@ -91,7 +95,9 @@ class WarmProcess:
             try:
                 child.channel.receive(_START_SECS)
             except (EOFError, OSError) as error:
-                reason = child.obituary(0.0 if isinstance(error, TimeoutError) else 5.0)
+                late = isinstance(error, TimeoutError)
+                reason = f"not within {_START_SECS:g} s" if late else child.obituary()
+                self.end()
                 raise ChildStartError(f"the process that {self._does} did not start: {reason}") from error
             self._ready = True
         return child

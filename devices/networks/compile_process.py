@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices.host.confinement import memory_total_bytes
+from devices.host.memory import memory_lacked
 from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.compile_worker import REFUSALS
 from devices.networks.exchange_folder import ExchangeFolder, writing
 from devices.protocol import encode_task
-from fleet_tune.errors import FleetTuneError
+from fleet_tune.errors import FleetTuneError, MemoryLackedError
 
 if TYPE_CHECKING:
     from devices.networks.lowering import LoweredNetwork
@@ -49,7 +50,11 @@ class CompileProcess:
         manifest_extra: Mapping[str, Any] | None = None,
     ) -> Path:
         """See :func:`devices.networks.compiled.compile_network`, whose errors that the user can mend it raises; others
-        as :class:`CompilationError`."""
+        as :class:`CompilationError`.
+
+        Raises :class:`MemoryLackedError` where the child was refused memory or was killed, ChildStartError where there
+        is no child: neither says anything of the network.
+        """
         request = {
             "name": lowered.name,
             "fingerprint": lowered.fingerprint,
@@ -66,18 +71,26 @@ class CompileProcess:
         try:
             answer = self._process.ask(request)
         except ChildLostError as error:
-            raise CompilationError(f"the network cannot be compiled: {error}") from error
+            raise self._failed(str(error)) from error
         if "refused" in answer:
             kind, problem, next_step = answer["refused"]
             raise REFUSALS[kind](problem, next_step)
         if "failed" in answer:
-            raise CompilationError(f"the network cannot be compiled: {answer['failed']}")
+            raise self._failed(answer["failed"])
         return out
 
     def close(self) -> None:
         """End the child and remove its files."""
         self._process.close()
         self._folder.close()
+
+    def _failed(self, reason: str) -> FleetTuneError:
+        problem = f"the network cannot be compiled: {reason}"
+        if not memory_lacked(reason):
+            return CompilationError(problem)
+        self._process.end()  # what it has allocated until now may be what lacks
+        next_step = "free some memory, or take a machine with more, and run fleet-tune compile with its records"
+        return MemoryLackedError(problem, next_step)
 
     def _module_file(self, lowered: LoweredNetwork) -> Path:
         from devices.networks.module_file import write_module

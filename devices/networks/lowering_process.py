@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices.host.confinement import memory_total_bytes
-from devices.host.memory import over_memory
+from devices.host.memory import memory_lacked
 from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.exchange_folder import ExchangeFolder, writing
 from devices.networks.network import Array, Network
@@ -110,7 +110,7 @@ class LoweringProcess:
         if "ran" in answer:
             return tuple(tensor_file.read(self._folder.file(_OUTPUTS)).values())
         reason = str(answer["failed"])
-        if late or over_memory(reason) or "SIGKILL" in reason:
+        if late or memory_lacked(reason):
             raise UncheckedError(reason)
         raise NetworkError(
             f"the imported network {lowered.name} fails when it is run untuned: {reason}",
@@ -177,6 +177,6 @@ def _spec(value: Mapping[str, Any]) -> TensorSpec:
 
 def _failed(name: str, attempt: _Attempt) -> NetworkError:
     problem = f"{name} cannot be lowered: {attempt.step} fails: {attempt.reason}"
-    if over_memory(attempt.reason) or "SIGKILL" in attempt.reason:
+    if memory_lacked(attempt.reason):
         return UnsupportedNetworkError(problem, "it needs a machine with more memory, or must be smaller")
     return UnsupportedNetworkError(problem, "simplify the network, and report it")

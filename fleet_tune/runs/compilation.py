@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from devices.failures import brief
+from devices.host.warm_process import ChildStartError
 from devices.networks import compiled
 from devices.networks.compile_process import CompileProcess
 from devices.networks.frontend import Network
@@ -229,11 +230,11 @@ class _ClassBuild:
         self._tell(f"compiling the network with {len(records)} tuned of {len(self.lowered.tasks)} tasks")
         try:
             self.compiler.compile_network(self.lowered, traces(records), self.stage)
-        except DiskFullError:
+        except (DiskFullError, ChildStartError):
             raise
         except Exception as error:  # whatever TVM raises, or a trace that does not fit
             if isinstance(error, UserError) and not isinstance(error, RecordStoreError):
-                raise  # no linker, no CUDA compiler: a matter of this machine, not of a record
+                raise  # no linker, no CUDA compiler, no memory: a matter of this machine, not of a record
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
         fault = self._fault_of(self.stage)
         if fault is None and records == self.suspects:

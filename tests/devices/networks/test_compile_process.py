@@ -19,10 +19,10 @@ from devices.networks.lowering import LoweredNetwork, compare, import_network
 from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.errors import DiskFullError, MemoryLackedError, OutputFolderError, RecordStoreError
 
 THIS_MODULE = "tests.devices.networks.test_compile_process"
-CRASHES, WAITS = "it crashes", "it waits"
+CRASHES, WAITS, KILLED, STARVED = "it crashes", "it waits", "it is killed", "it gets no memory"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,15 @@ def test_one_that_crashes_or_hangs_the_child_is_told_and_the_next_is_compiled(
     assert process.compile_network(lowered, {}, tmp_path / "out") == tmp_path / "out"
 
 
+@pytest.mark.parametrize(("how", "reason"), [(KILLED, "killed by SIGKILL"), (STARVED, "MemoryError")])
+def test_a_lack_of_memory_is_a_matter_of_the_machine(
+    process: CompileProcess, lowered: LoweredNetwork, tmp_path: Path, how: str, reason: str
+) -> None:
+    with pytest.raises(MemoryLackedError, match=f"cannot be compiled: .*{reason}; free some memory"):
+        process.compile_network(lowered, schedules(lowered, how), tmp_path / "out")
+    assert process.compile_network(lowered, {}, tmp_path / "out") == tmp_path / "out"
+
+
 def test_one_that_hangs_is_given_up(lowered: LoweredNetwork, tmp_path: Path) -> None:
     with (
         contextlib.closing(CompileProcess(THIS_MODULE, answer_secs=0.5)) as hasty,
@@ -108,6 +117,10 @@ def main() -> None:
 
         if CRASHES in best.values():
             os.abort()
+        if KILLED in best.values():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if STARVED in best.values():
+            raise MemoryError
         if WAITS in best.values():
             signal.pause()
         return real(lowered, best, *others)

@@ -14,6 +14,7 @@ from tvm.s_tir import Schedule
 import fleet_tune
 from devices.builds.linking import LinkerError
 from devices.client.session import SessionLostError
+from devices.host.warm_process import ChildStartError
 from devices.networks import compiled
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
@@ -25,7 +26,7 @@ from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
-from fleet_tune.errors import DiskFullError, NetworkRunError, RecordStoreError, UserError
+from fleet_tune.errors import DiskFullError, FleetTuneError, MemoryLackedError, NetworkRunError, RecordStoreError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Notice, Used
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records
@@ -267,16 +268,25 @@ def failing_where(monkeypatch: pytest.MonkeyPatch, error: Exception, at_fault: C
     monkeypatch.setattr(compiled, "compile_network", fail)
 
 
-def test_what_the_user_can_mend_is_blamed_on_no_record(
+@pytest.mark.parametrize(
+    "error",
+    [
+        LinkerError("no linker found", "install binutils"),
+        MemoryLackedError("the network cannot be compiled: killed by SIGKILL", "free some memory"),
+        ChildStartError("the process that compiles networks did not start"),
+    ],
+)
+def test_what_this_machine_lacks_is_blamed_on_no_record(
+    error: FleetTuneError,
     network: Network,
     lowered: LoweredNetwork,
     entries: tuple[SearchTask, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failing_where(monkeypatch, LinkerError("no linker found", "install binutils"), lambda *_: True)
+    failing_where(monkeypatch, error, lambda *_: True)
     records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
-    with pytest.raises(UserError, match="install binutils"):
+    with pytest.raises(type(error), match=str(error)):
         built(network, lowered, entries, records, Faked(network))
     with RecordReader(records) as reader:
         assert all(record.revision == 0 for record in reader)
