@@ -20,9 +20,6 @@ from fleet_tune.errors import FleetTuneError, MemoryLackedError
 if TYPE_CHECKING:
     from devices.networks.lowering import LoweredNetwork
 
-ANSWER_SECS = 3600.0
-"""Seconds after which a child that compiles a network counts as hung."""
-
 
 class CompilationError(FleetTuneError):
     """A network could not be compiled: TVM failed, or the process in which it did ended; in one line."""
@@ -32,10 +29,11 @@ class CompileProcess:
     """Compiles lowered networks, one at a time, in a child that starts at once. Each network's module is handed over
     once, in a file, from which the child maps the weights. Not thread-safe, but for :meth:`close`.
 
-    ``module``: what the child runs (tests give their own).
+    ``answer_secs``: seconds in which it compiles any of them, after which it counts as hung. ``module``: what the child
+    runs (tests give their own).
     """
 
-    def __init__(self, module: str = "devices.networks.compile_worker", answer_secs: float = ANSWER_SECS) -> None:
+    def __init__(self, answer_secs: float, module: str = "devices.networks.compile_worker") -> None:
         self._folder = ExchangeFolder("compiling")
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
         self._process = WarmProcess(module, "compiles networks", arguments, {}, answer_secs)

@@ -34,6 +34,7 @@ from fleet_tune.errors import (
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Fallback, NetworkResult, TaskProgress, Used
 from fleet_tune.runs.admission import Admitted, UnscheduledWrongError, admit
+from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.in_network import in_network
 from fleet_tune.runs.incumbents import Incumbents, Supply
 from fleet_tune.runs.places import THIS_MACHINE, Place
@@ -43,6 +44,11 @@ from fleet_tune.search_task import SearchTask
 # Times that differ by less are the same.
 _SAME = 1.02
 _FRAMEWORK_REPEATS = 50
+# Of compiling a network: how much longer than the builds of its records it may take, and what those that are not known
+# are taken for.
+_LONGER = 10.0
+_UNKNOWN_BUILD_SECS = 10.0
+_LEAST_COMPILE_SECS = 120.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -116,16 +122,21 @@ def check_records(lowered: Mapping[str, LoweredNetwork], entries: Sequence[Searc
     )
 
 
-def build_networks(what: ToBuild, out: Path, compiler: Compiler | None = None) -> tuple[NetworkResult, ...]:
+def build_networks(
+    what: ToBuild, out: Path, cancellation: Cancellation, compiler: Compiler | None = None
+) -> tuple[NetworkResult, ...]:
     """Compile the network of every device class from its best records, check it where it runs, measure it beside the
     untuned one, and publish it in ``out`` if it is right; each class by itself.
 
     A task without a record stays as it was imported. Where the network is slower than the untuned one, that is
     published. What goes wrong with one class is told in its result and takes nothing from the others, except for
-    what the user can mend; where no class got a network, the first error is raised."""
+    what the user can mend; where no class got a network, the first error is raised. ``cancellation``: after it nothing
+    is published, and some error is raised."""
     if compiler is None:
-        with contextlib.closing(CompileProcess()) as process:
-            return build_networks(what, out, process)
+        limit_secs = compile_limit_secs(what.lowered.values(), what.records)
+        with contextlib.closing(CompileProcess(limit_secs)) as process:
+            cancellation.own(process)
+            return build_networks(what, out, cancellation, process)
     what.teller.tell("running the network in its framework")
     expected = what.network.framework_outputs()
     results = []
@@ -134,10 +145,12 @@ def build_networks(what: ToBuild, out: Path, compiler: Compiler | None = None) -
         folder = folder_of(out, name, len(what.lowered))
         place = what.places.get(name)
         try:
-            results.append(_ClassBuild(what, lowered, folder, compiler, expected, place).built())
+            results.append(_ClassBuild(what, lowered, folder, compiler, expected, place, cancellation).built())
         except UserError:
             raise
         except Exception as error:
+            if cancellation.came:
+                raise
             _LOG.warning("the network of %s is not published", name, exc_info=error)
             errors.append(error)
             nothing = NetworkResult(name, folder, None, None, None, None, None)
@@ -148,6 +161,18 @@ def build_networks(what: ToBuild, out: Path, compiler: Compiler | None = None) -
     if errors and all(each.published == "nothing" for each in results):
         raise errors[0]
     return tuple(results)
+
+
+def compile_limit_secs(lowered: Iterable[LoweredNetwork], records: Path) -> float:
+    """Seconds in which each of these networks is compiled unless the compiler hangs: ten times what the builds of its
+    tasks' best records took together, two minutes at least."""
+    with RecordReader(records) as reader:
+        sums = [sum(_build_secs(reader.best(task.id)) for task in each.tasks) for each in lowered]
+    return max(_LEAST_COMPILE_SECS, _LONGER * max(sums, default=0.0))
+
+
+def _build_secs(record: Record | None) -> float:
+    return (0.0 if record is None else record.measurement.build_secs) or _UNKNOWN_BUILD_SECS
 
 
 def task_results(tasks: Iterable[Task], rules: Mapping[str, str], records: Path) -> tuple[TaskProgress, ...]:
@@ -190,6 +215,7 @@ class _ClassBuild:
     compiler: Compiler
     expected: tuple[Array, ...]
     place: Place | None
+    cancellation: Cancellation
     unchecked: str = "none of its devices can run it"
     stage: Path = Path()
     errors: tuple[float, float] | None = None  # absolute and relative, of the last network that was right
@@ -406,7 +432,8 @@ class _ClassBuild:
         if result.in_network is not None:
             known["in_network"] = {**dataclasses.asdict(result.in_network), **result.in_network.sums}
         compiled.update_manifest(self.stage, known)
-        compiled.publish(self.stage, self.folder)
+        with self.cancellation.publishing():
+            compiled.publish(self.stage, self.folder)
         return result
 
     def _extra(self, admitted: Admitted) -> dict[str, Any]:

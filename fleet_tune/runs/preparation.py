@@ -31,6 +31,7 @@ from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
+from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, device_classes_of, task_results
 from fleet_tune.runs.incumbents import Supply
 from fleet_tune.runs.out_folder import held_folder
@@ -270,7 +271,7 @@ def _compiled_from_records(
         bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
     check_records(prepared.lowered, prepared.tasks, records)
     what = dataclasses.replace(prepared.to_build(records), teller=Teller(time.monotonic() - started))
-    networks = build_networks(what, out)
+    networks = build_networks(what, out, Cancellation())
     return TuneResult(
         network=prepared.network.name,
         out=out,
@@ -286,9 +287,11 @@ def _compiled_from_records(
     )
 
 
-def compile_tuned(prepared: Prepared, request: RunRequest, teller: Teller) -> tuple[NetworkResult, ...]:
+def compile_tuned(
+    prepared: Prepared, request: RunRequest, teller: Teller, cancellation: Cancellation
+) -> tuple[NetworkResult, ...]:
     """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
-    measured now. ``teller``: is told what is done."""
+    measured now. ``teller``: is told what is done. ``cancellation``: see :func:`build_networks`."""
     from fleet_tune.runs.first_choices import FirstChoices  # here: it needs the actors' modules, which only a run has
 
     what = prepared.to_build(request.records)
@@ -304,7 +307,7 @@ def compile_tuned(prepared: Prepared, request: RunRequest, teller: Teller) -> tu
             supplies[name] = FirstChoices(
                 entries, device, request.records, artifacts, request.seed, measuring, teller=teller
             )
-    return build_networks(dataclasses.replace(what, supplies=supplies, teller=teller), request.out)
+    return build_networks(dataclasses.replace(what, supplies=supplies, teller=teller), request.out, cancellation)
 
 
 def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Progress:

@@ -23,6 +23,7 @@ from fleet_tune.records.dataset import MEASURED_BY
 from fleet_tune.records.sources import check_source
 from fleet_tune.records.store import check_store
 from fleet_tune.results import NetworkResult, Progress, TuneResult
+from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.out_folder import held_folder
@@ -243,14 +244,16 @@ class Run:
         from fleet_tune.runs import preparation
 
         teller = Teller(self._last.elapsed_secs, self._last.notices) if self._last is not None else Teller()
-        with contextlib.suppress(Interrupted):
-            try:
-                async with beside(self._report_compiling(teller)):
-                    networks = await self._interruption.unless(
-                        in_thread(preparation.compile_tuned, prepared, self.request, teller)
-                    )
-            finally:
-                self._show("compiling", teller)
+        cancellation = Cancellation()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.suppress(Interrupted))
+            stack.callback(lambda: self._show("compiling", teller))
+            # However it ends: a thread that nobody waits for publishes nothing in a folder that is others' by then.
+            stack.callback(cancellation.cancel)
+            async with beside(self._report_compiling(teller)):
+                networks = await self._interruption.unless(
+                    in_thread(preparation.compile_tuned, prepared, self.request, teller, cancellation)
+                )
             if self._last is not None:
                 self._last = preparation.with_what_was_found(self._last, prepared, self.request.records)
             return networks

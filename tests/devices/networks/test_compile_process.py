@@ -37,7 +37,7 @@ def lowered(network: Network) -> LoweredNetwork:
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[CompileProcess]:
-    with contextlib.closing(CompileProcess(THIS_MODULE, answer_secs=20)) as opened:
+    with contextlib.closing(CompileProcess(20, THIS_MODULE)) as opened:
         yield opened
 
 
@@ -89,7 +89,7 @@ def test_a_lack_of_memory_is_a_matter_of_the_machine(
 
 def test_one_that_hangs_is_given_up(lowered: LoweredNetwork, tmp_path: Path) -> None:
     with (
-        contextlib.closing(CompileProcess(THIS_MODULE, answer_secs=0.5)) as hasty,
+        contextlib.closing(CompileProcess(0.5, THIS_MODULE)) as hasty,
         pytest.raises(CompilationError, match=r"its process gave no answer within 0\.5 s"),
     ):
         hasty.compile_network(lowered, schedules(lowered, WAITS), tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -29,7 +30,8 @@ from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
 from fleet_tune.errors import DiskFullError, FleetTuneError, MemoryLackedError, NetworkRunError, RecordStoreError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Notice, Used
-from fleet_tune.runs.compilation import ToBuild, build_networks, check_records
+from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
+from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, compile_limit_secs
 from fleet_tune.runs.first_choices import FirstChoices
 from fleet_tune.runs.places import Here, OnDevice, Place
 from fleet_tune.runs.telling import Teller
@@ -131,11 +133,12 @@ def built(
     entries: tuple[SearchTask, ...],
     records: Path,
     place: Place,
+    cancellation: Cancellation | None = None,
     **others: Any,
 ) -> NetworkResult:
     prints = {"cpu": make_fingerprint(CLASS)}
     what = ToBuild(network, {"cpu": lowered}, prints, entries, {"cpu": place}, records, **others)
-    [result] = build_networks(what, records.parent, compiled)
+    [result] = build_networks(what, records.parent, cancellation or Cancellation(), compiled)
     return result
 
 
@@ -292,6 +295,42 @@ def test_what_this_machine_lacks_is_blamed_on_no_record(
         assert all(record.revision == 0 for record in reader)
 
 
+def test_the_time_for_compiling_follows_from_the_builds_of_the_records(lowered: LoweredNetwork, tmp_path: Path) -> None:
+    def limit_secs(name: str, *build_secs: float) -> float:
+        path = tmp_path / name
+        with RecordStore(path) as opened:
+            for task, secs in zip(lowered.tasks, build_secs, strict=False):
+                measurement = dataclasses.replace(ok(1e-6), build_secs=secs)
+                opened.append([make_record(make_candidate(task), measurement, trace=trace(task))])
+        return compile_limit_secs([lowered], path)
+
+    assert limit_secs("quick.db", 0.5, 1.0, 2.0) == 120.0
+    assert limit_secs("slow.db", 20.0, 30.0, 50.0) == pytest.approx(1000.0)
+    assert limit_secs("unknown.db", 20.0) == pytest.approx(400.0)  # ten seconds for each of the two others
+
+
+class Ending(Faked):
+    """The building is cancelled while the network, which is right, is timed."""
+
+    def __init__(self, network: Network, cancellation: Cancellation) -> None:
+        super().__init__(network)
+        self._cancellation = cancellation
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        self._cancellation.cancel()
+        return super().measure_in_turn(first, second)
+
+
+def test_nothing_is_published_once_the_building_is_cancelled(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    cancellation = Cancellation()
+    with pytest.raises(CancelledBuildError):
+        built(network, lowered, entries, records, Ending(network, cancellation), cancellation)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("records.db")] == []
+
+
 class Crashing(Faked):
     """Networks in the folders ``crashing`` (``network``, the tuned one, and ``untuned``) are right, and crash when
     they are timed."""
@@ -367,7 +406,7 @@ def test_what_goes_wrong_with_one_class_takes_nothing_from_the_others(
     prints = dict.fromkeys(both, make_fingerprint(CLASS))
     places = {"broken": Broken(network), "cpu": Faked(network)}
     what = ToBuild(network, both, prints, entries, places, records)
-    broken, right = build_networks(what, tmp_path, compiled)
+    broken, right = build_networks(what, tmp_path, Cancellation(), compiled)
     assert (broken.device_class, broken.published) == ("broken", "nothing")
     assert "nobody expected this" in broken.problem
     assert right.published == "tuned"
