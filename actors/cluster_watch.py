@@ -17,9 +17,12 @@ _OF_RAY = ("gcs_server", "raylet")
 
 
 def started_here() -> dict[str, psutil.Process]:
-    """Ray's own processes that this process has started, by their names."""
-    children = {child.name(): child for child in psutil.Process().children()}
-    return {name: children[name] for name in _OF_RAY if name in children}
+    """Ray's own processes that this process has started, by their names: all of them, or none."""
+    children: dict[str, psutil.Process] = {}
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that ended meanwhile, and was nothing of Ray's
+            children[child.name()] = child
+    return {name: children[name] for name in _OF_RAY} if children.keys() >= set(_OF_RAY) else {}
 
 
 async def until_lost(processes: Mapping[str, psutil.Process], address: str) -> str:

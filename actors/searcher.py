@@ -39,13 +39,16 @@ class Searcher:
         learner: Shared[LearnerClient] | None,
         quiet_window: str | None,
         tasks: frozenset[str] | None = None,
+        build_timeout_secs: float | None = None,
     ) -> None:
-        """``tasks``: ids of those that this searcher will be asked for; None for all of the run."""
+        """``tasks``: ids of those that this searcher will be asked for; None for all of the run.
+        ``build_timeout_secs``: what every build may take, None for what the builds of its task take."""
         spare_scikit_learn()
         expect_many_objects()
         self._mine = tasks
         self._method = method_named(method)
         self._seed = seed
+        self._build_timeout_secs = build_timeout_secs
         self._roster = roster
         self._priors = Priors()
         self._early = EarlyRecords()
@@ -103,6 +106,7 @@ class Searcher:
             np.random.default_rng([self._seed, *task_id.encode()]),
             pools_of(entry),
             self._priors.loaded(entry.prior),
+            self._build_timeout_secs,
         )
         self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
         search.observe(group_observations(self._early.taken(task_id), self._sketch_index).get(task_id, ()))

@@ -241,7 +241,14 @@ class TuningSession:
         for number in range(1 + max(dealt.values(), default=0)):
             mine = frozenset(task_id for task_id, dealt_to in dealt.items() if dealt_to == number)
             actor = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
-                self._roster, plan.method, plan.seed, recorder, Shared(learning), self._window, mine
+                self._roster,
+                plan.method,
+                plan.seed,
+                recorder,
+                Shared(learning),
+                self._window,
+                mine,
+                self._fleet.build.timeout_secs,
             )
             self._actors.append(actor)
             searching.append(SearcherClient(actor, self.window))

@@ -11,9 +11,11 @@ UNKNOWN_SECS = 60.0
 
 
 class BuildLimit:
-    """The limit of a task's builds: ten times their median, at least five seconds."""
+    """The limit of a task's builds: ten times their median, at least five seconds. ``given_secs``: what the user has
+    set in its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, given_secs: float | None = None) -> None:
+        self._given_secs = given_secs
         self._build_secs: list[float] = []  # sorted
 
     def observe(self, build_secs: float) -> None:
@@ -23,6 +25,8 @@ class BuildLimit:
 
     @property
     def secs(self) -> float:
+        if self._given_secs is not None:
+            return self._given_secs
         count = len(self._build_secs)
         if not count:
             return UNKNOWN_SECS

@@ -33,11 +33,15 @@ class Predictor:
 
     ``analyzer``: whether the calibrated analyzer has a say. With it, a prediction is the analyzer's until there is a
     model, and the two together from then on; without, the model's alone, and there is none before the first model.
-    ``flop``: float operations of one run of the kernel.
+    ``flop``: float operations of one run of the kernel. ``build_timeout_secs``: what every build may take, None
+    for what the builds of the task take.
     """
 
-    def __init__(self, table: TrainingTable, flop: float, *, analyzer: bool) -> None:
+    def __init__(
+        self, table: TrainingTable, flop: float, *, analyzer: bool, build_timeout_secs: float | None = None
+    ) -> None:
         self._table = table
+        self._build_timeout_secs = build_timeout_secs
         self._analyzer = analyzer
         self.prior_secs = max(flop, 1.0) / (table.device.peak_flops * UNDESCRIBED_PEAK_SHARE)
         self._model: CostModel | None = None
@@ -102,7 +106,7 @@ class Predictor:
 
     def built_in_time(self, sketch: int, drafted: Drafted) -> Floats:
         """How likely each candidate is built within the limit of its task's builds, ``(n,)`` in [0, 1]."""
-        limit = BuildLimit()
+        limit = BuildLimit(self._build_timeout_secs)
         records = self._table.records
         for build_secs in records.ordered_build_secs[np.isfinite(records.ordered_costs)].tolist():
             limit.observe(build_secs)

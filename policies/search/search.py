@@ -49,7 +49,8 @@ class TaskSearch:
 
     ``flop``: float operations of one run of the kernel. ``pools``: what may be proposed of each sketch, one pool for
     each in their order; None: the whole of each. ``prior``: a model trained on other records, from which the search and
-    its models start (:mod:`policies.search.trainer`). Not thread-safe: one owner calls it.
+    its models start (:mod:`policies.search.trainer`). ``build_timeout_secs``: what every build may take, None for what
+    the builds of the task take (:mod:`policies.measuring.build_limit`). Not thread-safe: one owner calls it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class TaskSearch:
         rng: np.random.Generator,
         pools: Sequence[Pool] | None = None,
         prior: CostModel | None = None,
+        build_timeout_secs: float | None = None,
     ) -> None:
         if not sketches:
             raise ValueError("a task needs at least one sketch")
@@ -75,7 +77,9 @@ class TaskSearch:
         )
         self._table = TrainingTable(sketches, device, method.views_with(prior))
         self._records = self._table.records
-        self._predictor = Predictor(self._table, flop, analyzer=method.generator.with_analyzer)
+        self._predictor = Predictor(
+            self._table, flop, analyzer=method.generator.with_analyzer, build_timeout_secs=build_timeout_secs
+        )
         chains = [Chains() for _ in sketches]
         self._search = Search(self._spaces, chains, self._records, self._predictor, method.acquisition, rng)
         self._trainer = None if method.training is None else Trainer(method.training, prior)

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from actors.cluster_watch import end_all, until_lost
+from actors.cluster_watch import end_all, started_here, until_lost
 
 WAITS = "import sys; print('ready', flush=True); sys.stdin.read()"
 PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {WAITS!r}]).wait()"
@@ -21,6 +21,33 @@ def started(code: str) -> subprocess.Popen[bytes]:
     assert process.stdout is not None
     process.stdout.readline()
     return process
+
+
+class Named:
+    """A child process of this name; None: one that has ended meanwhile."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        if self._name is None:
+            raise psutil.NoSuchProcess(1)
+        return self._name
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["raylet", None, "gcs_server", "python"], ["gcs_server", "raylet"]),
+        ([None, "raylet"], []),
+        ([], []),
+    ],
+)
+def test_rays_own_processes_are_found_beside_children_that_end(
+    names: list[str | None], found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil.Process, "children", lambda _self: [Named(name) for name in names])
+    assert [process.name() for process in started_here().values()] == found
 
 
 async def test_a_process_that_ends_is_told_by_its_name() -> None:

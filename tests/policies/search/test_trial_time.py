@@ -13,6 +13,11 @@ from hypothesis.extra.numpy import arrays
 from fleet_tune.domain import DeviceAbstraction, StopRule
 from fleet_tune.sketch import Sketch
 from policies.features.table import joint_layout, symbolic_features
+from policies.search.draft import evaluate
+from policies.search.methods import method_named
+from policies.search.prediction import Predictor
+from policies.search.search import Observation
+from policies.search.training_table import TrainingTable
 from policies.search.trial_time import TIMED_OUT, fit_build_time, measure_secs, trial_secs, untrained
 from policies.space.sampling import sample
 
@@ -44,6 +49,20 @@ def test_ridge_by_hand() -> None:
     values = np.array([[2.0], [4.0]], dtype=np.float32)
     fitted = fit_build_time(names, values, 0.2508 * np.array([2.0, 8.0]))
     assert fitted.secs(values) == pytest.approx(0.2508 * 2 ** np.array([1 - 1 / 9, 1 + 1 / 9]), rel=1e-6)
+
+
+def test_candidates_are_held_against_the_limit_that_the_user_has_set(tiled: Sketch, cpu: DeviceAbstraction) -> None:
+    matrix = sample(tiled, 20, np.random.default_rng(0))
+    table = TrainingTable((tiled,), cpu, method_named("fleet").views_with(None))
+    table.observe(Observation(0, tuple(row), 1e-3, build_secs=4.0) for row in matrix.tolist())
+
+    def in_time(timeout_secs: float | None) -> np.ndarray:
+        predictor = Predictor(table, 1e9, analyzer=True, build_timeout_secs=timeout_secs)
+        return predictor.built_in_time(0, evaluate(tiled, matrix, cpu))
+
+    assert (in_time(0.5) < 0.5).all()
+    assert (in_time(None) > 0.5).all()  # 40 s
+    assert (in_time(600.0) >= in_time(None)).all()
 
 
 def test_learns_which_sketch_builds_slowly(tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction) -> None:
