@@ -185,6 +185,10 @@ class Fallback:
     used: Used
 
 
+CLOCK_SECS = 1e-6
+"""What the clock itself takes of each call of a kernel that is timed in its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """The kernel of a task in a compiled network. ``calls``: in one run. Seconds are those of one call: ``alone_secs``
@@ -196,15 +200,22 @@ class KernelTime:
     alone_secs: float | None
     secs: float
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether the clock's own time is small against the kernel's."""
+        return self.secs >= 10 * CLOCK_SECS
+
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
     """Where the time of a compiled network goes. ``secs``: of a whole run, in turn with the runs in which the kernels
-    were timed. ``others_secs``: of kernels that are no task's."""
+    were timed, at another moment than the latencies of the network. ``others_secs``: of kernels that are no task's.
+    ``left_over_secs``: what a run in which they were timed took beside all kernels: calls, allocation, the watching."""
 
     secs: float
     kernels: tuple[KernelTime, ...]
     others_secs: float
+    left_over_secs: float
 
     @property
     def alone_secs(self) -> float | None:
@@ -219,15 +230,9 @@ class InNetwork:
         return self.others_secs + sum(each.calls * each.secs for each in self.kernels)
 
     @property
-    def left_over_secs(self) -> float:
-        """What is left of a run: calls, allocation. Negative where that is less than the clock's own error."""
-        return self.secs - self.kernels_secs
-
-    @property
     def sums(self) -> dict[str, float | None]:
-        """All of them, by their names."""
-        names = ("alone_secs", "kernels_secs", "left_over_secs")
-        return {name: getattr(self, name) for name in names}
+        """Both of them, by their names."""
+        return {"alone_secs": self.alone_secs, "kernels_secs": self.kernels_secs}
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InPla
     Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
         found = _run(folder, work, budget_secs, _KERNELS)
-        return InPlace(found["secs"], found["kernel_secs"], found["calls"])
+        return InPlace(**found)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +24,13 @@ _CPU = 1  # of DLPack
 @dataclass(frozen=True)
 class InPlace:
     """``secs``: median of whole runs that nobody watched. By the kernel's name in the library: ``kernel_secs``, median
-    over runs of the seconds of all its calls in one run, and ``calls``, how many these are."""
+    over runs of the seconds of all its calls in one run, and ``calls``, how many these are. ``left_over_secs``: median
+    of what each of these runs took beside its kernels."""
 
     secs: float
     kernel_secs: Mapping[str, float]
     calls: Mapping[str, int]
+    left_over_secs: float
 
 
 class KernelClock:
@@ -37,7 +39,7 @@ class KernelClock:
     def __init__(self, sync: Callable[[], None] | None = None) -> None:
         self._sync = sync
         self._began: list[float] = []
-        self.secs: Counter[str] = Counter()
+        self.secs: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
 
     def __call__(self, _function: Any, symbol: str, before_run: bool, _returned: Any, *_arguments: Any) -> None:
@@ -50,7 +52,7 @@ class KernelClock:
         if before_run:
             self._began.append(now)
         else:
-            self.secs[symbol] += now - self._began.pop()  # type: ignore[assignment]
+            self.secs[symbol] += now - self._began.pop()
             self.calls[symbol] += 1
 
     def clear(self) -> None:
@@ -70,15 +72,18 @@ def timed_in_turn(
         first_secs = _timed(plain)
     rounds = int(max(1, min(_MOST_ROUNDS, budget_secs / 2 / max(first_secs, 1e-9))))
     whole: list[float] = []
+    left_over: list[float] = []
     of_kernels: dict[str, list[float]] = {}
     for _ in range(rounds):
         whole.append(_timed(plain))
         clock.clear()
-        watched()
+        watched_secs = _timed(watched)
+        # Of one run: on a machine that others slow down, two runs differ by more than this.
+        left_over.append(watched_secs - sum(clock.secs.values()))
         for name, secs in clock.secs.items():
             of_kernels.setdefault(name, []).append(secs)
     kernel_secs = {name: statistics.median(times) for name, times in of_kernels.items()}
-    return InPlace(statistics.median(whole), kernel_secs, dict(clock.calls))
+    return InPlace(statistics.median(whole), kernel_secs, dict(clock.calls), statistics.median(left_over))
 
 
 def timed_in_place(plain: Any, module: Any, device: Any, arguments: Sequence[Any], budget_secs: float) -> InPlace:

@@ -43,8 +43,7 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
 
 def _where_the_time_goes(times: InNetwork) -> str:
     alone = "" if times.alone_secs is None else f" ({format_secs(times.alone_secs)} alone)"
-    left = max(0.0, times.left_over_secs)
     return (
-        f"{format_secs(times.kernels_secs)} in kernels{alone}, {format_secs(left)} left over (calls, allocation),"
-        f" of {format_secs(times.secs)}"
+        f"{format_secs(times.kernels_secs)} in kernels{alone}, {format_secs(times.left_over_secs)} left over (calls,"
+        f" allocation), at a moment when a whole run took {format_secs(times.secs)}"
     )

@@ -107,6 +107,11 @@ def task_table(
         kernel = placed.get(task.task_id)
         return math.inf if kernel is None else kernel.calls * kernel.secs
 
+    def shown_secs(task: TaskProgress) -> float | None:
+        """Of one call; None where the clock cannot tell."""
+        kernel = placed.get(task.task_id)
+        return None if kernel is None or not kernel.is_clear else kernel.secs
+
     def share_of(task: TaskProgress) -> str:
         secs = secs_of(task)
         total = timed[task.device_class].kernels_secs if task.device_class in timed else totals[task.device_class]
@@ -125,7 +130,7 @@ def task_table(
             str(task.weight),
             str(task.trials),
             Text(format_secs(task.best_secs), "bold"),
-            *([format_secs(placed[task.task_id].secs if task.task_id in placed else None)] if placed else []),
+            *([format_secs(shown_secs(task))] if placed else []),
             f"{task.gflops:.1f}" if measured else NONE,
             share_of(task),
             cut(task.best_rule if task.described else "not described yet", "dim"),

@@ -27,4 +27,4 @@ def in_network(timed: InPlace, lowered: LoweredNetwork, alone_secs: Mapping[str,
         for digest, task in by_hash.items()
         if calls[digest]
     )
-    return InNetwork(timed.secs, kernels, others_secs)
+    return InNetwork(timed.secs, kernels, others_secs, timed.left_over_secs)

@@ -63,11 +63,16 @@ async def test_each_version_is_published_once_and_the_searcher_gets_it(fleet: Ca
     made = fleet(method="bansor", learner=True)
     await ask(made.start(trials=60).run.remote(), DEADLINE_SECS, "run")
     learner = made.actors["learner"]
-    found = await within(lambda: models_of(learner), "a model")
-    again = await models_of(learner)
-    key = next(iter(found.keys() & again.keys()))
-    if found[key][0] == again[key][0]:  # the same version is the same object, not a copy
-        assert found[key][1] == again[key][1]
+
+    async def same_versions() -> tuple[Any, ...]:
+        found, again = await models_of(learner), await models_of(learner)
+        same = {key: version for key, (version, _) in found.items()} == {key: each[0] for key, each in again.items()}
+        return (found, again) if found and same else ()
+
+    # The search is over: soon no version follows.
+    found, again = await within(same_versions, "a last version")
+    key = next(iter(found))
+    assert found[key][1] == again[key][1], "the same version is the same object, not a copy"
     weights = await ask(again[key][1][0], 30.0, "weights")
     assert load_model(weights).views == ("statements",)  # Ansor's: one model of all tasks
     newer = await ask(learner.follow.remote(dict.fromkeys(again, 10**9), 0.0), 30.0, "models")

@@ -49,9 +49,30 @@ def test_runs_take_turns_and_what_all_calls_of_a_kernel_take_counts(time: Time) 
     found = timed_in_turn(plain, watched, clock, 6.5)
     assert order == ["plain", "watched", "plain"] + 3 * ["plain", "watched"]
     assert found.secs == pytest.approx(1.0)
+    assert found.left_over_secs == pytest.approx(0.15)
     assert found.kernel_secs == pytest.approx({"conv_prepacked": 0.5, "add": 0.25})
     assert found.calls == {"conv_prepacked": 2, "add": 1}
     assert {kernel_of(name) for name in found.kernel_secs} == {"conv", "add"}
+
+
+def test_what_is_left_over_is_that_of_each_run_however_busy_the_machine(time: Time) -> None:
+    clock = KernelClock()
+    slower = iter([1, 1, 1, 1, 9, 2, 7])  # of the watched runs, the first of which is not counted
+
+    def plain() -> None:
+        time.now += 1.0
+
+    def watched() -> None:
+        factor = next(slower)
+        clock(None, "conv", True, None)
+        time.now += 0.9 * factor
+        clock(None, "conv", False, None)
+        time.now += 0.1 * factor
+
+    found = timed_in_turn(plain, watched, clock, 12.5)
+    assert next(slower, None) is None
+    assert found.kernel_secs == pytest.approx({"conv": 0.9 * 1.5})
+    assert found.left_over_secs == pytest.approx(0.1 * 1.5)
 
 
 def test_a_slow_network_is_run_as_seldom_as_can_be(time: Time) -> None:

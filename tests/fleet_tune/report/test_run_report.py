@@ -134,7 +134,7 @@ def test_where_the_time_of_a_network_goes_is_told_by_tasks_and_in_sum() -> None:
         KernelTime("conv[bold]@zen5", "conv[bold]", 2, 1e-3, 1.25e-3),
         KernelTime("dense@zen5", "dense", 1, 6e-3, 6.5e-3),
     )
-    network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, kernels, 0.25e-3))
+    network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, kernels, 0.25e-3, 0.75e-3))
     result = dataclasses.replace(RESULT, networks=(network,))
     text = _text(render_summary(result))
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
@@ -142,22 +142,28 @@ def test_where_the_time_of_a_network_goes_is_told_by_tasks_and_in_sum() -> None:
     assert lines["pool"][1:5] == ["1", "8", "–", "–"]
     # 2 * 1.25 + 6.5 + 0.25 ms, of 10.
     assert (lines["conv[bold]"][8], lines["dense"][8]) == ("27%", "70%")
-    told = "9.250 ms in kernels (8.000 ms alone), 750.0 µs left over (calls, allocation), of 10.00 ms"
-    assert told in " ".join(text.split())
+    told = "9.250 ms in kernels (8.000 ms alone), 750.0 µs left over (calls, allocation), at a moment when a whole run"
+    assert f"{told} took 10.00 ms" in " ".join(text.split())
     plain = to_json(result)["networks"][0]["in_network"]
     assert plain["kernels_secs"] == pytest.approx(9.25e-3)
     assert plain["alone_secs"] == pytest.approx(8e-3)
     assert plain["left_over_secs"] == pytest.approx(0.75e-3)
     assert plain["kernels"][0]["secs"] == 1.25e-3
     slow = KernelTime("pool@zen5", "pool", 1, None, 27.75e-3)  # as it was imported: 27.75 of 37 ms
-    network = dataclasses.replace(NETWORK, in_network=InNetwork(40e-3, (*kernels, slow), 0.25e-3))
+    network = dataclasses.replace(NETWORK, in_network=InNetwork(40e-3, (*kernels, slow), 0.25e-3, 3e-3))
     text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert rows["pool"][1:8] == ["1", "8", "–", "27.75", "ms", "–", "75%"]
     assert rows["dense"][8] == "18%"
     assert text.index("pool") < text.index("dense") < text.index("conv[bold]")
+
+    quick = dataclasses.replace(kernels[0], secs=9e-6)  # of which the clock takes one
+    network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, (quick,), 0.0, 0.0))
+    text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
+    [line] = [line.split() for line in text.splitlines() if line.strip().startswith("conv[bold]")]
+    assert line[1:7] == ["2", "8", "1.000", "ms", "–", "2000.0"]
     unknown = dataclasses.replace(kernels[0], alone_secs=None)
-    network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, (unknown,), 0.0))
+    network = dataclasses.replace(NETWORK, in_network=InNetwork(10e-3, (unknown,), 0.0, 0.0))
     assert "alone" not in _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))
     assert to_json(RESULT)["networks"][0]["in_network"] is None
 
