@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
-import stat
-import tempfile
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from devices.host import owned_folder
 
 # Short: the folder holds Unix sockets, whose paths have 107 characters at most.
 _PARENT, _PREFIX = Path("/tmp"), "ft-ray-"
-_LOCK = "owner.lock"
 
 
-@contextlib.contextmanager
-def run_folder(parent: Path = _PARENT) -> Iterator[Path]:
-    """A new folder that this user alone may enter; removed at the end. Those of runs that were killed, which could not
-    remove theirs, are removed first: the kernel frees a lock when its owner ends, however that ends.
-
-    Raises OSError where it cannot be made.
-    """
-    remove_abandoned(parent)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    # Not inherited by any process that this one starts. Locked before it has the name that others look for.
-    lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / f"{_LOCK}.new").rename(folder / _LOCK)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+def run_folder(parent: Path = _PARENT) -> AbstractContextManager[Path]:
+    """See :func:`devices.host.owned_folder.owned_folder`."""
+    return owned_folder.owned_folder(parent, _PREFIX)
 
 
 def remove_abandoned(parent: Path = _PARENT) -> None:
-    """Remove this user's folders whose owners are gone. One without a lock is nobody's that we know, and stays."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
+    """Remove the folders of runs that were killed."""
+    owned_folder.remove_abandoned(parent, _PREFIX)

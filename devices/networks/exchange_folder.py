@@ -8,24 +8,27 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from devices.host.owned_folder import owned_folder
 from fleet_tune.errors import DiskFullError
 
 MORE_SPACE = "free some space on the disk, or set TMPDIR to a folder that has some"
 
 
 class ExchangeFolder:
-    """``name``: the middle of the folder's name. The child removes it too, where its parent was killed."""
+    """``name``: the middle of the folder's name. The child removes it too, where its parent was killed; where both
+    were, whoever makes the next one does."""
 
     def __init__(self, name: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix=f"fleet-tune-{name}-", dir=_roomy_place())
-        self.path = Path(self._folder.name)
+        self._open = contextlib.ExitStack()
+        place = Path(_roomy_place() or tempfile.gettempdir())
+        with writing("a temporary folder"):
+            self.path = self._open.enter_context(owned_folder(place, f"fleet-tune-{name}-"))
 
     def file(self, name: str) -> Path:
         return self.path / name
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # the child was just writing
-            self._folder.cleanup()
+        self._open.close()
 
 
 @contextlib.contextmanager
