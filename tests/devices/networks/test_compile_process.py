@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from devices.host.warm_process import ChildStartError
 from devices.networks import compile_worker, compiled
 from devices.networks.compile_process import CompilationError, CompileProcess
 from devices.networks.frontend import Network, load_network
@@ -93,6 +96,20 @@ def test_one_that_hangs_is_given_up(lowered: LoweredNetwork, tmp_path: Path) -> 
         pytest.raises(CompilationError, match=r"its process gave no answer within 0\.5 s"),
     ):
         hasty.compile_network(lowered, schedules(lowered, WAITS), tmp_path / "out")
+
+
+def test_closing_it_ends_who_waits_for_its_answer(lowered: LoweredNetwork, tmp_path: Path) -> None:
+    process = CompileProcess(600, THIS_MODULE)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(process.compile_network, lowered, schedules(lowered, WAITS), tmp_path / "out")
+        deadline = time.monotonic() + 60.0
+        while not process._process._ready:  # from here on it waits for its answer, or is about to ask
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.close()
+        with pytest.raises(ChildStartError):  # of no record, and no network
+            waiting.result(60.0)
+    assert not process._folder.path.exists()
 
 
 def test_a_full_disk_is_told_before_anything_is_asked(
