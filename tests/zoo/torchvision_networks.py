@@ -40,10 +40,8 @@ def _segmenter(name: str, pixels: int = 96, **options: Any) -> Example:
     return _Main(build(weights=None, weights_backbone=None, **options)), (torch.randn(1, 3, pixels, pixels),)
 
 
-def _video(name: str, frames: int, pixels: int, fixed: bool = False) -> Example:
-    """``fixed``: the network is made for clips of one size."""
-    sizes = {"temporal_size": frames, "spatial_size": (pixels, pixels)} if fixed else {}
-    return getattr(_torchvision().video, name)(weights=None, **sizes), (torch.randn(1, 3, frames, pixels, pixels),)
+def _video(name: str, frames: int, pixels: int) -> Example:
+    return getattr(_torchvision().video, name)(weights=None), (torch.randn(1, 3, frames, pixels, pixels),)
 
 
 def _vision_transformer() -> Example:
@@ -63,13 +61,13 @@ _CLASSIFIERS: dict[str, dict[str, Any]] = {
     "maxvit_t": {"pixels": 224},
 }
 _SEGMENTERS = ("fcn_resnet50", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")
-_VIDEO: dict[str, tuple[Any, ...]] = {
+_VIDEO: dict[str, tuple[int, int]] = {
     "r3d_18": (8, 56),
     "mc3_18": (8, 56),
     "r2plus1d_18": (8, 56),
     "s3d": (16, 224),
-    "mvit_v1_b": (8, 64, True),
-    "mvit_v2_s": (8, 64, True),
+    "mvit_v1_b": (16, 224),  # made for clips of one size
+    "mvit_v2_s": (16, 224),
     "swin3d_t": (8, 64),
 }
 
