@@ -68,10 +68,16 @@ async def _resolve(reference: Any) -> Any:
     return await reference
 
 
+MANY_OBJECTS = (200_000, 20, 100)
+"""Thresholds of the garbage collector for a process that keeps what every record says: looking through all of that
+takes half of the time of a start otherwise, and nearly nothing of it is garbage."""
+
+
 def expect_many_objects() -> None:
-    """For a process that keeps what every record says: its garbage collector looks through all of that less often,
-    which takes it half of the time of a start otherwise. Nearly nothing of it is garbage."""
-    gc.set_threshold(200_000, 20, 100)
+    """Sets :data:`MANY_OBJECTS` in an actor's process. Other processes are not ours alone: TVM's sessions, of which it
+    has 32, may wait for the collector there."""
+    if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
+        gc.set_threshold(*MANY_OBJECTS)
 
 
 def remote_actor(

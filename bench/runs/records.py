@@ -7,6 +7,7 @@ followers take every page as an actor's answer, in the bytes that would go over 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import pickle
 import tempfile
@@ -117,7 +118,7 @@ def fill(path: Path, dataset: Path, count: int) -> float | None:
 
 async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     """Seconds until a recorder has opened the store, and until the state of a run knows all of its records."""
-    from actors.calls import expect_many_objects
+    from actors.calls import MANY_OBJECTS
     from actors.recorder import Recorder
     from fleet_tune.records.codec import decode_record
     from policies.runs import events as ev
@@ -125,7 +126,7 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     from policies.runs.state import RunState
     from policies.search.bandits import TaskBandit
 
-    expect_many_objects()  # as the scheduler does
+    gc.set_threshold(*MANY_OBJECTS)  # as the scheduler does
     tasks = made_up_records.tasks_of(dataset)
     began = time.perf_counter()
     recorder = Recorder(str(path), {"network": "bench"})
