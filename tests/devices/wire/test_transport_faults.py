@@ -149,10 +149,12 @@ def test_a_stopped_supervisor_disturbs_nobody(native_target: str, make_artifact:
         port = int(server.stdout.readline().split(":")[1].split()[0])
         device = connect(port, native_target, make_artifact("ok", oracle=True))
         server.send_signal(signal.SIGSTOP)
-        assert measure(device, make_artifact("crash")).outcome is Outcome.RUN_ERROR
-        assert measure(device, make_artifact("ok")).verified
-        server.send_signal(signal.SIGCONT)
-        server.terminate()
+        try:
+            assert measure(device, make_artifact("crash")).outcome is Outcome.RUN_ERROR
+            assert measure(device, make_artifact("ok")).verified
+        finally:
+            server.send_signal(signal.SIGCONT)
+            server.terminate()
         assert server.wait(20) == 0
         device.close()
 
