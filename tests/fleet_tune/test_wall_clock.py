@@ -11,7 +11,7 @@ STAMPS = {
     "actors/scheduler.py _obey",  # of changes of devices: when second 0 of the run was
     "fleet_tune/records/orders.py give",
     "fleet_tune/records/orders.py note_run",
-    "fleet_tune/records/store.py _make",  # when the store was made
+    "fleet_tune/records/database.py _make",  # when the store was made
     "fleet_tune/runs/incumbents.py blame",
 }
 

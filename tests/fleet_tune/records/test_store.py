@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,47 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.device_state import Admin, Connectivity, DeviceEvent, DeviceState, Health, Lease
+from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.records.codec import encode_record, encode_state
-from fleet_tune.records.store import _MIGRATIONS, SCHEMA_VERSION, RecordReader, RecordStore
+from fleet_tune.records.database import SCHEMA_VERSION
+from fleet_tune.records.store import RecordReader, RecordStore
 from tests.helpers.properties import examples
-from tests.helpers.records import failed, make_record, ok
+from tests.helpers.records import device_event, make_record, named_record, ok
 from tests.helpers.tasks import make_candidate
 
 ZEN5 = DeviceClass("zen5", '{"kind":"llvm"}')
 
 
-def _record(
-    uid: str,
-    cost_secs: float | None = 1e-3,
-    *,
-    task_id: str = "w1@zen5",
-    decisions: tuple[int, ...] = (1,),
-    verified: bool = True,
-    outcome: Outcome = Outcome.BUILD_ERROR,
-    trace: str = "[]",
-    revision: int = 0,
-) -> Record:
-    measurement = failed(outcome, "boom") if cost_secs is None else ok(cost_secs, verified=verified)
-    candidate = make_candidate(task_id, *decisions, sketch_id="s0")
-    return make_record(candidate, measurement, uid, trace=trace, device="dev", revision=revision)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "out" / "records.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[RecordStore]:
-    with RecordStore(path) as opened:
-        yield opened
-
-
 def test_appended_records_are_read_back_in_order_from_a_cursor(store: RecordStore, path: Path) -> None:
-    seqs = store.append([_record(f"u{i}", i + 1.0) for i in range(5)])
+    seqs = store.append([named_record(f"u{i}", i + 1.0) for i in range(5)])
     assert seqs == sorted(seqs)
     with RecordReader(path) as reader:
         assert [record.uid for record in reader] == ["u0", "u1", "u2", "u3", "u4"]
@@ -74,20 +46,20 @@ def test_a_reader_sees_what_is_appended_after_it_was_opened(store: RecordStore, 
     with RecordReader(path) as reader:
         assert list(reader) == []
         assert reader.last_seq() == 0
-        seqs = store.append([_record("u")])
+        seqs = store.append([named_record("u")])
         assert [record.uid for record in reader] == ["u"]
         assert reader.last_seq() == seqs[0]
 
 
 def test_iteration_goes_over_more_records_than_one_page(store: RecordStore, path: Path) -> None:
-    store.append([_record(f"u{i}") for i in range(2001)])
+    store.append([named_record(f"u{i}") for i in range(2001)])
     with RecordReader(path) as reader:
         assert sum(1 for _ in reader) == 2001
 
 
 def test_appending_a_uid_again_returns_its_seq_and_changes_nothing(store: RecordStore, path: Path) -> None:
-    first = store.append([_record("a", 1.0), _record("b", 2.0)])
-    again = store.append([_record("c", 3.0), _record("a", 9.0), _record("c", 9.0)])
+    first = store.append([named_record("a", 1.0), named_record("b", 2.0)])
+    again = store.append([named_record("c", 3.0), named_record("a", 9.0), named_record("c", 9.0)])
     assert again[1] == first[0]
     assert again[0] == again[2] > first[1]
     with RecordReader(path) as reader:
@@ -99,13 +71,13 @@ def test_the_best_is_the_fastest_that_ran_and_was_verified(store: RecordStore, p
         assert reader.best("w1@zen5") is None
         store.append(
             [
-                _record("slow", 5.0),
-                _record("unverified", 1.0, verified=False),
-                _record("failed", None),
-                _record("best", 2.0),
-                _record("equal", 2.0),
-                _record("other class", 0.5, task_id="w1@orin"),
-                _record("other workload", 0.5, task_id="w2@zen5"),
+                named_record("slow", 5.0),
+                named_record("unverified", 1.0, verified=False),
+                named_record("failed", None),
+                named_record("best", 2.0),
+                named_record("equal", 2.0),
+                named_record("other class", 0.5, task_id="w1@orin"),
+                named_record("other workload", 0.5, task_id="w2@zen5"),
             ]
         )
         best = reader.best("w1@zen5")
@@ -114,8 +86,8 @@ def test_the_best_is_the_fastest_that_ran_and_was_verified(store: RecordStore, p
 
 
 def test_the_next_best_is_the_best_but_some_candidates(store: RecordStore, path: Path) -> None:
-    records = [_record(f"{at}", float(at), decisions=(at,)) for at in (3, 1, 2)]
-    store.append([*records, _record("other", 1.0, task_id="w2@zen5")])
+    records = [named_record(f"{at}", float(at), decisions=(at,)) for at in (3, 1, 2)]
+    store.append([*records, named_record("other", 1.0, task_id="w2@zen5")])
     by_cost = sorted(records, key=lambda record: record.measurement.cost_secs)
     with RecordReader(path) as reader:
         for left_out, best in enumerate(by_cost):
@@ -126,7 +98,7 @@ def test_the_next_best_is_the_best_but_some_candidates(store: RecordStore, path:
 
 
 def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, path: Path) -> None:
-    store.append([_record("a", 1.0), _record("b", 1.1, decisions=(2,))])
+    store.append([named_record("a", 1.0), named_record("b", 1.1, decisions=(2,))])
     with RecordReader(path) as reader:
 
         def best() -> str | None:
@@ -134,12 +106,12 @@ def test_of_a_candidate_with_revisions_the_last_one_counts(store: RecordStore, p
             return None if found is None else found.uid
 
         assert best() == "a"
-        store.append([_record("a-1", 1.2, revision=1)])
+        store.append([named_record("a-1", 1.2, revision=1)])
         assert best() == "b"
         # As older versions marked what a device had measured that had drifted.
-        store.append([_record("b-1", 1.1, decisions=(2,), revision=1, verified=False)])
+        store.append([named_record("b-1", 1.1, decisions=(2,), revision=1, verified=False)])
         assert best() == "b"
-        store.append([_record("a-2", 3.0, revision=2), _record("b-2", 2.0, decisions=(2,), revision=2)])
+        store.append([named_record("a-2", 3.0, revision=2), named_record("b-2", 2.0, decisions=(2,), revision=2)])
         assert best() == "b-2"
         assert reader.counts() == {Outcome.OK: 2}
         assert reader.counts("w1@zen5") == {Outcome.OK: 2}
@@ -162,53 +134,8 @@ def test_of_an_uncertain_cost_its_error_is_added_and_no_error_leaves_a_task_with
         assert best() == "b"
 
 
-_WITHOUT_5 = "DROP TABLE device_states; DROP TABLE traces; DROP TABLE sketch_traces;"
-
-
-def test_a_store_of_before_ranks_is_read_as_it_is_and_brought_up_to_date_when_written(path: Path) -> None:
-    with RecordStore(path) as store:
-        store.append([_record("a", 2.0), _record("b", 1.0, decisions=(2,))])
-        # Marked by that version: its device was off.
-        store.append([_record("b-1", 1.0, decisions=(2,), revision=1, verified=False)])
-    connection = sqlite3.connect(path)
-    connection.executescript(
-        f"{_WITHOUT_5} DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
-        "UPDATE meta SET value = '3' WHERE key = 'schema_version';"
-    )
-    connection.close()
-    for _ in range(2):
-        with RecordReader(path) as reader:
-            best = reader.best("w1@zen5")
-            assert best is not None
-            assert best.uid == "b"
-        RecordStore(path).close()
-    with RecordReader(path) as reader:
-        assert reader.meta()["schema_version"] == str(SCHEMA_VERSION)
-
-
-def test_a_store_of_before_revisions_is_read_as_it_is_and_grows_when_it_is_written(path: Path) -> None:
-    with RecordStore(path) as store:
-        store.append([_record("a", 2.0), _record("b", 1.0)])
-    connection = sqlite3.connect(path)
-    connection.executescript(
-        f"{_WITHOUT_5} DROP INDEX records_by_rank; ALTER TABLE records DROP COLUMN rank_secs;"
-        "ALTER TABLE records DROP COLUMN revision; UPDATE meta SET value = '2' WHERE key = 'schema_version';"
-    )
-    connection.close()
-    with RecordReader(path) as reader:
-        best = reader.best("w1@zen5")
-        assert best is not None
-        assert best.uid == "b"
-        assert reader.counts() == {Outcome.OK: 2}
-    with RecordStore(path) as store, RecordReader(path) as reader:
-        store.append([_record("b-1", 3.0, revision=1)])
-        best = reader.best("w1@zen5")
-        assert best is not None
-        assert best.uid == "b-1"
-
-
 def test_counts_by_outcome_of_all_and_of_one_task(store: RecordStore, path: Path) -> None:
-    store.append([_record("a"), _record("b", task_id="w2@zen5"), _record("c", None)])
+    store.append([named_record("a"), named_record("b", task_id="w2@zen5"), named_record("c", None)])
     with RecordReader(path) as reader:
         assert reader.counts() == {Outcome.OK: 2, Outcome.BUILD_ERROR: 1}
         assert reader.counts("w2@zen5") == {Outcome.OK: 1}
@@ -273,7 +200,7 @@ def test_what_may_change_from_run_to_run_is_replaced(path: Path) -> None:
 def test_any_sequence_of_appends_keeps_each_uid_once_in_first_come_order(batches: list[list[int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with RecordStore(Path(folder) / "records.db") as store:
-            seqs = [store.append([_record(f"u{i}") for i in batch]) for batch in batches]
+            seqs = [store.append([named_record(f"u{i}") for i in batch]) for batch in batches]
         with RecordReader(Path(folder) / "records.db") as reader:
             stored = {record.uid: record.seq for record in reader}
     assert list(stored) == list(dict.fromkeys(f"u{i}" for batch in batches for i in batch))
@@ -283,7 +210,7 @@ def test_any_sequence_of_appends_keeps_each_uid_once_in_first_come_order(batches
 def test_threads_may_append_and_read_at_once(store: RecordStore, path: Path) -> None:
     def write(name: str) -> None:
         for i in range(20):
-            store.append([_record(f"{name}{i}")])
+            store.append([named_record(f"{name}{i}")])
 
     threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
     with RecordReader(path) as reader:
@@ -325,7 +252,7 @@ def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(path: Path, batc
     acknowledged = dict(item.split("=") for line in lines if line.endswith("\n") for item in line.split())
     assert len(acknowledged) >= 4 * batches
     with RecordStore(path) as store:  # the dead writer's lock does not stand in the way
-        assert store.append([_record("after")])
+        assert store.append([named_record("after")])
     with RecordReader(path) as reader:
         stored = {record.uid: str(record.seq) for record in reader}
     assert acknowledged.items() <= stored.items()
@@ -345,7 +272,7 @@ def test_a_second_writer_is_refused_with_the_process_that_writes(store: RecordSt
 
 def test_a_closed_store_is_one_file_also_while_others_read_it(store: RecordStore, path: Path, tmp_path: Path) -> None:
     with RecordReader(path) as reader:
-        store.append([_record("u0"), _record("u1")])
+        store.append([named_record("u0"), named_record("u1")])
         assert len(list(reader)) == 2
         store.close()
         copied = tmp_path / "copy.db"
@@ -390,16 +317,16 @@ def test_a_file_that_may_not_grow_is_a_full_disk_and_keeps_what_was_acknowledged
 
 
 def test_a_full_database_undoes_the_whole_batch(store: RecordStore, path: Path) -> None:
-    store.append([_record("before")])
+    store.append([named_record("before")])
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count={pages + 4}")
     with pytest.raises(DiskFullError) as caught:
-        store.append([_record(f"u{i}", trace=random.Random(i).randbytes(3000).hex()) for i in range(20)])
+        store.append([named_record(f"u{i}", trace=random.Random(i).randbytes(3000).hex()) for i in range(20)])
     assert "free some space" in caught.value.next_step
     with RecordReader(path) as reader:
         assert [record.uid for record in reader] == ["before"]
     store._connection.execute("PRAGMA max_page_count=1000000")
-    assert store.append([_record(f"u{i}") for i in range(20)])
+    assert store.append([named_record(f"u{i}") for i in range(20)])
 
 
 def test_no_space_for_the_first_file_is_a_full_disk(path: Path) -> None:
@@ -414,105 +341,9 @@ def test_no_space_for_the_first_file_is_a_full_disk(path: Path) -> None:
     RecordStore(path).close()
 
 
-@pytest.mark.parametrize("opener", [RecordStore, RecordReader])
-def test_a_newer_schema_is_refused_with_both_versions(path: Path, opener: type[RecordStore | RecordReader]) -> None:
-    RecordStore(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
-    connection.close()
-    with pytest.raises(RecordStoreError) as caught:
-        opener(path)
-    assert f"schema version 99 and this fleet-tune reads up to version {SCHEMA_VERSION}" in caught.value.problem
-    assert "newer fleet-tune" in caught.value.next_step
-
-
-@pytest.mark.parametrize("opener", [RecordStore, RecordReader])
-@pytest.mark.parametrize("content", ["text", "other database", "damaged"])
-def test_what_is_no_record_database_is_refused_and_left_alone(
-    path: Path, opener: type[RecordStore | RecordReader], content: str
-) -> None:
-    path.parent.mkdir()
-    if content == "text":
-        path.write_text("latency,model\n" * 100)
-    elif content == "damaged":
-        RecordStore(path).close()
-        whole = path.read_bytes()
-        path.write_bytes(whole[:100] + b"\xff" * (len(whole) - 100))
-    else:
-        with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TABLE notes (text)")
-        connection.close()
-    before = path.read_bytes()
-    with pytest.raises(RecordStoreError, match=r"is not a record database|is damaged"):
-        opener(path)
-    assert path.read_bytes() == before
-
-
-def test_a_reader_of_nothing_says_so(path: Path) -> None:
-    with pytest.raises(RecordStoreError, match="no such record database"):
-        RecordReader(path)
-    path.parent.mkdir()
-    path.touch()
-    with pytest.raises(RecordStoreError, match="not a record database"):
-        RecordReader(path)
-    with RecordStore(path):  # an empty file is what a run killed at its start leaves behind
-        pass
-
-
-@pytest.fixture
-def unprivileged() -> Iterator[Path]:
-    """A folder that is readable and not writable, for a process that has given up root's rights if it had them."""
-    folder = Path(tempfile.mkdtemp(prefix="fleet-tune-readonly-"))
-    uid = os.geteuid()
-    try:
-        with RecordStore(folder / "records.db") as store:
-            store.append([_record("kept")])
-        for file in folder.iterdir():
-            file.chmod(0o444)
-        folder.chmod(0o555)
-        if uid == 0:
-            os.seteuid(65534)
-        yield folder
-    finally:
-        os.seteuid(uid)
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
-
-
-def test_a_readonly_folder_can_be_read_and_not_written(unprivileged: Path) -> None:
-    with RecordReader(unprivileged / "records.db") as reader:
-        assert [record.uid for record in reader] == ["kept"]
-    for path in (unprivileged / "records.db", unprivileged / "new" / "records.db"):
-        with pytest.raises(RecordStoreError, match="Permission denied") as caught:
-            RecordStore(path)
-        assert "can be written" in caught.value.next_step
-
-
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out").touch()
-    with pytest.raises(RecordStoreError, match="cannot use"):
-        RecordStore(tmp_path / "out" / "records.db")
-
-
-def test_a_writer_that_never_lets_go_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet_tune.records.store._BUSY_SECS", 0.05)
-    with RecordStore(path) as store:
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(RecordStoreError, match="another program has locked"):
-            store.append([_record("u")])
-        other.execute("ROLLBACK")
-        other.close()
-        assert store.append([_record("u")])
-
-
-def _event(device: str, kind: str = "lost", state: DeviceState | None = None) -> DeviceEvent:
-    return DeviceEvent(device, "run", kind, f"{device} {kind}", state or DeviceState(), 1.5)
-
-
 def test_changes_of_devices_are_kept_in_order_with_the_state_after_them(store: RecordStore, path: Path) -> None:
     last = DeviceState(Connectivity.ONLINE, Health.GOOD, Admin.DRAINING, Lease("run", 9.5, 4), ("c", ""), 2, 0.0, 7)
-    events = [_event("a"), _event("b"), _event("a", "leased"), _event("a", "ordered", last)]
+    events = [device_event("a"), device_event("b"), device_event("a", "leased"), device_event("a", "ordered", last)]
     store.append_device_events(events[:1])
     store.append_device_events(events[1:])
     with RecordReader(path) as reader:
@@ -527,15 +358,15 @@ def test_changes_of_devices_are_kept_in_order_with_the_state_after_them(store: R
 
 
 def test_leases_are_summed_up_in_the_state_of_their_device(store: RecordStore, path: Path) -> None:
-    store.append_device_events([_event("a")])
+    store.append_device_events([device_event("a")])
     size = None
     for epoch in range(1, 400):
         held = DeviceState(Connectivity.ONLINE, Health.GOOD, lease=Lease("run", 9.5, epoch))
         free = replace(held, lease=Lease(epoch=epoch))
-        store.append_device_events([_event("a", "leased", held)])
+        store.append_device_events([device_event("a", "leased", held)])
         with RecordReader(path) as reader:
             assert reader.device_states()["a"].state == held
-        store.append_device_events([_event("a", "released", free)])
+        store.append_device_events([device_event("a", "released", free)])
         if size is None:
             size = _pages(path)
     assert _pages(path) == size
@@ -550,7 +381,7 @@ def _pages(path: Path) -> int:
 
 
 def _with_trace(uid: str, trace: str, sketch: str = "s") -> Record:
-    record = _record(uid)
+    record = named_record(uid)
     candidate = replace(record.candidate, sketch_id=sketch)
     return replace(record, candidate=candidate, trace=trace)
 
@@ -582,76 +413,3 @@ def test_a_trace_that_a_failed_append_brought_is_brought_again(store: RecordStor
     store.append([good])
     with RecordReader(path) as reader:
         assert [record.trace for record in reader] == ["[1, 2, 3]"]
-
-
-def test_a_store_with_leases_as_events_is_summed_up_when_it_is_written(path: Path) -> None:
-    _write_version_1(path)
-    held = DeviceState(Connectivity.ONLINE, Health.GOOD, lease=Lease("run", 9.5, 7))
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for version in (2, 3, 4):
-            connection.executescript(_MIGRATIONS[version])
-        connection.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
-        insert = (
-            "INSERT INTO device_events (device, run_id, kind, reason, unix_secs, state) VALUES (?, 'r', ?, '', 1, ?)"
-        )
-        for device, kind, state in (
-            ("a", "joined", DeviceState()),
-            ("a", "leased", held),
-            ("b", "lost", DeviceState()),
-        ):
-            connection.execute(insert, (device, kind, encode_state(state)))
-    with RecordReader(path) as reader:
-        before = {name: event.state for name, event in reader.device_states().items()}
-    RecordStore(path).close()
-    with RecordReader(path) as reader:
-        after = {name: event.state for name, event in reader.device_states().items()}
-        assert before == after == {"a": held, "b": DeviceState()}
-        assert [(event.device_id, event.kind) for event in reader.device_events(10)] == [("a", "joined"), ("b", "lost")]
-        assert [record.trace for record in reader] == [_record("a").trace]
-
-
-_VERSION_1 = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE workloads (
-    hash TEXT PRIMARY KEY, name TEXT NOT NULL, flop REAL NOT NULL, module TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE tasks (
-    workload TEXT NOT NULL REFERENCES workloads (hash), device_class TEXT NOT NULL,
-    target TEXT NOT NULL, weight INTEGER NOT NULL, PRIMARY KEY (workload, device_class)
-);
-CREATE TABLE records (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE,
-    workload TEXT NOT NULL, device_class TEXT NOT NULL, candidate TEXT NOT NULL,
-    outcome TEXT NOT NULL, verified INTEGER NOT NULL, cost_secs REAL, body BLOB NOT NULL
-);
-CREATE INDEX records_by_cost ON records (workload, device_class, cost_secs) WHERE cost_secs IS NOT NULL;
-CREATE INDEX records_by_candidate ON records (workload, device_class, candidate, outcome);
-INSERT INTO meta VALUES ('schema_version', '1');
-"""
-
-
-def _write_version_1(path: Path) -> None:
-    """A database as the first version of the schema had it, with one record."""
-    path.parent.mkdir()
-    record = _record("a", 1.0)
-    row = ("a", "w1", "zen5", record.candidate.id, "ok", 1, 1.0, encode_record(record))
-    with sqlite3.connect(path) as connection:
-        connection.executescript(_VERSION_1)
-        columns = "uid, workload, device_class, candidate, outcome, verified, cost_secs, body"
-        connection.execute(f"INSERT INTO records ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    connection.close()
-
-
-def test_a_store_of_the_first_schema_is_read_as_it_is_and_brought_up_to_date_when_written(path: Path) -> None:
-    _write_version_1(path)
-    with RecordReader(path) as reader:
-        assert (reader.device_events(5), reader.device_states()) == ([], {})
-        assert reader.meta()["schema_version"] == "1"
-    with RecordStore(path) as store:
-        store.append_device_events([_event("a")])
-        store.append([_record("b", 2.0)])
-    with RecordReader(path) as reader:
-        assert reader.meta()["schema_version"] == str(SCHEMA_VERSION)
-        assert [record.uid for record in reader] == ["a", "b"]
-        assert [event.device_id for event in reader.device_events(5)] == ["a"]
-    RecordStore(path).close()  # and stays so
