@@ -74,8 +74,7 @@ takes half of the time of a start otherwise, and nearly nothing of it is garbage
 
 
 def expect_many_objects() -> None:
-    """Sets :data:`MANY_OBJECTS` in an actor's process. Other processes are not ours alone: TVM's sessions, of which it
-    has 32, may wait for the collector there."""
+    """Sets :data:`MANY_OBJECTS` in an actor's process. Other processes are not ours alone."""
     if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
         gc.set_threshold(*MANY_OBJECTS)
 
