@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +35,7 @@ from fleet_tune.errors import (
 )
 from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Fallback, NetworkResult, TaskProgress, Used
+from fleet_tune.runs import versions_in_place
 from fleet_tune.runs.admission import Admitted, UnscheduledWrongError, admit
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.in_network import in_network
@@ -44,6 +47,8 @@ from fleet_tune.search_task import SearchTask
 # Times that differ by less are the same.
 _SAME = 1.02
 _FRAMEWORK_REPEATS = 50
+# Of starting, loading a network and timing its kernels once.
+_ROUND_SECS = 3.0
 # Of compiling a network: how much longer than the builds of its records it may take, and what those that are not known
 # are taken for.
 _LONGER = 10.0
@@ -93,7 +98,8 @@ class ToBuild:
 
     ``entries``: the tasks that have sketches. ``places``: where a class' network is run before it is published; a class
     without one is not checked. ``supplies``: what finds records for tasks without one. ``teller``: is told what is
-    done, and what a network goes without.
+    done, and what a network goes without. ``spare_secs``: what it may take to choose between records that are nearly as
+    good, by their time in the network; it is left where it would take longer.
     """
 
     network: Network
@@ -104,6 +110,7 @@ class ToBuild:
     records: Path
     supplies: Mapping[str, Supply] = field(default_factory=dict)
     teller: Teller = field(default_factory=Teller)
+    spare_secs: float = math.inf
 
     @property
     def rules(self) -> dict[str, str]:
@@ -219,6 +226,7 @@ class _ClassBuild:
     unchecked: str = "none of its devices can run it"
     stage: Path = Path()
     errors: tuple[float, float] | None = None  # absolute and relative, of the last network that was right
+    compile_secs: float = 0.0
     suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
 
     @property
@@ -240,6 +248,7 @@ class _ClassBuild:
             fallbacks = self._fallbacks(admitted, incumbents)
             self._tell("compiling the network")
             self.compiler.compile_network(self.lowered, traces(admitted.records), self.stage, self._extra(admitted))
+            admitted = self._chosen_in_place(admitted, incumbents)
             absolute, relative = self.errors or (None, None)
             result = dataclasses.replace(
                 result,
@@ -251,9 +260,46 @@ class _ClassBuild:
             )
             return self._published(self._with_kernels(self._measured(result, admitted), admitted))
 
+    def _chosen_in_place(self, admitted: Admitted, incumbents: Incumbents) -> Admitted:
+        """With the records that are faster in the network than those of the lowest cost alone, where the network is
+        right with them and faster as a whole; :attr:`stage` is that network then. What goes wrong changes nothing."""
+        near = versions_in_place.ranked(admitted.records, incumbents.next_best)
+        networks = versions_in_place.networks_of(admitted.records, near)
+        if self.place is None or not networks or self._expected_secs(len(networks)) > self.what.spare_secs:
+            return admitted
+        self._tell(f"choosing between records of {len(near)} tasks by their time in the network")
+        try:
+            folders = [self.stage]
+            for number, records in enumerate(networks, 1):
+                folder = self.stage.with_name(f"version-{number}")
+                folders.append(self.compiler.compile_network(self.lowered, traces(records), folder))
+            changed = versions_in_place.fastest(near, self.lowered, folders, self.place)
+            if not changed:
+                return admitted
+            chosen = dataclasses.replace(admitted, records={**admitted.records, **changed})
+            folder = self.stage.with_name("chosen")
+            self.compiler.compile_network(self.lowered, traces(chosen.records), folder, self._extra(chosen))
+            absolute, relative = compare(self.place.outputs(folder), self.expected)
+            before_secs, secs = self.place.measure_in_turn(self.stage, folder)
+        except (DiskFullError, ChildStartError):
+            raise
+        except Exception as error:  # of a version that crashes, say: nobody is to blame for what is not used
+            self._warn(f"has kernels that are not chosen by their time in it: {brief(error)}")
+            return admitted
+        if not relative <= tolerance(self.lowered) or secs >= before_secs:
+            return admitted
+        self.stage, self.errors = folder, (absolute, relative)
+        return chosen
+
+    def _expected_secs(self, networks: int) -> float:
+        """What choosing between versions in so many more networks takes."""
+        rounds = (networks + 1) * versions_in_place.ROUNDS * _ROUND_SECS
+        return (networks + 1) * self.compile_secs + rounds + _ROUND_SECS
+
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
         """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
         self._tell(f"compiling the network with {len(records)} tuned of {len(self.lowered.tasks)} tasks")
+        began = time.monotonic()
         try:
             self.compiler.compile_network(self.lowered, traces(records), self.stage)
         except (DiskFullError, ChildStartError):
@@ -262,6 +308,7 @@ class _ClassBuild:
             if isinstance(error, UserError) and not isinstance(error, RecordStoreError):
                 raise  # no linker, no CUDA compiler, no memory: a matter of this machine, not of a record
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
+        self.compile_secs = max(self.compile_secs, time.monotonic() - began)
         fault = self._fault_of(self.stage)
         if fault is None and records == self.suspects:
             self.suspects = None  # it was wrong once, of another cause

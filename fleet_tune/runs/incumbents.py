@@ -30,8 +30,12 @@ class Incumbents:
         self._wrong: set[str] = set()  # ids of candidates, also where the store cannot be written
 
     def best(self, task_id: str) -> Record | None:
+        return self.next_best(task_id, ())
+
+    def next_best(self, task_id: str, but: Sequence[Record]) -> Record | None:
+        """The best record of the task that is not known to be wrong, beside these."""
         with RecordReader(self._path) as reader:
-            return reader.best(task_id, self._wrong)
+            return reader.best(task_id, self._wrong | {each.candidate.id for each in but})
 
     def blame(self, record: Record, fault: Measurement) -> None:
         self._wrong.add(record.candidate.id)

@@ -38,8 +38,8 @@ class Place(Protocol):
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         """Median seconds per run of two networks, under the same conditions as far as possible."""
 
-    def in_place(self, folder: Path) -> InPlace:
-        """The time of each kernel in its place in the network."""
+    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
+        """The time of each kernel in its place in the network; in one of ``rounds``, which share what one takes."""
 
     def close(self) -> None: ...
 
@@ -61,8 +61,8 @@ class Here:
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
 
-    def in_place(self, folder: Path) -> InPlace:
-        return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
+    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
+        return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS / rounds)
 
     def close(self) -> None:
         pass
@@ -90,8 +90,8 @@ class OnDevice:
         # The middle one of three: each is a median itself.
         return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
 
-    def in_place(self, folder: Path) -> InPlace:
-        return self._loaded(folder).in_place(_BUDGET_SECS)
+    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
+        return self._loaded(folder).in_place(_BUDGET_SECS / rounds)
 
     def close(self) -> None:
         self._device = None

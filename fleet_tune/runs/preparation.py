@@ -45,6 +45,8 @@ from policies.search.methods import method_named
 
 FINGERPRINTS = "fingerprints"
 """Where a store's meta table says what the devices of its last run said of themselves."""
+# Of a run's time that choosing between records by their time in the network may take after it.
+_CHOOSING = 0.1
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,9 @@ def compile_tuned(
             supplies[name] = FirstChoices(
                 entries, device, request.records, artifacts, request.seed, measuring, teller=teller
             )
-    return build_networks(dataclasses.replace(what, supplies=supplies, teller=teller), request.out, cancellation)
+    spare_secs = _CHOOSING * teller.elapsed_secs
+    what = dataclasses.replace(what, supplies=supplies, teller=teller, spare_secs=spare_secs)
+    return build_networks(what, request.out, cancellation)
 
 
 def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Progress:

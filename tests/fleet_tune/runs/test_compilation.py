@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from devices.protocol import BuildFailure, BuildRequest
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.sketches.traces import full_text
 from devices.targets import NATIVE, resolve_target
+from devices.timing.in_place import InPlace, kernel_of
 from examples.networks import mlp
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
@@ -58,13 +60,14 @@ def entries(lowered: LoweredNetwork) -> tuple[SearchTask, ...]:
     return tuple(SearchTask(task, DesignSpace(task).sketches, CPU) for task in lowered.tasks)
 
 
-def trace(task: Task, layout: Callable[[Any, Any], Any] | None = None) -> str:
-    """A schedule of a matrix product: its rows on all cores. ``layout``: where its result lies, which TVM is told to be
-    one to one."""
+def trace(task: Task, layout: Callable[[Any, Any], Any] | None = None, rows: int = 1) -> str:
+    """A schedule of a matrix product: so many of its rows at a time on all cores. ``layout``: where its result lies,
+    which TVM is told to be one to one."""
     schedule = Schedule(parse_module(task.workload.module), debug_mask="none")
     block = schedule.get_sblock("matmul")
     if layout is None:
-        schedule.parallel(schedule.get_loops(block)[0])
+        outer, _ = schedule.split(schedule.get_loops(block)[0], (None, rows))
+        schedule.parallel(outer)
     else:
         schedule.transform_layout(block, ("write", 0), layout, assume_injective_transform=True)
     return full_text(schedule.trace)
@@ -244,6 +247,75 @@ def test_the_untuned_network_is_published_where_it_is_faster(
     assert error < 1e-5
     assert manifest["published"] == "untuned"
     assert [entry["trace"] for entry in manifest["tasks"]] == [None] * 3
+
+
+class Timed(Faked):
+    """This machine, where the versions of the kernels take these times in their places, and the networks of several
+    versions these. ``secs``: by the number of the network, in the order in which they are compiled."""
+
+    def __init__(
+        self, network: Network, lowered: LoweredNetwork, secs: list[float], whole: tuple[float, float]
+    ) -> None:
+        super().__init__(network)
+        self._names = {digest: name for name, digest in lowered.workloads.items()}
+        self._tasks, self._secs, self._whole = lowered.tasks, secs, whole
+
+    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
+        timed = super().in_place(folder, rounds)
+        if rounds == 1:
+            return timed
+        at = 0 if folder.name == "network" else int(folder.name.removeprefix("version-"))
+        first = self._names[self._tasks[0].workload.hash]
+        secs = {name: self._secs[at] if kernel_of(name) == first else 1.0 for name in timed.kernel_secs}
+        return dataclasses.replace(timed, kernel_secs=secs)
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        return self._whole if second.name == "chosen" else super().measure_in_turn(first, second)
+
+
+@pytest.mark.parametrize(
+    ("whole", "spare_secs", "number"),
+    [((2.0, 1.0), math.inf, 2), ((1.0, 1.0), math.inf, 0), ((2.0, 1.0), 0.0, 0)],
+    ids=["faster", "not faster as a whole", "no time for it"],
+)
+def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    whole: tuple[float, float],
+    spare_secs: float,
+    number: int,
+) -> None:
+    with RecordStore(tmp_path / "records.db") as opened:
+        for task in lowered.tasks:
+            for at, cost_secs in enumerate((1.00e-6, 1.05e-6, 1.1e-6, 1.2e-6)):
+                candidate = make_candidate(task, at)
+                opened.append([make_record(candidate, ok(cost_secs), trace=trace(task, rows=at + 1))])
+    place = Timed(network, lowered, [1.0, 1.1, 0.8], whole)
+    result = built(network, lowered, entries, tmp_path / "records.db", place, spare_secs=spare_secs)
+    assert result.published == "tuned"
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    used = {entry["id"]: entry["decisions"] for entry in manifest["tasks"]}
+    assert used == {task.id: [number if task is lowered.tasks[0] else 0] for task in lowered.tasks}
+    assert manifest["measured"]["max_rel_error"] < 1e-5
+
+
+def test_a_version_that_crashes_in_the_network_takes_nothing_from_it(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    with RecordStore(tmp_path / "records.db") as opened:
+        for task in lowered.tasks:
+            for at, text in enumerate((trace(task), crashing(task))):
+                opened.append([make_record(make_candidate(task, at), ok(1e-6 * (1 + at / 100)), trace=text)])
+    told = Told()
+    result = built(network, lowered, entries, tmp_path / "records.db", Faked(network), teller=told)
+    assert result.published == "tuned"
+    assert not result.fallbacks
+    [notice] = told.notices
+    assert "not chosen by their time" in notice.text
+    assert published(network, tmp_path)[0] < 1e-5
 
 
 def test_a_network_that_is_wrong_without_schedules_is_not_published_and_no_kernel_is_blamed(
