@@ -21,7 +21,15 @@ from actors.roster import Roster
 from actors.scheduler import Scheduler, SchedulerPlan
 from actors.searcher import Searcher
 from devices.protocol import Device
-from devices.simulated.simulated import SIMULATED_CPU, Drift, Faults, SimulatedBuilder, SimulatedDevice, Steps
+from devices.simulated.simulated import (
+    SIMULATED_CPU,
+    Drift,
+    Faults,
+    Landscape,
+    SimulatedBuilder,
+    SimulatedDevice,
+    Steps,
+)
 from fleet_tune.domain import DeviceClass, Limits, Record, StopRule
 from fleet_tune.records.store import RecordReader
 from fleet_tune.search_task import SearchTask
@@ -57,9 +65,13 @@ def trials(store: Path) -> list[Record]:
 
 @contextlib.contextmanager
 def open_simulated(
-    faults: Faults, seed: int, noise: float = 0.02, drift: Drift | Steps | None = None
+    faults: Faults,
+    seed: int,
+    noise: float = 0.02,
+    drift: Drift | Steps | None = None,
+    landscape: Landscape | None = None,
 ) -> Iterator[Device]:
-    yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed, noise=noise, drift=drift)
+    yield SimulatedDevice(CLASS, decide=decide, faults=faults, seed=seed, noise=noise, drift=drift, landscape=landscape)
 
 
 OpenDevice = Callable[[], contextlib.AbstractContextManager[Device]]
@@ -86,6 +98,7 @@ class Fleet:
     newcomers: frozenset[str] = frozenset()  # ids of devices that do not answer at the start
     orders: Path | None = None
     noise: float = 0.02
+    landscape: Landscape = field(default_factory=Landscape)
     drift: Drift | Steps | None = None
     check_every_secs: float = 120.0
     learner: bool = False
@@ -115,7 +128,8 @@ class Fleet:
         search = SearcherClient(searcher)
         builders = [remote_actor(Builder, restarts=-1).remote(make_builder) for _ in range(self.builders)]
         simulated = (
-            partial(open_simulated, faults, at, self.noise, self.drift) for at, faults in enumerate(self.device_faults)
+            partial(open_simulated, faults, at, self.noise, self.drift, self.landscape)
+            for at, faults in enumerate(self.device_faults)
         )
         open_devices = self.open_devices or tuple(simulated)
         devices = {

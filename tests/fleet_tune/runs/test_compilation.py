@@ -32,6 +32,7 @@ from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
 from fleet_tune.errors import DiskFullError, FleetTuneError, MemoryLackedError, NetworkRunError, RecordStoreError
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import NetworkResult, Notice, Used
+from fleet_tune.runs import versions_in_place
 from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, compile_limit_secs
 from fleet_tune.runs.first_choices import FirstChoices
@@ -283,10 +284,12 @@ def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
     lowered: LoweredNetwork,
     entries: tuple[SearchTask, ...],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     whole: tuple[float, float],
     spare_secs: float,
     number: int,
 ) -> None:
+    monkeypatch.setattr(versions_in_place, "ROUNDS", 2)  # each takes a second and more
     with RecordStore(tmp_path / "records.db") as opened:
         for task in lowered.tasks:
             for at, cost_secs in enumerate((1.00e-6, 1.05e-6, 1.1e-6, 1.2e-6)):
