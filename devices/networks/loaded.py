@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -34,6 +35,7 @@ from fleet_tune.errors import OutputFolderError, UserError
 _SCHEMA = 1
 # TVM's AffinityMode kSpecifyOneCorePerThread.
 _ONE_CPU_PER_THREAD = -1
+_SEVERAL = (list, tuple, tvm_ffi.Array)
 _AGAIN = "compile it again with 'fleet-tune compile'"
 
 
@@ -119,11 +121,8 @@ class CompiledNetwork:
             if self._shared is None:  # which ones are is decided by the network, not by its inputs
                 self._shared = [shares_memory(tensor, [*tensors, *self._parameters]) for tensor in returned]
         as_torch = bool(inputs) and is_torch(inputs[0])
-        outputs = tuple(
-            handed_out(tensor, as_torch, copied=shared) for tensor, shared in zip(returned, self._shared, strict=True)
-        )
-        single = not isinstance(result, list | tuple | tvm_ffi.Array)
-        return outputs[0] if single else outputs
+        outputs = [handed_out(each, as_torch, copied) for each, copied in zip(returned, self._shared, strict=True)]
+        return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
 
     def measure_secs(self, inputs: Sequence[Any], repeats: int = 20, warmups: int = 3) -> float:
         """Median seconds of a run on ``inputs`` (a tuple, or the only input), converted once, outside of the time."""
@@ -167,8 +166,8 @@ class CompiledNetwork:
                 raise NetworkInputError(
                     f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
                 )
-            dtype = str(value.dtype).removeprefix("torch.")
-            if tuple(value.shape) != spec.shape or dtype != spec.dtype:
+            dtype = _name_of(value.dtype)
+            if value.shape != spec.shape or dtype != spec.dtype:
                 raise NetworkInputError(
                     f"input {name!r} is {dtype}{list(value.shape)}",
                     f"pass {spec.dtype}{list(spec.shape)}",
@@ -231,6 +230,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if wrong:
         raise OutputFolderError(f"{folder}/manifest.json is damaged ({', '.join(wrong)})", _AGAIN)
     return dict(manifest)
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    """Of a numpy or torch type. Kept: numpy takes two microseconds for it, as long as the kernel of a small network."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_size(value: Any) -> bool:
