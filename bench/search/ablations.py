@@ -78,7 +78,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "as it is: contextual epsilon, 0.02 to 0.2": fleet,
             **{
                 f"epsilon {epsilon} instead": replace(fleet, exploration=replace(fleet.exploration, epsilon=fixed))
-                for epsilon in (0.0, 0.02, 0.05, 0.1)
+                for epsilon in (0.0, 0.02, 0.05)
                 for fixed in (FixedEpsilon(epsilon),)
             },
         },

@@ -220,9 +220,9 @@ def figures(
     names: Sequence[str],
     tasks: Sequence[int],
 ) -> dict[str, Any]:
-    """Quartiles of trials by method and task, geometric means and sums of the medians, curves, and the network's
-    trials. ``uninformed``: the sum over the tasks of the median trials that were drawn at random before anything was
-    known.
+    """Quartiles of trials by method and task, geometric means and sums of the medians, quartiles of the seeds' own sums
+    (``seed_sum``), curves, and the network's trials. ``uninformed``: the sum over the tasks of the median trials that
+    were drawn at random before anything was known.
 
     ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
     :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed;
@@ -239,6 +239,15 @@ def figures(
         "trials": trials,
         "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
         "sum": {method: sum(each["median"] for each in by.values()) for method, by in trials.items()},
+        "seed_sum": {
+            method: quartiles(
+                [
+                    float(sum(run.trials for run in seed))
+                    for seed in zip(*(runs[method, at] for at in tasks), strict=True)
+                ]
+            )
+            for method in methods
+        },
         "uninformed": {
             method: sum(float(np.median([each.uninformed for each in runs[method, at]])) for at in tasks)
             for method in methods
@@ -283,6 +292,7 @@ def table(result: Mapping[str, Any]) -> str:
     rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
     most = max(details["seeds"].values())
     rows.append(("sum over the tasks", *(_trials(details["sum"][method]) for method in ranked)))
+    rows.append(("sum of each seed", *(_quartiles(details["seed_sum"][method]) for method in ranked)))
     rows.append(
         ("of these at random before any record", *(_trials(details["uninformed"][method]) for method in ranked))
     )
