@@ -392,9 +392,8 @@ def is_local(device: DeviceConfig) -> bool:
 
 
 def _planned(entry: SearchTask, searcher: int) -> PlannedTask:
-    flop = entry.task.workload.flop
-    floor_secs, oracle_secs = flop / entry.abstraction.peak_flops, entry.abstraction.unscheduled_secs(flop)
-    return PlannedTask(entry.task, None, floor_secs, oracle_secs, searcher)
+    oracle_secs = entry.abstraction.unscheduled_secs(entry.task.workload.flop)
+    return PlannedTask(entry.task, None, entry.floor_secs, oracle_secs, searcher)
 
 
 def _dealt_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:

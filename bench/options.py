@@ -47,6 +47,11 @@ def figures(text: str) -> click.Option:
     return click.Option(["--out"], type=click.Path(path_type=Path), help=text)
 
 
+def kept_runs() -> click.Option:
+    text = "File where each run is kept: the same command goes on where it was interrupted."
+    return click.Option(["--parts"], type=click.Path(path_type=Path), help=text)
+
+
 def count(name: str, default: int, text: str | None = None, *, least: int = 1) -> click.Option:
     """A whole number of at least ``least``, with its default in the help."""
     return click.Option([name], type=click.IntRange(min=least), default=default, show_default=True, help=text)

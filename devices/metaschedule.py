@@ -21,6 +21,7 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir.analysis import estimate_tir_flops
 
+from devices.cuda.tensor_cores import tensor_cores, tensor_flops
 from devices.networks.lowering import normal_form, workload_hash
 from devices.sketches.spaces import DesignSpace
 from devices.targets import default_device_class_name, device_kind, resolve_target, vector_bits, vector_registers
@@ -90,7 +91,12 @@ def assumed(target: str) -> DeviceAbstraction:
         )
     threads = int(attributes.get("max_threads_per_block", 1024))
     shared = int(attributes.get("max_shared_memory_per_block", 48 << 10))
-    return DeviceAbstraction("cuda", 80, 32, 65536, shared, 6 << 20, 0, 14e12, 9e11, threads)
+    arch = str(attributes.get("arch", "")).removeprefix("sm_")
+    tensor = tensor_cores(f"{arch[:-1]}.{arch[-1:]}")
+    # 80 multiprocessors at 1.37 GHz.
+    return DeviceAbstraction(
+        "cuda", 80, 32, 65536, shared, 6 << 20, 0, 14e12, 9e11, threads, tensor.count, tensor_flops(tensor, 80, 1.37e9)
+    )
 
 
 def _task(module: tvm.IRModule, target: str) -> Task:

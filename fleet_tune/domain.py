@@ -69,6 +69,10 @@ class DeviceAbstraction:
     warp size. ``registers``: vector registers per core, or 32-bit registers per multiprocessor. ``l1_bytes``: L1
     data cache per core, or shared memory per block. ``l2_bytes``: L2 per core, or the chip's L2. ``l3_bytes``:
     shared last-level cache, 0 where there is none.
+
+    ``tensor_cores`` of a multiprocessor, and ``tensor_flops``, the FLOP/s of all of them for 16-bit operands: what the
+    maker publishes of the architecture, nothing that was measured; 0 where there are none, or the architecture is
+    unknown.
     """
 
     kind: str  # "cpu" or "cuda"
@@ -81,6 +85,8 @@ class DeviceAbstraction:
     peak_flops: float
     bandwidth_bytes: float
     max_threads_per_block: int = 0
+    tensor_cores: int = 0
+    tensor_flops: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in ("cpu", "cuda"):

@@ -29,6 +29,14 @@ class SearchTask:
     prior: bytes = b""
     own_prior: bool = False
 
+    @property
+    def floor_secs(self) -> float:
+        """Seconds that no kernel of the task is believed to beat: its operations at the device's peak, that of the
+        tensor cores where a sketch uses them."""
+        tensor = any(statement.warp > 1 for sketch in self.sketches for statement in sketch.statements)
+        peak = self.abstraction.tensor_flops if tensor else 0.0
+        return self.task.workload.flop / max(peak, self.abstraction.peak_flops)
+
     def without_module(self) -> SearchTask:
         """The same without the TVM module, which no search reads and which is most of the size."""
         workload = dataclasses.replace(self.task.workload, module="")

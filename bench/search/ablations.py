@@ -1,4 +1,4 @@
-"""The papers' ablations, by replay: each effect of a method on and off, everything else as it is.
+"""The papers' ablations and one of ours, by replay: each effect of a method on and off, everything else as it is.
 
 A variant's figure is the sum over the tasks of the measured trials until a candidate within 5% of the dataset's best,
 of each seed; a line has its median with the quartiles of the seeds, and the geometric mean of the tasks' medians.
@@ -32,8 +32,11 @@ from policies.search.methods import Method, method_named
 
 
 def ablations() -> dict[str, dict[str, Method]]:
-    """Variants by paper, the paper's own method first; a name says what is different, and where the paper shows it."""
-    autotvm, adatune, ansor, pruner = (method_named(name) for name in ("autotvm", "adatune", "ansor", "pruner"))
+    """Variants by paper, its own method first (``fleet`` is ours); a name says what is different, and where the paper
+    shows it."""
+    autotvm, adatune, ansor, pruner, fleet = (
+        method_named(name) for name in ("autotvm", "adatune", "ansor", "pruner", "fleet")
+    )
     regression = method_named("autotvm:boosted-loops")
     assert isinstance(pruner.generator, LatentGenerator)
     return {
@@ -69,6 +72,15 @@ def ablations() -> dict[str, dict[str, Method]]:
             "without dataflow features (table 12)": method_named("pruner:mlp"),
             "equation 1 on CPUs": method_named("pruner:equation-1"),
             "no random candidates verified": replace(pruner, generator=replace(pruner.generator, initial=0)),
+            "our features": method_named("pruner:pacm-analyzer"),
+        },
+        "fleet": {
+            "as it is: contextual epsilon, 0.02 to 0.2": fleet,
+            **{
+                f"epsilon {epsilon} instead": replace(fleet, exploration=replace(fleet.exploration, epsilon=fixed))
+                for epsilon in (0.0, 0.02, 0.05)
+                for fixed in (FixedEpsilon(epsilon),)
+            },
         },
     }
 
@@ -91,9 +103,10 @@ def run(
     deep_seeds: int,
     network_seeds: int,
     jobs: int,
+    parts: Path | None = None,
 ) -> BenchResult:
     """The lines of :func:`figures` for each paper. ``network_seeds``: runs of all tasks together (Bansor alone), 0 for
-    none."""
+    none; ``parts``: a file of runs that need not be made again."""
     measured = read(dataset)
     names = labels(measured)
     chosen = pick(names, tasks)
@@ -107,7 +120,7 @@ def run(
     keys = {f"{paper}: {name}": method for (paper, name), method in every.items()}
     of = {name: min(seeds, deep_seeds) if is_deep(method) else seeds for name, method in keys.items()}
     together = networks() if "bansor" in papers and network_seeds else {}
-    runs, totals = play(dataset, chosen, keys, of, jobs, None, together, network_seeds)
+    runs, totals = play(dataset, chosen, keys, of, jobs, None, together, network_seeds, parts)
     lines = figures(runs, list(keys), chosen)
     details = {
         "papers": list(papers),
@@ -162,7 +175,7 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-PAPERS = ("autotvm", "adatune", "bansor", "pruner")
+PAPERS = ("autotvm", "adatune", "bansor", "pruner", "fleet")
 
 BENCHMARK = Benchmark(
     name="ablations",
@@ -176,6 +189,7 @@ BENCHMARK = Benchmark(
         options.count("--seeds", 10),
         options.count("--deep-seeds", 3, "Seeds at most of variants with a neural network."),
         options.count("--network-seeds", 5, "Runs of all tasks together, of Bansor's.", least=0),
+        options.kept_runs(),
         options.jobs(),
     ),
     short=("--paper", "bansor", "--seeds", "3", "--network-seeds", "1"),

@@ -29,6 +29,7 @@ from bench.machine import bench_env
 from bench.measured import labels, pick, read
 from bench.processes import die_with_parent
 from bench.result import BenchResult
+from bench.search.kept_runs import KeptRuns
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -82,11 +83,13 @@ def run(
     curve_trials: int = CURVE[-1],
     batch: int | None = None,
     out: Path | None = None,
+    parts: Path | None = None,
 ) -> BenchResult:
     """The tables of :func:`figures`. ``batch``: trials of a round of every method, None for its own; ``tasks``: parts
     of names, none for all; ``deep_seeds``: at most so many seeds of a method that trains a neural network, None for
     all; ``network_seeds``: runs of all tasks together, 0 for none; ``curve_trials``: trials that a run goes on for at
-    least; ``out``: also write the figures there, for ``bench.search.plots``."""
+    least; ``out``: also write the figures there, for ``bench.search.plots``; ``parts``: a file of runs that need not be
+    made again, to which those that are made are added, and no curves are drawn."""
     methods = all_methods(methods)
     measured = read(dataset)
     names = labels(measured)
@@ -102,8 +105,9 @@ def run(
     seeds_of = {name: most if is_deep(chosen) else seeds for name, chosen in variants.items()}
     began = time.perf_counter()
     # Curves are drawn of the methods that train no network; the others end where they arrive.
-    curves = {name: curve_trials if name in methods and not is_deep(variants[name]) else 0 for name in variants}
-    runs, totals = play(dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds)
+    drawn = set() if parts else {name for name in methods if not is_deep(variants[name])}
+    curves = {name: curve_trials if name in drawn else 0 for name in variants}
+    runs, totals = play(dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds, parts)
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
     details |= {
         "methods": list(methods),
@@ -137,9 +141,12 @@ def play(
     curves: Mapping[str, int] | None = None,
     networks: Mapping[str, Method] | None = None,
     network_seeds: int = 0,
+    parts: Path | None = None,
 ) -> tuple[dict[tuple[str, int], list[Replayed]], dict[str, list[int]]]:
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
-    order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks)."""
+    order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
+    of runs that are not made again."""
+    kept, names = KeptRuns(parts, dataset), labels(read(dataset))
     os.environ.update(bench_env(1))  # before the workers start
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
@@ -154,8 +161,17 @@ def play(
         for name, chosen in sorted(variants.items(), key=lambda variant: not is_deep(variant[1])):
             for seed in range(seeds[name]):
                 for at in tasks:
+                    known = kept.find(chosen, names[at], seed)
+                    if known is not None:
+                        runs[name, at, seed] = known
+                        continue
+
+                    def keep(run: Replayed, name: str = name, at: int = at, seed: int = seed) -> None:
+                        runs[name, at, seed] = run
+                        kept.add(variants[name], names[at], seed, run)
+
                     future = pool.submit(_one_task, chosen, at, seed, (curves or {}).get(name, 0))
-                    waiting[future] = partial(runs.__setitem__, (name, at, seed))
+                    waiting[future] = keep
         _collect(waiting)
     return (
         {(name, at): [runs[name, at, seed] for seed in range(seeds[name])] for name in variants for at in tasks},
@@ -204,13 +220,13 @@ def figures(
     names: Sequence[str],
     tasks: Sequence[int],
 ) -> dict[str, Any]:
-    """Quartiles of trials by method and task, geometric means and sums of the medians, curves, and the network's
-    trials. ``uninformed``: the sum over the tasks of the median trials that were drawn at random before anything was
-    known.
+    """Quartiles of trials by method and task, geometric means and sums of the medians, quartiles of the seeds' own sums
+    (``seed_sum``), curves, and the network's trials. ``uninformed``: the sum over the tasks of the median trials that
+    were drawn at random before anything was known.
 
     ``runs`` by (method or variant, task); ``tasks`` with their ``names``. ``curves``: for every number of trials of
     :data:`CURVE` the geometric mean over the tasks of the median best so far, as a share of the best possible speed;
-    not of methods with a neural network, whose runs end where they arrive.
+    not of methods with a neural network, whose runs end where they arrive, nor of runs that were kept without.
     """
     methods = list(dict.fromkeys(name for name, _ in runs))
     trials = {
@@ -223,6 +239,15 @@ def figures(
         "trials": trials,
         "overall": {method: overall({k: v["median"] for k, v in by.items()}) for method, by in trials.items()},
         "sum": {method: sum(each["median"] for each in by.values()) for method, by in trials.items()},
+        "seed_sum": {
+            method: quartiles(
+                [
+                    float(sum(run.trials for run in seed))
+                    for seed in zip(*(runs[method, at] for at in tasks), strict=True)
+                ]
+            )
+            for method in methods
+        },
         "uninformed": {
             method: sum(float(np.median([each.uninformed for each in runs[method, at]])) for at in tasks)
             for method in methods
@@ -239,7 +264,9 @@ def figures(
                 for i in range(len(CURVE))
             ]
             for method in methods
-            if " " not in method and not is_deep(method_named(method))
+            if " " not in method
+            and not is_deep(method_named(method))
+            and all(run.curve for at in tasks for run in runs[method, at])
         },
         "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
     }
@@ -265,6 +292,7 @@ def table(result: Mapping[str, Any]) -> str:
     rows.append(("overall, geometric mean", *(_trials(details["overall"][method]) for method in ranked)))
     most = max(details["seeds"].values())
     rows.append(("sum over the tasks", *(_trials(details["sum"][method]) for method in ranked)))
+    rows.append(("sum of each seed", *(_quartiles(details["seed_sum"][method]) for method in ranked)))
     rows.append(
         ("of these at random before any record", *(_trials(details["uninformed"][method]) for method in ranked))
     )
@@ -331,6 +359,7 @@ BENCHMARK = Benchmark(
             ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
         ),
         options.figures("Also write the figures here, for bench.search.plots."),
+        options.kept_runs(),
         options.jobs(),
     ),
     short=("--method", "all", "--seeds", "3", "--no-effects", "--network-seeds", "0"),

@@ -14,6 +14,7 @@ from devices.client import probe_kernels
 from devices.client.probe import ASK_SECS, Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel
 from devices.client.workbench import Workbench
+from devices.cuda.tensor_cores import tensor_cores, tensor_flops
 from devices.host.machine import parse_size
 from devices.host.versions import tvm_differs
 from devices.protocol import TensorSpec
@@ -58,7 +59,7 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
         ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
     with bench.session.deadline(ASK_SECS):
         is_cuda = bench.kind == "cuda"
-        limits = _cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
+        limits = cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
     abstraction = DeviceAbstraction(
         kind=bench.kind,
         cores=cores,
@@ -142,13 +143,18 @@ def _cpu_limits(target: str, caches: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _cuda_limits(device: Any) -> dict[str, int]:
+def cuda_limits(device: Any) -> dict[str, Any]:
+    """The fields of :class:`DeviceAbstraction` that TVM's ``device`` tells, and what follows from its compute
+    capability, number of multiprocessors and highest clock."""
+    cores = tensor_cores(str(device.compute_version))
     return {
         "registers": int(device._GetDeviceAttr(device.dlpack_device_type(), device.index, _MAX_REGISTERS_PER_BLOCK)),
         "l1_bytes": int(device.max_shared_memory_per_block),
         "l2_bytes": int(device.l2_cache_size_bytes),
         "l3_bytes": 0,
         "max_threads_per_block": int(device.max_threads_per_block),
+        "tensor_cores": cores.count,
+        "tensor_flops": tensor_flops(cores, int(device.multi_processor_count), 1e3 * (device.max_clock_rate or 0)),
     }
 
 

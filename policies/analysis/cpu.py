@@ -468,7 +468,7 @@ class CpuModel:
     # -- what the learned models want to know ---------------------------------------------------------------------
 
     def symbols(self) -> tuple[Symbols, ...]:
-        """S1 to S8 of the main statement."""
+        """S1 to S9 of the main statement."""
         inner, runs = self._inner, self._runs
         reads = [run for run, a in zip(runs, self._statement.accesses, strict=True) if not a.write] or runs
         return (
@@ -481,11 +481,12 @@ class CpuModel:
                 s6=self._parallel,
                 s7=np.minimum.reduce(reads) if reads else self._main.full(1.0),
                 s8=self._main.points() * self._statement.flop_per_point,
+                s9=self._main.full(0.0),
             ),
         )
 
     def statement_symbols(self) -> tuple[Symbols, ...]:
-        """S1 to S8 of every statement, the main one first, as Pruner's equation 1 sums over them.
+        """S1 to S9 of every statement, the main one first, as Pruner's equation 1 sums over them.
 
         A statement beside the main one works on one vector at a time: an operand and a result in registers, one
         operation a step, nothing held. Inside the main nest it moves nothing into L2 and runs in its parallel loops;
@@ -514,6 +515,7 @@ class CpuModel:
             s6=np.where(inside, self._parallel, one * parallel_extent(loops)),
             s7=np.where(inside, row, np.minimum.reduce([one * run for run in runs])),
             s8=points * statement.flop_per_point,
+            s9=one * 0,
         )
 
     @cached_property

@@ -1,10 +1,11 @@
 """The analytic model of a candidate on a CUDA device: Pruner's symbol-based analyzer, statement by statement.
 
-Every statement of the program has its symbols S1 to S8 and adds its compute and memory latency (equation 1). Registers,
+Every statement of the program has its symbols S1 to S9 and adds its compute and memory latency (equation 1). Registers,
 shared memory, threads and blocks are those of the kernel; operations and bytes are the statement's own: the main
 statement computes on what is staged, the statements that fetch into shared memory and the one that writes the result
-back move bytes. One term differs from the paper: the L0 term ``1 + S2 / S1`` has no bound, a product of shares of the
-peak needs one, and it is ``S2 / (S1 + S2)`` here, as in the paper's code.
+back move bytes. A kernel that spills registers runs, and ``P_l0m`` says how much it loses; it is ruled out where it
+would spill more than it keeps. One term differs from the paper: the L0 term ``1 + S2 / S1`` has no bound, a product of
+shares of the peak needs one, and it is ``S2 / (S1 + S2)`` here, as in the paper's code.
 
 ``n`` candidates; every vector has the shape ``(n,)`` and the floating type of the nest.
 """
@@ -40,6 +41,10 @@ MAX_UNROLLED_POINTS = 4096
 """Straight-line operations of a thread beyond which compiling takes seconds and the instruction cache overflows."""
 LAUNCH_SECS = 3e-6
 """Starting a kernel."""
+LEAST_KEPT = 0.5
+"""Share of what a thread holds that must fit into its registers: less is not worth building."""
+FRAGMENT = 16
+"""Rows, columns and reduction steps of a tensor-core product."""
 
 CORE = (
     "compute_secs", "memory_secs", "registers", "step_operations", "shared", "threads", "moved", "blocks", "vthreads",
@@ -57,7 +62,11 @@ class _Region:
 
 
 class CudaModel:
-    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for."""
+    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for.
+
+    ``within_limits``: those that ask too much of registers or shared memory at most, which ``P_l0m`` and ``P_l1m`` say
+    in the latency.
+    """
 
     def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
         self._sketch = sketch
@@ -82,29 +91,58 @@ class CudaModel:
             self._memory_secs = self._memory_secs + memory
             total = total + compute + memory + launch
         self.latency_secs: Floats = total
-        self.feasible = self._feasible()
+        self.within_limits = self._within_limits()
+        kept = self._penalties[0].l0_m >= LEAST_KEPT
+        self.feasible: NDArray[np.bool_] = self.within_limits & kept & (self._shared <= device.l1_bytes)
 
     # -- the kernel -----------------------------------------------------------------------------------------------
 
     def _thread_tile(self) -> tuple[Floats, Floats]:
         """Registers of a thread and its float operations, of one step of the reduction over its whole tile.
 
-        The registers hold the sums and the operands. The lanes of a warp that computes together share both.
+        The registers hold the sums and the operands. On tensor cores both are in fragments, which the lanes of a warp
+        share: 16 steps of the reduction at once, of the operands as many as are filled together, and values of 16 bits
+        two to a register.
         """
         main, statement = self._main, self._statement
         bound = _bound_depth(main)
+        tensor = statement.warp > 1
+        steps = FRAGMENT if tensor else 1
         tile = [
-            self._vthreads_of(axis, main.full(1.0) if statement.axes[axis].reduction else inside)
-            for axis, inside in enumerate(main.inside(bound))
+            self._vthreads_of(axis, np.minimum(main.inside(0)[axis], steps) if axis_of.reduction else inside)
+            for axis, (axis_of, inside) in enumerate(zip(statement.axes, main.inside(bound), strict=True))
         ]
-        written = {access.buffer for access in statement.accesses if access.write}
+        written = {access.buffer: access for access in statement.accesses if access.write}
         points = main.spatial_points(bound) * self._vthreads
-        registers = points
+        registers: Floats = points
+        if tensor and written:
+            registers = _words(points, next(iter(written.values())))
         for access in statement.accesses:
             if not access.write and access.buffer not in written:
-                registers = registers + touched_elements(statement, access, tile)
+                if tensor:
+                    filled = self._filled_inside(access)
+                    held = _words(touched_elements(statement, access, tile if filled is None else filled), access)
+                else:
+                    held = touched_elements(statement, access, tile)
+                registers = registers + held
         lanes = statement.warp
-        return registers / lanes, points * max(statement.flop_per_point, 1.0) / lanes
+        return registers / lanes, points * (steps * max(statement.flop_per_point, 1.0)) / lanes
+
+    def _filled_inside(self, access: Access) -> list[Floats] | None:
+        """Iterations of each axis that the fragment of an operand holds; None where no statement fills it."""
+        for other in self._sketch.statements[1:]:
+            if other.fixed_depth and any(a.write and a.buffer == access.buffer for a in other.accesses):
+                return (
+                    self._main.inside(self._main.compact_depth(other.fixed_depth)) if access.scope == "local" else None
+                )
+        return None
+
+    def _tensor_products(self) -> Floats:
+        """Products of 16x16x16 that the warps of a block have at hand for one step; 0 without tensor cores."""
+        if self._statement.warp == 1:
+            return self._main.full(0.0)
+        tile = self._main.spatial_points(_bound_depth(self._main)) * self._vthreads
+        return np.asarray(np.ceil(tile / FRAGMENT**2) * self._threads / self._statement.warp)
 
     def _vthreads_of(self, axis: int, inside: Floats) -> Floats:
         """Iterations of an axis in a thread, those of its virtual threads included."""
@@ -134,12 +172,11 @@ class CudaModel:
                 rounds = rounds * extent
         return _Region(inside, rounds)
 
-    def _feasible(self) -> NDArray[np.bool_]:
+    def _within_limits(self) -> NDArray[np.bool_]:
         device = self._device
-        good = (self._shared <= device.l1_bytes) & (self._threads <= (device.max_threads_per_block or 1024))
+        good = self._threads <= (device.max_threads_per_block or 1024)
         if any(loop.kind == "vthread" for loop in self._statement.loops):
             good &= self._threads >= device.lanes  # TVM refuses a tiled kernel of less than a warp
-        good &= (self._registers <= self._limit.m_l0) & (self._registers * self._threads <= device.registers)
         return np.asarray(good & (self._vthreads <= MAX_VTHREADS) & (self._unrolled() <= MAX_UNROLLED_POINTS))
 
     def _unrolled(self) -> Floats:
@@ -157,7 +194,7 @@ class CudaModel:
 
     # -- statements -----------------------------------------------------------------------------------------------
 
-    def _symbols_of(self, compute: Floats, moved: Floats, run: Floats) -> Symbols:
+    def _symbols_of(self, compute: Floats, moved: Floats, run: Floats, products: Floats | None = None) -> Symbols:
         return Symbols(
             s1=self._registers,
             s2=self._operations,
@@ -167,6 +204,7 @@ class CudaModel:
             s6=self._blocks,
             s7=run,
             s8=compute,
+            s9=self._main.full(0.0) if products is None else products,
         )
 
     def _main_symbols(self) -> Symbols:
@@ -187,7 +225,7 @@ class CudaModel:
             moved = moved + touched * self._blocks * access.element_bytes
             runs.append(_words(contiguous_run(main, access, 0, step.inside), access))
         run = np.minimum.reduce(runs) if runs else main.full(self._limit.n_l2)
-        return self._symbols_of(main.points() * statement.flop_per_point, moved, run)
+        return self._symbols_of(main.points() * statement.flop_per_point, moved, run, self._tensor_products())
 
     def _beside(self, number: int) -> tuple[Symbols, Floats]:
         """Symbols of a statement beside the main one, and the seconds to launch it where it is a kernel of its own."""
@@ -255,12 +293,12 @@ class CudaModel:
         one, none = main.full(1.0), main.full(0.0)
         flop = none + loops.points() * other.flop_per_point
         # One point at a time: an operand and a result.
-        return Symbols(one * 2, one, none, none + threads, moved, none + blocks, np.maximum(run, 1.0), flop)
+        return Symbols(one * 2, one, none, none + threads, moved, none + blocks, np.maximum(run, 1.0), flop, none)
 
     # -- what the learned models want to know ---------------------------------------------------------------------
 
     def symbols(self) -> tuple[Symbols, ...]:
-        """S1 to S8 of every statement, the main one first."""
+        """S1 to S9 of every statement, the main one first."""
         return self._symbols
 
     def core(self) -> dict[str, Floats]:

@@ -13,7 +13,20 @@ S5    L2MemFootprint bytes moved from global memory        bytes moved into the 
 S6    L2ParaInfo     blocks of the grid                    parallel iterations
 S7    L2TransDim     contiguous elements per transaction   contiguous elements per cache line fill
 S8    L2CompCount    float operations of the statement     the same
+S9    (tensor cores) tensor-core products of a block, for  0
+                     one step of the reduction
 ====  =============  ====================================  =============================================
+
+*m_l0 on CUDA.* A thread has at most 255 registers, and the threads of a block together those of a multiprocessor: TVM
+tells the compiler how many threads there are (``__launch_bounds__``), and it gives each of them that many. What a
+thread holds beyond is spilled to memory, the "data transmission overhead" of which section 4.1 speaks: such a kernel
+runs. One that asks for more shared memory than m_l1 does not.
+
+*S9*, a symbol that "describes TensorCore resources utilization" (section 6.4), is not defined in the paper. Here it is
+the number of 16x16x16 products (the WMMA instruction that the paper uses) that a block has at hand at once, and its
+penalty ``l0_t`` the share of a multiprocessor's tensor cores that these keep busy, ``S9 / (ceil(S9 / u) u)``, as
+``l1_c`` and ``l2_c`` are of schedulers and multiprocessors. The peak of such a statement is that of the tensor cores,
+which is the maker's figure (:mod:`devices.cuda.tensor_cores`). Neither was compared with measurements.
 
 Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper leaves unbounded
 (``1 + S2 / S1``; only its relation between candidates matters).
@@ -21,6 +34,7 @@ Penalties: every one lies in (0, 1], 1 is best, except ``l0_c``, which the paper
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +51,7 @@ WARP_SCHEDULERS = 4
 
 @dataclass(frozen=True)
 class Symbols:
-    """S1 to S8 of one statement; see the table in the module's docstring."""
+    """S1 to S9 of one statement; see the table in the module's docstring."""
 
     s1: Floats
     s2: Floats
@@ -47,15 +61,17 @@ class Symbols:
     s6: Floats
     s7: Floats
     s8: Floats
+    s9: Floats
 
 
 @dataclass(frozen=True)
 class DeviceLimits:
     """What the penalties compare the symbols with.
 
-    ``m_l0``: registers of a thread or core; ``m_l1``: bytes of shared memory or L1; ``n_l1``: warp size or lanes;
-    ``pu_l1``: warps or vectors issued together; ``pu_l2``: multiprocessors or cores; ``n_l2``: elements of a memory
-    transaction. ``peak_flops`` in FLOP/s, ``bandwidth_bytes`` in bytes/s.
+    ``m_l0``: registers of a thread or core; ``m_l0_together``: of all threads of a block; ``m_l1``: bytes of shared
+    memory or L1; ``n_l1``: warp size or lanes; ``pu_l1``: warps or vectors issued together; ``pu_l2``: multiprocessors
+    or cores; ``n_l2``: elements of a memory transaction; ``pu_tensor``: tensor cores of a multiprocessor.
+    ``peak_flops`` and ``tensor_flops`` in FLOP/s, ``bandwidth_bytes`` in bytes/s.
     """
 
     m_l0: float
@@ -66,6 +82,9 @@ class DeviceLimits:
     n_l2: float
     peak_flops: float
     bandwidth_bytes: float
+    m_l0_together: float = math.inf
+    pu_tensor: float = 1.0
+    tensor_flops: float = 0.0
 
 
 def limits(device: DeviceAbstraction) -> DeviceLimits:
@@ -80,12 +99,15 @@ def limits(device: DeviceAbstraction) -> DeviceLimits:
         n_l2=MEMORY_LINE_BYTES[device.kind] / ELEMENT_BYTES,
         peak_flops=device.peak_flops,
         bandwidth_bytes=device.bandwidth_bytes,
+        m_l0_together=float(device.registers) if cuda else math.inf,
+        pu_tensor=float(device.tensor_cores or WARP_SCHEDULERS),
+        tensor_flops=device.tensor_flops,
     )
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """The six penalties and the scheduling waste ``alpha_l1``, each of shape ``(n,)``."""
+    """The six penalties, the scheduling waste ``alpha_l1``, and that of the tensor cores, each of shape ``(n,)``."""
 
     l0_m: Floats
     l0_c: Floats
@@ -94,6 +116,7 @@ class Penalties:
     alpha_l1: Floats
     l2_m: Floats
     l2_c: Floats
+    l0_t: Floats
 
 
 def utilisation(work: Floats, units: float) -> Floats:
@@ -101,17 +124,23 @@ def utilisation(work: Floats, units: float) -> Floats:
     return np.asarray(work / (np.ceil(work / units) * units))
 
 
+def registers_at_hand(symbols: Symbols, limit: DeviceLimits) -> Floats:
+    """``m_l0`` of each candidate, ``(n,)``: the registers that a thread of so many can have."""
+    return np.minimum(limit.m_l0, limit.m_l0_together / np.maximum(symbols.s4, 1.0))
+
+
 def penalties(symbols: Symbols, limit: DeviceLimits) -> Penalties:
     """Penalties of section 4.1: capacity ``min(m / S, 1)``, parallel units and transactions by :func:`utilisation`."""
     blocks = np.ceil(symbols.s4 / limit.n_l1)
     return Penalties(
-        l0_m=np.minimum(limit.m_l0 / np.maximum(symbols.s1, 1.0), 1.0),
+        l0_m=np.minimum(registers_at_hand(symbols, limit) / np.maximum(symbols.s1, 1.0), 1.0),
         l0_c=1.0 + symbols.s2 / np.maximum(symbols.s1, 1.0),
         l1_m=np.minimum(limit.m_l1 / np.maximum(symbols.s3, 1.0), 1.0),
         l1_c=utilisation(blocks, limit.pu_l1),
         alpha_l1=symbols.s4 / (blocks * limit.n_l1),
         l2_m=utilisation(symbols.s7, limit.n_l2),
         l2_c=utilisation(symbols.s6, limit.pu_l2),
+        l0_t=np.where(symbols.s9 > 0, utilisation(np.maximum(symbols.s9, 1.0), limit.pu_tensor), 1.0),
     )
 
 
@@ -120,8 +149,10 @@ def statement_secs(symbols: Symbols, terms: Penalties, limit: DeviceLimits) -> t
     the sum over all statements.
 
     ``U_p = T_p * P_l0c * P_l1c * alpha * P_l2c`` and ``U_m = T_m * P_l0m * P_l1m`` (capacity of the upper levels)
-    ``* P_l2m``.
+    ``* P_l2m``. On tensor cores ``T_p`` is theirs, where it is known, times ``P_l0t``.
     """
-    compute = limit.peak_flops * terms.l0_c * terms.l1_c * terms.alpha_l1 * terms.l2_c
+    tensor = limit.tensor_flops or limit.peak_flops
+    peak = np.where(symbols.s9 > 0, tensor, limit.peak_flops).astype(symbols.s8.dtype)
+    compute = peak * terms.l0_c * terms.l1_c * terms.alpha_l1 * terms.l2_c * terms.l0_t
     memory = limit.bandwidth_bytes * terms.l0_m * terms.l1_m * terms.l2_m
     return symbols.s8 / compute, symbols.s5 / memory

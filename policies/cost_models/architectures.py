@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 from policies.cost_models.neural import NeuralModel
 from policies.features.loop_tree import PARENT
 from policies.features.table import FeatureTable
-from policies.features.views import DATAFLOW, INVARIANT, LOOP_TREE, PER_STORE, STATEMENTS, VIEW_SHAPES
+from policies.features.views import (
+    ANALYZED_STATEMENTS,
+    DATAFLOW,
+    INVARIANT,
+    LOOP_TREE,
+    PER_STORE,
+    STATEMENTS,
+    VIEW_SHAPES,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +33,14 @@ class PacmModel(NeuralModel):
         from policies.cost_models.torch_modules import Pacm
 
         return Pacm([VIEW_SHAPES[name] for name in cls.inputs])
+
+
+class AnalyzedPacmModel(PacmModel):
+    """PaCM whose statement branch reads our analyzer's terms and Pruner's symbols too: ours, not the paper's."""
+
+    KIND: ClassVar[str] = "pacm-analyzer"
+    inputs: ClassVar[tuple[str, ...]] = (ANALYZED_STATEMENTS, DATAFLOW)
+    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
 
 
 class MlpModel(NeuralModel):

@@ -168,7 +168,10 @@ class NeuralModel:
             for moments, kind in ((model._centre, "centre"), (model._scale, "scale")):
                 moments[name] = arrays.pop(f"{kind}.{name}")
                 if moments[name].shape != columns or not np.isfinite(moments[name]).all():
-                    raise ValueError(f"the cost model '{cls.KIND}' has scales of another shape for '{name}'")
+                    raise ValueError(
+                        f"the cost model '{cls.KIND}' has scales of another shape for '{name}': if an earlier version "
+                        "saved it, train it anew"
+                    )
         if header["slope"] is not None:
             model._level = MonotoneMap(arrays.pop("level.at"), arrays.pop("level.values"), float(header["slope"]))
         model._networks = model._fresh()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from policies.cost_models import model_bytes
-from policies.cost_models.architectures import MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
+from policies.cost_models.architectures import AnalyzedPacmModel, MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
 from policies.cost_models.boosted import (
     AUTOTVM_REGRESSION,
     AUTOTVM_TREES,
@@ -35,15 +35,17 @@ ModelName = Literal[
     "mlp",
     "mlp-per-store",
     "pacm",
+    "pacm-analyzer",
 ]
 """``boosted``: ours, a regression. ``boosted-rank``: AutoTVM's objective on our features, ``boosted-rank-loops`` on its
 own. ``boosted-statements``: Ansor's. ``boosted-invariant``: ours, on features that all tasks share. ``forest``:
 AdaTune's forest on our features, ``forest-knobs`` on its own. ``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic
-features of the statements, or on TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's."""
+features of the statements, or on TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's, and with the
+analyzer's terms among its features ``pacm-analyzer``."""
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
 _NETWORKS: dict[str, type[NeuralModel]] = {
-    model.KIND: model for model in (TreeGruModel, MlpModel, PerStoreMlpModel, PacmModel)
+    model.KIND: model for model in (TreeGruModel, MlpModel, PerStoreMlpModel, PacmModel, AnalyzedPacmModel)
 }
 _READERS: dict[str, Callable[[bytes], CostModel]] = {
     GradientBoostedModel.KIND: GradientBoostedModel.load,
@@ -70,6 +72,7 @@ _CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] |
     "mlp": MlpModel,
     "mlp-per-store": PerStoreMlpModel,
     "pacm": PacmModel,
+    "pacm-analyzer": AnalyzedPacmModel,
 }
 
 

@@ -5,10 +5,9 @@ Notation: ``x_is`` the features of statement ``s`` of record ``i``, ``y_i`` its 
 
     loss = sum_i y_i (sum_s f(x_is) - y_i)^2
 
-(the weighted square error of Ansor's code: fast programs count more). A statement's features are the columns of the
-view ``statements`` that follow from the program alone: its operations, how its loops run, what it holds and moves at
-each level of memory, how it accesses its buffers. Pruner's symbols and the analyzer's terms, which that view has too,
-are not among them. Settings are those of Ansor's code, but for the number of rounds, which it finds by stopping early.
+(the weighted square error of Ansor's code: fast programs count more). A statement's features are those of the view
+``statements``: its operations, how its loops run, what it holds and moves at each level of memory, how it accesses its
+buffers. Settings are those of Ansor's code, but for the number of rounds, which it finds by stopping early.
 
 The score only orders candidates; seconds and a deviation are made of it as for every ranking here
 (:mod:`policies.cost_models.left_out`), with an ensemble where Ansor has a single model.
@@ -16,6 +15,7 @@ The score only orders candidates; seconds and a deviation are made of it as for 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from policies.cost_models.boosted import MAX_BIN, BoostedSettings, GradientBoost
 from policies.cost_models.lambda_rank import fastest_of_group
 from policies.cost_models.left_out import learn_deviation, resamples
 from policies.cost_models.xgboost_module import load_xgboost
-from policies.features.statements import PROGRAM_COLUMNS, STATEMENTS
+from policies.features.statements import SHAPE
 from policies.features.table import FeatureTable
 from policies.features.views import STATEMENTS as STATEMENTS_VIEW
 from policies.features.views import VIEW_SHAPES
@@ -60,7 +60,7 @@ class StatementTreesModel(GradientBoostedModel):
                 f"the view '{STATEMENTS_VIEW}' has the shape {view.shape[1:]}, "
                 f"the model reads {VIEW_SHAPES[STATEMENTS_VIEW]}"
             )
-        return view[:, :, :PROGRAM_COLUMNS].reshape(len(view), STATEMENTS * PROGRAM_COLUMNS)
+        return view.reshape(len(view), prod(SHAPE))
 
     def _scores(self, matrix: NDArray[np.float32]) -> Floats:
         """Each member's score, larger for slower, ``(M, n)``."""
@@ -107,7 +107,7 @@ class _SumOfStatements:
 def _statements(matrix: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
     """The statements that are there, ``(r, c)``, and the record of each. A program that is not described has one of
     zeros, so that there is something to say of it."""
-    rows = matrix.reshape(len(matrix), STATEMENTS, PROGRAM_COLUMNS)
+    rows = matrix.reshape(len(matrix), *SHAPE)
     there = (rows != 0).any(axis=2)
     there[~there.any(axis=1), 0] = True
     return rows[there], np.nonzero(there)[0]

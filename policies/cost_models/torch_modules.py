@@ -55,7 +55,8 @@ class StatementBranch(nn.Module):
 
 
 class DataflowBranch(nn.Module):
-    """Steps ``(n, 8, 23)``: ``23 -> 64 -> 128`` each, 4-head self-attention with residual, summed, ``(n, 128)``."""
+    """Steps ``(n, 10, 23)``: ``23 -> 64 -> 128`` each, 4-head self-attention with residual, summed over the steps that
+    there are, ``(n, 128)``."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -65,11 +66,14 @@ class DataflowBranch(nn.Module):
         self.attention = nn.MultiheadAttention(DATAFLOW_WIDTH, HEADS, batch_first=True)
 
     def forward(self, steps: Tensor) -> Tensor:
+        there = _there(steps)
         encoded = self.encoder(steps)
-        attended, _ = self.attention(encoded, encoded, encoded, need_weights=False)
-        # A program that is not tiled has no steps: it adds nothing, whatever the biases are.
-        summed: Tensor = (encoded + attended).sum(dim=1)
-        return summed * _there(steps).any(dim=1, keepdim=True)
+        # Nobody attends to a step that is absent. A program that is not tiled has none at all: what comes of it counts
+        # for nothing, and attention to no step would be no number.
+        absent = ~there & there.any(dim=1, keepdim=True)
+        attended, _ = self.attention(encoded, encoded, encoded, key_padding_mask=absent, need_weights=False)
+        summed: Tensor = ((encoded + attended) * there[:, :, None]).sum(dim=1)
+        return summed
 
 
 class Pacm(nn.Module):

@@ -1,6 +1,6 @@
 """Pruner's temporal dataflow features (section 4.2): how data blocks of a tiled program move between memories.
 
-A program that is tiled over several memories moves its data in the same steps, whatever it computes. The eight steps of
+A program that is tiled over several memories moves its data in the same steps, whatever it computes. The ten steps of
 its main statement, ``c += a * b``, in the order of time, with the memories of a GPU (of a CPU):
 
 ====  ==================================  ===============================================
@@ -12,8 +12,13 @@ step  data block                          memory it is accessed in
 3, 4  the same of ``b``
 5     ``a`` is read to compute            shared memory (the L1 cache)
 6     ``b`` is read to compute
-7     ``c`` is updated                    registers, or fragments of tensor cores
+7     ``a`` is computed on                fragments of tensor cores: else there is no such step
+8     ``b`` is computed on
+9     ``c`` is updated                    registers, or fragments of tensor cores
 ====  ==================================  ===============================================
+
+Steps 7 and 8 are the dataflow between shared memory and fragments that section 6.4 adds: on tensor cores what is read
+in steps 5 and 6 fills a fragment, which all lanes of a warp hold together.
 
 The 23 numbers of a step: float operations; memory (global, shared, local) one-hot; access (read, write, both) one-hot;
 bytes moved, distinct bytes, lines moved, distinct lines; reuse (a loop reads the same again; it is read and written in
@@ -51,7 +56,7 @@ from policies.analysis.symbols import MEMORY_LINE_BYTES
 from policies.arrays import Features, Floats, Matrix
 from policies.features.loops import Buffer, buffers
 
-STEPS = 8
+STEPS = 10
 NUMBERS = 23
 SHAPE = (STEPS, NUMBERS)
 
@@ -147,7 +152,7 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
     update = _Step(
         LOCAL, BOTH, IN_TURN, flop, loops.points(), outputs, sums, step, step * bytes_of, _innermost(result), sums
     )
-    features[:, 7] = update.numbers(bytes_of, line_bytes)
+    features[:, 9] = update.numbers(bytes_of, line_bytes)
 
     for number, operand in enumerate(operands):
         access = operand.access
@@ -165,14 +170,18 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
         store = _Step(
             SHARED, WRITE, IN_TURN, zero, stage.moved, stage.held, stage.held, inside, inside_bytes, stride, stage.held
         )
-        # Each thread reads its tile's operands anew for each step of the reduction.
-        read = operand.touched[loops.step_depth] * loops.outer[loops.step_depth] / statement.warp
-        near = operand.touched[loops.step_depth]
+        # Each thread reads its tile's operands anew for each step of the reduction, a warp its fragments each time that
+        # they are filled.
+        tensor = statement.warp > 1
+        filled = _filled_depth(sketch, loops, operand) if tensor else None
+        at = loops.step_depth if filled is None else filled
+        near = operand.touched[at]
+        read = near * loops.outer[at] / (statement.warp if filled is None else 1)
         use = _Step(
             SHARED,
             READ,
             LOOP_READ,
-            flop,
+            zero if tensor else flop,
             read,
             stage.moved,
             near,
@@ -181,8 +190,13 @@ def dataflow_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction)
             stride,
             stage.held,
         )
-        for at, each in ((1 + 2 * number, fetch), (2 + 2 * number, store), (5 + number, use)):
-            features[:, at] = each.numbers(access.element_bytes, line_bytes)
+        steps = [(1 + 2 * number, fetch), (2 + 2 * number, store), (5 + number, use)]
+        if tensor:
+            near_bytes = near * access.element_bytes
+            fragment = _Step(LOCAL, BOTH, IN_TURN, flop, read, near, near, step, near_bytes, stride, near)
+            steps.append((7 + number, fragment))
+        for row, each in steps:
+            features[:, row] = each.numbers(access.element_bytes, line_bytes)
     return features
 
 
@@ -214,16 +228,34 @@ def _cached_stage(loops: Nest, operand: Buffer, resident: Floats, capacity_bytes
     )
 
 
+def _writer(sketch: Sketch, buffer: str) -> Statement | None:
+    """The statement in the loops of the main one that writes a buffer."""
+    for other in sketch.statements[1:]:
+        if other.fixed_depth and any(its.write and its.buffer == buffer for its in other.accesses):
+            return other
+    return None
+
+
+def _scope(statement: Statement) -> str:
+    """The memory that a statement writes to."""
+    return next(its.scope for its in statement.accesses if its.write)
+
+
+def _filled_depth(sketch: Sketch, loops: Nest, operand: Buffer) -> int | None:
+    """Depth at which the fragments of an operand are filled; None where no statement says so."""
+    writer = _writer(sketch, operand.access.buffer)
+    if writer is None or _scope(writer) != "local":
+        return None
+    return loops.compact_depth(writer.fixed_depth)
+
+
 def _shared_stage(sketch: Sketch, loops: Nest, operand: Buffer) -> _Stage:
     """On a GPU: where the statement stands that writes the operand to shared memory; without one, the thread's tile."""
-    at = next(
-        (
-            loops.compact_depth(other.fixed_depth)
-            for other in sketch.statements[1:]
-            if other.fixed_depth and any(its.write and its.buffer == operand.access.buffer for its in other.accesses)
-        ),
-        bound_depth(loops),
-    )
+    writer = _writer(sketch, operand.access.buffer)
+    if writer is not None and _scope(writer) == "local":  # a fragment is filled from there
+        sources = [_writer(sketch, its.buffer) for its in writer.accesses if not its.write]
+        writer = next((source for source in sources if source is not None), None)
+    at = bound_depth(loops) if writer is None else loops.compact_depth(writer.fixed_depth)
     inside = block_inside(loops, at)
     held = touched_elements(loops.statement, operand.access, inside)
     turns = [

@@ -1,15 +1,18 @@
-"""Features of every statement of a program: the statement branch of PaCM and TenSet's multi-layer perceptron read them.
+"""Features of every statement of a program: Ansor's trees, PaCM's statement branch, TenSet's perceptron read them.
 
 They take the place of the per-store features of the lowered program in the papers, and say the same of a statement:
 its operations, how its loops are run, what it touches and moves at each level of memory, how each of its buffers is
 accessed. All follow from the decisions. Counts are ``log2(1 + x)``. A row for each statement, the main one first, at
 most :data:`STATEMENTS`; rows beyond the program's are 0.
 
-Columns, by :data:`NAMES`: which statement it is and where it stands; operations and iterations; parallel, vectorised
-and unrolled iterations; threads; what one step of the reduction holds; for each memory (registers, L1, L2, L3) the
-working set of the largest sub-nest that fits, the iterations outside of it, and the operations for each byte moved into
-it; for each of the first :data:`BUFFERS` buffers what it touches and how. The main statement's row ends with Pruner's
-symbols S1 to S8 and its penalties, and with the analyzer's terms, as in the view ``invariant``.
+Columns, by :data:`PROGRAM_NAMES`: which statement it is and where it stands; operations and iterations; parallel,
+vectorised and unrolled iterations; threads; what one step of the reduction holds; for each memory (registers, L1, L2,
+L3) the working set of the largest sub-nest that fits, the iterations outside of it, and the operations for each byte
+moved into it; for each of the first :data:`BUFFERS` buffers what it touches and how.
+
+Ours, :func:`analyzed_statement_features`, is a variant: the main statement's row goes on (:data:`NAMES`) with Pruner's
+symbols S1 to S8 and its penalties, and with the analyzer's terms as in the view ``invariant``. The papers' models know
+none of these.
 """
 
 from __future__ import annotations
@@ -50,23 +53,22 @@ _PER_BUFFER = ("bytes", "step_touched", "run", "stride", "packed", "near")
 _SYMBOLS = (*(f"s{number}" for number in range(1, 9)), "l0_m", "l0_c", "l1_m", "l1_c", "alpha_l1", "l2_m", "l2_c")
 _TERMS = tuple(name for name in INVARIANT_NAMES[2:] if not name.startswith("device."))
 
-NAMES: tuple[str, ...] = (
+PROGRAM_NAMES: tuple[str, ...] = (
     *_OWN,
     *(f"{memory}.{name}" for memory in _MEMORIES for name in _PER_MEMORY),
     *(f"buffer{number}.{name}" for number in range(BUFFERS) for name in _PER_BUFFER),
-    *_SYMBOLS,
-    *_TERMS,
 )
-"""Names of the columns."""
+"""Names of the columns that follow from the program, without the analyzer and its symbols."""
 
-PROGRAM_COLUMNS = len(NAMES) - len(_SYMBOLS) - len(_TERMS)
-"""Of the leading columns: those that follow from the program, without the analyzer and its symbols."""
+NAMES: tuple[str, ...] = (*PROGRAM_NAMES, *_SYMBOLS, *_TERMS)
+"""Names of the columns with ours."""
 
-SHAPE = (STATEMENTS, len(NAMES))
+SHAPE = (STATEMENTS, len(PROGRAM_NAMES))
+ANALYZED_SHAPE = (STATEMENTS, len(NAMES))
 
 
 def statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
-    """The rows of every candidate, ``(n, STATEMENTS, len(NAMES))``; see the module's docstring.
+    """The rows of every candidate, ``(n, STATEMENTS, len(PROGRAM_NAMES))``; see the module's docstring.
 
     Needs a described sketch without variants.
     """
@@ -82,7 +84,14 @@ def statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
         ]
         for column, values in enumerate(columns):
             out[:, column] = values
-    start = len(NAMES) - len(_TERMS) - len(_SYMBOLS)
+    return features
+
+
+def analyzed_statement_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Features:
+    """The same with the analyzer's terms and Pruner's symbols, ``(n, STATEMENTS, len(NAMES))``."""
+    features = np.zeros((len(matrix), *ANALYZED_SHAPE), dtype=np.float32)
+    start = len(PROGRAM_NAMES)
+    features[:, :, :start] = statement_features(sketch, matrix, device)
     analysis = analyse(sketch, matrix, device)
     main_symbols = analysis.symbols[0]
     penalties = pruner.penalties(main_symbols, pruner.limits(device))

@@ -6,8 +6,10 @@ shapes, so that what is learned on one task, network or device serves the next:
 ==============  ===============  ===========================================================================
 view            of a candidate   what
 ==============  ===============  ===========================================================================
-``statements``  (8, 102)         each statement of the program: :mod:`policies.features.statements`
-``dataflow``    (8, 23)          Pruner's dataflow steps of the main statement: :mod:`policies.features.dataflow`
+``statements``  (8, 53)          each statement of the program: :mod:`policies.features.statements`
+``analyzed_     (8, 102)         the same with Pruner's symbols and the analyzer's terms: ours
+statements``
+``dataflow``    (10, 23)         Pruner's dataflow steps of the main statement: :mod:`policies.features.dataflow`
 ``context``     (24, 23)         AutoTVM's context of the main statement's loops: :mod:`policies.features.loops`
 ``loop_tree``   (40, 24)         the same of all loops, as a tree: :mod:`policies.features.loop_tree`
 ``relation``    (96,)            AutoTVM's context-relation features: :mod:`policies.features.loops`
@@ -39,6 +41,7 @@ FEATURE_VERSION = 1
 """Raised whenever a column of a view comes, goes or changes its meaning: a saved model of another one is refused."""
 
 STATEMENTS = "statements"
+ANALYZED_STATEMENTS = "analyzed_statements"
 DATAFLOW = "dataflow"
 CONTEXT = "context"
 LOOP_TREE = "loop_tree"
@@ -51,6 +54,7 @@ STORE_NUMBERS = 164
 
 VIEW_SHAPES: Mapping[str, tuple[int, ...]] = {
     STATEMENTS: statement_features.SHAPE,
+    ANALYZED_STATEMENTS: statement_features.ANALYZED_SHAPE,
     DATAFLOW: dataflow.SHAPE,
     CONTEXT: loop_context.SHAPE,
     LOOP_TREE: loop_tree.SHAPE,
@@ -64,6 +68,7 @@ _Maker = Callable[[Sketch, Matrix, DeviceAbstraction], Features]
 
 _MAKERS: Mapping[str, _Maker] = {
     STATEMENTS: statement_features.statement_features,
+    ANALYZED_STATEMENTS: statement_features.analyzed_statement_features,
     DATAFLOW: dataflow.dataflow_features,
     CONTEXT: loop_context.context_features,
     LOOP_TREE: loop_tree.loop_tree_features,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch, Tile
-from policies.analysis.analyzer import analyse
+from policies.analysis.analyzer import analyse, feasible
 from policies.arrays import Floats, Matrix
 from policies.features.table import symbolic_features
 from policies.search.fitness import CalibratedFitness, analyzer_log_secs
@@ -34,6 +34,8 @@ class DraftSettings:
     """``size``: candidates kept; ``population`` evaluated a generation; ``mutation``: share of children mutated.
 
     ``niches``: least number of different innermost tiles among them (:func:`spread_rows`), 1 for no bound.
+    ``penalised``: a draft on the analyzer alone also breeds from candidates that ask too much of a memory, as far as
+    their penalties let them (Pruner); what cannot be built is left out of what it keeps.
     """
 
     size: int = 512
@@ -42,6 +44,7 @@ class DraftSettings:
     mutation: float = 0.85
     elite_share: float = 0.25
     niches: int = NICHES
+    penalised: bool = False
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.population < 2 or self.generations < 1 or self.niches < 1:
@@ -109,12 +112,22 @@ def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness:
     return Drafted(matrix, features, analytic, np.where(allowed, scores, np.inf), unrolled)
 
 
-def scores(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Floats:
-    """The fitness alone, ``(n,)``: ``evaluate(...).log_secs`` in float32, the features left out where nobody asks."""
+def scores(
+    sketch: Sketch,
+    matrix: Matrix,
+    device: DeviceAbstraction,
+    fitness: Fitness | None = None,
+    *,
+    penalised: bool = False,
+) -> Floats:
+    """The fitness alone, ``(n,)``: ``evaluate(...).log_secs`` in float32, the features left out where nobody asks.
+
+    ``penalised``: see :class:`DraftSettings`.
+    """
     if isinstance(fitness, CalibratedFitness):
         return fitness.log_secs(sketch, matrix, device)
     if fitness is None and sketch.statements:
-        return analyzer_log_secs(sketch, matrix, device)
+        return analyzer_log_secs(sketch, matrix, device, penalised=penalised)
     return evaluate(sketch, matrix, device, fitness).log_secs
 
 
@@ -147,15 +160,20 @@ def draft(
             fresh = np.concatenate([seeds, mutate(sketch, parents, rng), fresh[: -settings.population // 4]])
         fresh = fresh[unique_rows(fresh)]
         generations = settings.generations
-    candidates, score = _ordered(fresh, scores(sketch, fresh, device, fitness))
+    score = scores(sketch, fresh, device, fitness, penalised=settings.penalised)
+    candidates, score = _ordered(fresh, score)
     for _ in range(generations - 1):
         chosen = spread_rows(sketch, candidates, max(settings.size, settings.population), settings.niches)
         candidates, score = candidates[chosen], score[chosen]
         children = _children(sketch, candidates, settings, rng)
         rows = unique_rows(np.concatenate([candidates, children]))
         children = children[rows[rows >= len(candidates)] - len(candidates)]
-        together = np.concatenate([score, scores(sketch, children, device, fitness)])
-        candidates, score = _ordered(np.concatenate([candidates, children]), together)
+        bred = scores(sketch, children, device, fitness, penalised=settings.penalised)
+        candidates, score = _ordered(np.concatenate([candidates, children]), np.concatenate([score, bred]))
+    if settings.penalised:
+        built = feasible(sketch, candidates, device)
+        if built.any():
+            candidates, score = candidates[built], score[built]
     chosen = _without(candidates, spread_rows(sketch, candidates, settings.size, settings.niches), excluded, least)
     return replace(evaluate(sketch, candidates[chosen], device), log_secs=score[chosen])
 

@@ -16,6 +16,7 @@ import numpy as np
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import core_names, models
+from policies.analysis.cuda import CudaModel
 from policies.arrays import Features, Floats, Matrix
 from policies.features.table import PREDICTED, JointLayout, symbolic_features
 from policies.search.calibration import Calibration
@@ -98,12 +99,16 @@ class CalibratedFitness:
         return scores
 
 
-def analyzer_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
+def analyzer_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, *, penalised: bool = False) -> Floats:
     """The analyzer's log seconds alone, ``(n,)``, plus infinity where a candidate is not worth building.
 
-    Needs a described sketch (ValueError else).
+    ``penalised``: on CUDA a candidate that asks too much of registers or shared memory alone has the seconds that its
+    penalties leave it. Needs a described sketch (ValueError else).
     """
     scores = np.empty(len(matrix), dtype=np.float32)
     for chunk, evaluation in models(sketch, matrix, device):
-        scores[chunk] = np.where(evaluation.feasible, np.log(evaluation.latency_secs), np.float32(np.inf))
+        allowed = evaluation.feasible
+        if penalised and isinstance(evaluation, CudaModel):
+            allowed = evaluation.within_limits
+        scores[chunk] = np.where(allowed, np.log(evaluation.latency_secs), np.float32(np.inf))
     return scores

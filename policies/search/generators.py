@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -101,6 +101,9 @@ class LatentGenerator:
     """Pruner's latent schedule explorer: a genetic search on the analyzer alone, as it is before any record, and random
     candidates beside what it drafts (algorithm 1, line 10), all of them for the model to verify.
 
+    On CUDA it also breeds from what asks too much of registers or shared memory, as far as the penalties of the paper
+    let it, and offers what can be built.
+
     ``initial``: random candidates for a whole draft of ``settings.size``, and as many fewer as it is smaller.
     ``published``: on CPUs the analyzer is equation 1 as it stands (:mod:`policies.analysis.published`).
     """
@@ -120,7 +123,8 @@ class LatentGenerator:
             return equation_1_log_secs(space.sketch, matrix, space.device)
 
         own = self.published and space.device.kind == "cpu"
-        drafted = _drafted(search, sketch, self.settings.shared_by(sketches), published if own else None, count)
+        settings = replace(self.settings.shared_by(sketches), penalised=space.device.kind == "cuda")
+        drafted = _drafted(search, sketch, settings, published if own else None, count)
         wanted = math.ceil(self.initial * len(drafted.matrix) / self.settings.size)
         if not wanted:
             return drafted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 # Arrays here are small: threads of BLAS and OpenMP only wait for one another. Set before numpy is first loaded.
@@ -91,3 +92,39 @@ def blocked() -> Sketch:
 def undescribed() -> Sketch:
     decisions = (Tile(64, 3, 64), Choice("unroll", (0, 16)), Location("pad", (-2, -1, 0, 1)))
     return Sketch(2, "custom", "undescribed", decisions, (), "the trace uses an instruction without a description")
+
+
+@pytest.fixture
+def threads(tiled: Sketch) -> Sketch:
+    """The matrix product on CUDA: blocks, virtual threads, threads, k outer, inner tile, k inner, innermost.
+
+    Both operands are fetched into shared memory for each step of the outer k; the result is written back at the end.
+    """
+    loops = (
+        Loop(0, 0, kind="blockIdx.x"), Loop(1, 5, kind="blockIdx.x"), Loop(0, 1, kind="vthread"),
+        Loop(1, 6, kind="vthread"), Loop(0, 2, kind="threadIdx.x"), Loop(1, 7, kind="threadIdx.x"), Loop(2, 10),
+        Loop(0, 3), Loop(1, 8), Loop(2, 11), Loop(0, 4), Loop(1, 9),
+    )  # fmt: skip
+    axes = tiled.statements[0].axes
+
+    def copy(name: str, source: Access, target: Access, depth: int, flop: float = 0.0) -> Statement:
+        own = (Axis("v0", 256, False), Axis("v1", 256, False))
+        plain = ((1, 0), (0, 1))
+        accesses = (
+            dataclasses.replace(source, index=plain, write=False),
+            dataclasses.replace(target, index=plain, write=True),
+        )
+        return Statement(name, own, (Loop(0, None, 256), Loop(1, None, 256)), accesses, flop, fixed_depth=depth)
+
+    a = Access("A_shared", (256, 256), 4, ((1, 0, 0), (0, 0, 1)), scope="shared")
+    b = Access("B_shared", (256, 256), 4, ((0, 0, 1), (0, 1, 0)), scope="shared")
+    c = Access("C_local", (256, 256), 4, ((1, 0, 0), (0, 1, 0)), write=True, scope="local")
+    main = Statement("matmul", axes, loops, (a, b, c), 2.0, unroll_column=12)
+    statements = (
+        main,
+        copy("A_shared", Access("A", (256, 256), 4, ()), a, 7),
+        copy("B_shared", Access("B", (256, 256), 4, ()), b, 7),
+        copy("C", c, Access("C", (256, 256), 4, ()), 6),
+    )
+    decisions = (Tile(256, 5, 64), Tile(256, 5, 64), Tile(256, 2, 64), Choice("unroll", (0, 64, 1024)))
+    return Sketch(0, "tiling", "cuda", decisions, statements)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from bench.measured import observations
 from bench.result import BenchError
+from bench.search.kept_runs import KeptRuns
 from bench.search.replay import BENCHMARK, all_methods, effect_variants, figures, is_deep, network_variants
 from bench.search.replay_runs import (
     CURVE,
@@ -101,6 +103,7 @@ def test_figures_are_medians_and_geometric_means() -> None:
     runs["fleet", 0] = [dataclasses.replace(each, uninformed=min(each.trials, 4)) for each in runs["fleet", 0]]
     found = figures(runs, {"fleet, ucb": [4, 6]}, ["a", "b"], [0, 3])
     assert (found["sum"], found["uninformed"]) == ({"fleet": 10.0}, {"fleet": 2.0})
+    assert found["seed_sum"] == {"fleet": {"q1": 9.5, "median": 10.0, "q3": 13.5}}  # 9, 10 and 17
     assert found["trials"]["fleet"]["a"] == {"q1": 1.5, "median": 2.0, "q3": 5.5}
     assert found["overall"] == {"fleet": pytest.approx(4.0)}  # sqrt(2 * 8)
     assert found["overall_trial_secs"] == {"fleet": pytest.approx(8.0)}
@@ -125,6 +128,7 @@ def test_its_tables() -> None:
         "trials": {"random": {"conv": many}, "fleet": {"conv": few}, "fleet - ei": {"conv": few}},
         "overall": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
         "sum": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
+        "seed_sum": {"random": many, "fleet": few, "fleet - ei": few},
         "uninformed": {"random": 64.0, "fleet": 0.0, "fleet - ei": 0.0},
         "batch": {"random": 64, "fleet": 8},
         "network": {"fleet, ucb": many},
@@ -136,5 +140,27 @@ def test_its_tables() -> None:
     assert "| `conv` (3) | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| ei | 12 | 30 |" in text
     assert "| sum over the tasks | 12 | 120 |" in text
+    assert "| sum of each seed | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| of these at random before any record | 0.0 | 64 |" in text
     assert "| trials of a round | 8 | 64 |" in text
+
+
+def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
+    dataset, path = tmp_path / "set.ftd", tmp_path / "runs.jsonl"
+    dataset.write_bytes(b"a dataset")
+    run = run_task(RecordedTask(data), method_named("random"), 2, curve_trials=0)
+    KeptRuns(path, dataset).add(method_named("random"), "conv", 2, run)
+    kept = KeptRuns(path, dataset)
+    known = dataclasses.replace(run, curve=())
+    assert kept.find(method_named("random"), "conv", 2) == known
+    assert kept.find(dataclasses.replace(method_named("random"), name="by another name"), "conv", 2) == known
+    assert kept.find(dataclasses.replace(method_named("random"), batch=16), "conv", 2) is None
+    assert kept.find(method_named("random"), "conv", 3) is None
+    assert kept.find(method_named("random"), "matmul", 2) is None
+    dataset.write_bytes(b"another one")
+    assert KeptRuns(path, dataset).find(method_named("random"), "conv", 2) is None
+    assert KeptRuns(None, dataset).find(method_named("random"), "conv", 2) is None
+    with path.open("a") as file:
+        file.write("{\n")
+    with pytest.raises(BenchError, match="line 2 is no run"):
+        KeptRuns(path, dataset)

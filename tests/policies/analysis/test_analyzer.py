@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from fleet_tune.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
-from policies.analysis.symbols import DeviceLimits, Symbols, limits, penalties, statement_secs, utilisation
+from policies.analysis.symbols import (
+    DeviceLimits,
+    Symbols,
+    limits,
+    penalties,
+    registers_at_hand,
+    statement_secs,
+    utilisation,
+)
 from policies.space.sampling import sample
 
 
@@ -27,7 +35,7 @@ def test_penalties_and_the_two_terms_of_equation_1_by_hand() -> None:
     limit = DeviceLimits(m_l0=64, m_l1=1000, n_l1=32, pu_l1=4, pu_l2=80, n_l2=32, peak_flops=1e12, bandwidth_bytes=1e11)
     symbols = Symbols(
         s1=array(128), s2=array(256), s3=array(4000), s4=array(100), s5=array(3e6), s6=array(120), s7=array(48),
-        s8=array(6e9),
+        s8=array(6e9), s9=array(0),
     )  # fmt: skip
     terms = penalties(symbols, limit)
     assert terms.l0_m == pytest.approx(0.5)  # 64 / 128
@@ -40,6 +48,33 @@ def test_penalties_and_the_two_terms_of_equation_1_by_hand() -> None:
     compute, memory = statement_secs(symbols, terms, limit)
     assert compute == pytest.approx(6e9 / (1e12 * 3.0 * 1.0 * (100 / 128) * 0.75))
     assert memory == pytest.approx(3e6 / (1e11 * 0.5 * 0.25 * 0.75))
+
+
+def test_tensor_cores_have_a_penalty_and_a_peak_of_their_own() -> None:
+    symbols = Symbols(
+        s1=array(32, 32, 32), s2=array(32, 32, 32), s3=array(0, 0, 0), s4=array(128, 128, 128), s5=array(0, 0, 0),
+        s6=array(80, 80, 80), s7=array(32, 32, 32), s8=array(8e9, 8e9, 8e9), s9=array(0, 8, 12),
+    )  # fmt: skip
+    limit = DeviceLimits(
+        m_l0=255, m_l1=1000, n_l1=32, pu_l1=4, pu_l2=80, n_l2=32, peak_flops=1e12, bandwidth_bytes=1e11,
+        pu_tensor=8, tensor_flops=8e12,
+    )  # fmt: skip
+    terms = penalties(symbols, limit)
+    assert terms.l0_t.tolist() == [1.0, 1.0, 0.75]  # without; 8 products on 8 tensor cores; 12 / (2 * 8)
+    compute, _ = statement_secs(symbols, terms, limit)
+    assert compute.tolist() == pytest.approx([8e9 / 2e12, 8e9 / 16e12, 8e9 / 12e12])  # each doubled by 1 + S2 / S1
+    unknown = dataclasses.replace(limit, tensor_flops=0.0)
+    assert statement_secs(symbols, terms, unknown)[0].tolist() == pytest.approx([8e9 / 2e12, 8e9 / 2e12, 8e9 / 1.5e12])
+
+
+def test_registers_of_a_cuda_thread_follow_from_how_many_there_are(gpu: DeviceAbstraction) -> None:
+    none = array(0, 0, 0, 0)
+    symbols = Symbols(array(255, 300, 160, 160), none, none, array(64, 256, 512, 1024), none, none, none, none, none)
+    # 65,536 registers for 64, 256, 512 and 1,024 threads, at most 255 for each: 255, 255, 128 and 64.
+    assert registers_at_hand(symbols, limits(gpu)).tolist() == [255, 255, 128, 64]
+    assert penalties(dataclasses.replace(symbols, s6=array(1, 1, 1, 1), s7=array(1, 1, 1, 1)), limits(gpu)).l0_m == (
+        pytest.approx([1.0, 0.85, 0.8, 0.4])
+    )
 
 
 def test_limits_of_devices(cpu: DeviceAbstraction, gpu: DeviceAbstraction) -> None:
@@ -147,42 +182,6 @@ def test_undescribed_sketch_is_refused_clearly(undescribed: Sketch, cpu: DeviceA
     assert feasible(undescribed, rows, cpu).all()
 
 
-@pytest.fixture
-def threads(tiled: Sketch) -> Sketch:
-    """The matrix product on CUDA: blocks, virtual threads, threads, k outer, inner tile, k inner, innermost.
-
-    Both operands are fetched into shared memory for each step of the outer k; the result is written back at the end.
-    """
-    loops = (
-        Loop(0, 0, kind="blockIdx.x"), Loop(1, 5, kind="blockIdx.x"), Loop(0, 1, kind="vthread"),
-        Loop(1, 6, kind="vthread"), Loop(0, 2, kind="threadIdx.x"), Loop(1, 7, kind="threadIdx.x"), Loop(2, 10),
-        Loop(0, 3), Loop(1, 8), Loop(2, 11), Loop(0, 4), Loop(1, 9),
-    )  # fmt: skip
-    axes = tiled.statements[0].axes
-
-    def copy(name: str, source: Access, target: Access, depth: int, flop: float = 0.0) -> Statement:
-        own = (Axis("v0", 256, False), Axis("v1", 256, False))
-        plain = ((1, 0), (0, 1))
-        accesses = (
-            dataclasses.replace(source, index=plain, write=False),
-            dataclasses.replace(target, index=plain, write=True),
-        )
-        return Statement(name, own, (Loop(0, None, 256), Loop(1, None, 256)), accesses, flop, fixed_depth=depth)
-
-    a = Access("A_shared", (256, 256), 4, ((1, 0, 0), (0, 0, 1)), scope="shared")
-    b = Access("B_shared", (256, 256), 4, ((0, 0, 1), (0, 1, 0)), scope="shared")
-    c = Access("C_local", (256, 256), 4, ((1, 0, 0), (0, 1, 0)), write=True, scope="local")
-    main = Statement("matmul", axes, loops, (a, b, c), 2.0, unroll_column=12)
-    statements = (
-        main,
-        copy("A_shared", Access("A", (256, 256), 4, ()), a, 7),
-        copy("B_shared", Access("B", (256, 256), 4, ()), b, 7),
-        copy("C", c, Access("C", (256, 256), 4, ()), 6),
-    )
-    decisions = (Tile(256, 5, 64), Tile(256, 5, 64), Tile(256, 2, 64), Choice("unroll", (0, 64, 1024)))
-    return Sketch(0, "tiling", "cuda", decisions, statements)
-
-
 def test_cuda_symbols_by_hand(threads: Sketch, gpu: DeviceAbstraction) -> None:
     # i: 8 blocks, 1, 8 threads, 4, 1. j: 4 blocks, 1, 16 threads, 2, 2. k: 32 x 8.
     row = np.array([[8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0]])
@@ -215,13 +214,77 @@ def test_cuda_limits(threads: Sketch, gpu: DeviceAbstraction) -> None:
         [
             [8, 1, 8, 4, 1, 4, 1, 16, 2, 2, 32, 8, 0],
             [1, 1, 64, 4, 1, 4, 1, 64, 1, 1, 32, 8, 0],  # 4,096 threads
-            [1, 1, 16, 4, 4, 1, 1, 16, 4, 4, 4, 64, 0],  # 256 sums a thread
+            [1, 1, 8, 8, 4, 1, 1, 16, 4, 4, 32, 8, 0],  # 512 sums a thread: 560 registers, 255 at hand
+            [1, 1, 32, 8, 1, 1, 1, 32, 8, 1, 32, 8, 0],  # 80 registers, 64 at hand for each of 1,024 threads: spilled
             [1, 1, 32, 8, 1, 4, 1, 16, 2, 2, 4, 64, 0],  # 82 KB of shared memory
             [8, 4, 4, 2, 1, 4, 4, 4, 2, 2, 32, 8, 0],  # 16 virtual threads
             [32, 1, 4, 2, 1, 32, 1, 4, 1, 2, 32, 8, 0],  # 16 threads: half a warp
         ]
     )
-    assert feasible(threads, rows, gpu).tolist() == [True] + [False] * 5
+    assert feasible(threads, rows, gpu).tolist() == [True, False, False, True, False, False, False]
+    # What is over the limit of a memory alone has a penalty.
+    assert model(threads, rows, gpu).within_limits.tolist() == [True, False, True, True, True, False, False]
+
+
+def test_cuda_penalties_of_memories_by_hand(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    # One block of 16 x 16 threads with 4 x 4 x 4 x 4 sums each; and 4 blocks that stage 320 rows or columns of 64.
+    rows = np.array([[1, 1, 16, 4, 4, 1, 1, 16, 4, 4, 32, 8, 0], [1, 1, 32, 8, 1, 4, 1, 16, 2, 2, 4, 64, 0]])
+    known = analyse(threads, rows, gpu)
+    main = known.symbols[0]
+    assert main.s1.tolist() == [256 + 16 + 16, 32 + 8 + 4]
+    assert main.s3.tolist() == [4 * 512 * 8, 4 * 320 * 64]
+    terms = penalties(main, limits(gpu))
+    assert terms.l0_m == pytest.approx([255 / 288, 1.0])
+    assert terms.l1_m == pytest.approx([1.0, 49152 / 81920])
+    assert known.feasible.tolist() == [True, False]
+    # Equation 1 of the first: the L0 term 512 / (288 + 512), one of 80 multiprocessors; A in runs of 8 of 32 words.
+    compute = 2 * 256**3 / (14e12 * 0.64 / 80)
+    memory = (4 + 1 + 1) * 4 * 256 * 256 / (9e11 * 255 / 288)
+    assert known.latency_secs[0] == pytest.approx(compute + memory + 3e-6, rel=1e-5)
+
+
+def tensor_product(threads: Sketch) -> Sketch:
+    """The product of 16-bit matrices on tensor cores, with sums of 32 bits: loops over threads are over warps."""
+    main, *others = threads.statements
+    operands = tuple(a if a.write else dataclasses.replace(a, element_bytes=2) for a in main.accesses)
+    return dataclasses.replace(threads, statements=(dataclasses.replace(main, warp=32, accesses=operands), *others))
+
+
+@pytest.mark.parametrize(("cores", "busy"), [(4, 1.0), (8, 0.5)])
+def test_cuda_symbols_of_tensor_cores_by_hand(threads: Sketch, gpu: DeviceAbstraction, cores: int, busy: float) -> None:
+    # i and j: 8 blocks, 1, 2 warps, 1, 16; k: 16 x 16. Each of 4 warps has one product of 16 x 16 x 16 at hand.
+    row = np.array([[8, 1, 2, 1, 16, 8, 1, 2, 1, 16, 16, 16, 0]])
+    device = dataclasses.replace(gpu, tensor_cores=cores, tensor_flops=112e12)
+    known = analyse(tensor_product(threads), row, device)
+    main, *others = known.symbols
+    assert main.s9 == 4
+    assert all((each.s9 == 0).all() for each in others)
+    assert main.s1 == (256 + 128 + 128) / 32  # 256 sums; fragments of 256 values of 16 bits, two to a register
+    assert main.s2 == 2 * 16**3 / 32
+    assert main.s4 == 128
+    terms = penalties(main, limits(device))
+    assert terms.l0_t == pytest.approx(busy)
+    # A fragment that is filled inside of the outer k alone holds all 16 x 16 values of A too; inside of nothing, 256 k.
+    for depth, held in ((7, 128), (6, 16 * 128)):
+        sketch = tensor_product(threads)
+        product, fetch, *rest = sketch.statements
+        shared = product.accesses[0]
+        fragment = dataclasses.replace(shared, buffer="A_fragment", scope="local")
+        fill = dataclasses.replace(
+            fetch,
+            name="A_fragment",
+            accesses=(
+                dataclasses.replace(fetch.accesses[1], write=False),
+                dataclasses.replace(fetch.accesses[1], buffer="A_fragment", scope="local"),
+            ),
+            fixed_depth=depth,
+        )
+        product = dataclasses.replace(product, accesses=(fragment, *product.accesses[1:]))
+        filled = dataclasses.replace(sketch, statements=(product, fetch, *rest, fill))
+        assert analyse(filled, row, device).symbols[0].s1 == (256 + held + 128) / 32
+    # The L0 term 256 / (16 + 256), 64 of 80 multiprocessors.
+    compute = 2 * 256**3 / (112e12 * (256 / 272) * 0.8 * busy)
+    assert known.terms["compute_secs"][0] == pytest.approx(compute, rel=1e-5)
 
 
 def test_rows_padded_in_shared_memory(threads: Sketch, gpu: DeviceAbstraction) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from policies.cost_models import model_bytes
-from policies.cost_models.architectures import MlpModel, PacmModel, TreeGruModel
+from policies.cost_models.architectures import AnalyzedPacmModel, MlpModel, PacmModel, TreeGruModel
 from policies.cost_models.neural import NeuralModel, NeuralSettings, _lists, one_thread
 from policies.cost_models.registry import load_model
 from policies.cost_models.torch_modules import DataflowBranch, Mlp, Pacm, StatementBranch, TreeGru
@@ -50,17 +50,31 @@ def test_pacm_has_the_papers_shapes_and_as_many_parameters_as_its_code() -> None
     assert count_of(Pacm([(8, 174), (8, 23)])) == 110592 + 512 + 9856 + 66048 + 98560 + 131584 + 257 == 417409
     assert count_of(StatementBranch(174)) == 110592 + 512
     assert count_of(DataflowBranch(23)) == 9856 + 66048
-    # Ours reads 102 numbers of a statement.
-    assert VIEW_SHAPES["statements"] == (8, 102)
-    assert VIEW_SHAPES["dataflow"] == (8, 23)
-    assert PacmModel().parameters == 417409 - (174 - 102) * 256 == 398977
-    assert MlpModel().parameters == count_of(Mlp([(8, 102)])) == 102 * 256 + 256 + 65792 + 512 + 2 * 65792 + 257
+    # Ours reads 53 numbers of a statement, 102 with the analyzer's.
+    assert VIEW_SHAPES["statements"] == (8, 53)
+    assert VIEW_SHAPES["analyzed_statements"] == (8, 102)
+    assert VIEW_SHAPES["dataflow"] == (10, 23)
+    assert PacmModel().parameters == 417409 - (174 - 53) * 256 == 386433
+    assert AnalyzedPacmModel().parameters == 417409 - (174 - 102) * 256 == 398977
+    assert MlpModel().parameters == count_of(Mlp([(8, 53)])) == 53 * 256 + 256 + 65792 + 512 + 2 * 65792 + 257
+
+
+def test_pacm_knows_nothing_of_the_analyzer() -> None:
+    """Section 4.2: statements and dataflow. Another verdict of the analyzer is another one for its variant alone."""
+    told = table(40, 0)
+    untold = dict(told.views)
+    untold["analyzed_statements"] = told.view("analyzed_statements") + 1.0
+    untold["invariant"] = told.view("invariant") * 2.0
+    for kind, same in ((PacmModel, True), (AnalyzedPacmModel, False)):
+        model, _ = trained(kind)
+        means = [model.predict(each)[0].tolist() for each in (told, FeatureTable(untold))]
+        assert (means[0] == means[1]) == same
     # 23*128+128 | GRU: 3*(128*128 + 128*128 + 2*128) | 128*8 | 8*128+1
     assert TreeGruModel().parameters == count_of(TreeGru([(40, 24)])) == 3072 + 99072 + 1024 + 1025
 
 
 def test_branches_have_the_documented_widths() -> None:
-    steps, statements = torch.ones(5, 8, 23), torch.ones(5, 8, 102)
+    steps, statements = torch.ones(5, 10, 23), torch.ones(5, 8, 102)
     assert DataflowBranch(23)(steps).shape == (5, 128)
     assert StatementBranch(102)(statements).shape == (5, 256)
     assert Pacm([(8, 102), (8, 23)])(statements, steps).shape == (5,)
@@ -73,7 +87,13 @@ def test_absent_rows_count_for_nothing() -> None:
     statements[:, 0], statements[1, 1] = 1.0, 0.0
     branch = StatementBranch(102)
     assert torch.equal(branch(statements)[0], branch(statements[:, :1])[0])
-    assert DataflowBranch(23)(torch.zeros(2, 8, 23)).abs().sum() == 0
+    assert DataflowBranch(23)(torch.zeros(2, 10, 23)).abs().sum() == 0
+    steps = torch.zeros(2, 10, 23)
+    steps[:, :8], steps[1, 2] = torch.randn(8, 23), 0.0
+    dataflow = DataflowBranch(23)
+    assert torch.allclose(dataflow(steps)[0], dataflow(steps[:, :8])[0], atol=1e-6)
+    assert torch.allclose(dataflow(steps)[1], dataflow(steps[1:, [0, 1, 3, 4, 5, 6, 7]])[0], atol=1e-6)
+    assert torch.isfinite(dataflow(torch.cat([steps, torch.zeros(1, 10, 23)]))).all()
     loops = torch.zeros(2, 40, 24)
     loops[:, :5] = torch.randn(5, 24)
     loops[:, :5, -1] = torch.arange(5.0)  # a chain

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from policies.features.loops import BUFFERS, COLUMNS, THRESHOLDS, relation
 from policies.features.views import VIEW_SHAPES, describe, table
 from policies.space.sampling import sample
 
-MADE = ("statements", "dataflow", "context", "loop_tree", "relation", "invariant")
+MADE = ("statements", "analyzed_statements", "dataflow", "context", "loop_tree", "relation", "invariant")
 
 
 def log(x: float) -> float:
@@ -150,7 +152,9 @@ def test_relation_features_of_a_matrix_product(blocked: Sketch, cpu: DeviceAbstr
 def test_dataflow_of_a_cpu_program(blocked: Sketch, cpu: DeviceAbstraction) -> None:
     matrix = np.array([[16, 4, 4, 8, 2, 16, 64, 4]])
     steps = describe(blocked, matrix, cpu, ["dataflow"])["dataflow"][0]
-    assert steps.shape == (8, 23)
+    assert steps.shape == (10, 23)
+    assert not steps[7:9].any()  # no fragments of tensor cores
+    steps = np.delete(steps, (7, 8), axis=0)
     assert steps[:, 1:4].argmax(axis=1).tolist() == [2, 0, 1, 0, 1, 1, 1, 2]  # memory
     assert steps[:, 4:7].argmax(axis=1).tolist() == [1, 0, 1, 0, 1, 0, 0, 2]  # read, write or both
     assert (steps[:, 1:4].sum(axis=1) == 1).all()
@@ -179,7 +183,8 @@ def test_dataflow_of_a_gpu_program(gpu_matmul: Sketch, gpu: DeviceAbstraction) -
     assert steps[2, 22] == pytest.approx(log(4 * 256))
     # A thread sums up 8 columns of one row.
     assert steps[0, 22] == pytest.approx(log(4 * 8))
-    assert steps[7, 0] == pytest.approx(log(2 * 64**3))
+    assert steps[9, 0] == pytest.approx(log(2 * 64**3))
+    assert not steps[7:9].any()
 
 
 def test_a_program_without_a_reduction_has_no_dataflow(cpu: DeviceAbstraction) -> None:
@@ -200,7 +205,11 @@ def test_a_program_without_a_reduction_has_no_dataflow(cpu: DeviceAbstraction) -
 def test_statements_of_a_matrix_product(blocked: Sketch, cpu: DeviceAbstraction) -> None:
     matrix = np.array([[16, 4, 4, 8, 2, 16, 64, 4]])
     rows = describe(blocked, matrix, cpu, ["statements"])["statements"][0]
-    assert rows.shape == statement_features.SHAPE == (8, 102)
+    assert rows.shape == statement_features.SHAPE == (8, 53)
+    analyzed = describe(blocked, matrix, cpu, ["analyzed_statements"])["analyzed_statements"][0]
+    assert analyzed.shape == statement_features.ANALYZED_SHAPE == (8, 102)
+    assert analyzed[:, :53].tolist() == rows.tolist()
+    assert not analyzed[1:, 53:].any()
     column = {name: at for at, name in enumerate(statement_features.NAMES)}
     main, relu = rows[0], rows[1]
     assert not rows[2:].any()
@@ -215,7 +224,7 @@ def test_statements_of_a_matrix_product(blocked: Sketch, cpu: DeviceAbstraction)
     assert relu[column["flop"]] == pytest.approx(log(256 * 256))
     # C, A, B: B is packed.
     assert [main[column[f"buffer{at}.packed"]] for at in range(3)] == [0.0, 0.0, 1.0]
-    assert main[column["s8"]] == pytest.approx(log(2 * 256**3), rel=1e-5)
+    assert analyzed[0, column["s8"]] == pytest.approx(log(2 * 256**3), rel=1e-5)
 
 
 def test_invariant_starts_with_the_analyzers_seconds(blocked: Sketch, cpu: DeviceAbstraction) -> None:
@@ -259,16 +268,46 @@ def test_all_views_are_finite_and_of_their_shapes(
 
 
 def test_tensor_cores_share_their_operands(gpu_matmul: Sketch, gpu: DeviceAbstraction) -> None:
-    import dataclasses
-
     main, stage = gpu_matmul.statements
     warp = dataclasses.replace(gpu_matmul, statements=(dataclasses.replace(main, warp=32), stage))
     matrix = np.array([[4, 16, 8, 8, 4, 16]])
     plain, shared = (describe(each, matrix, gpu, MADE) for each in (gpu_matmul, warp))
-    # The lanes of a warp read one operand together: a 32nd of the bytes to compute.
+    # The lanes of a warp read one operand together: a 32nd of the bytes to compute, and compute on it in a fragment.
+    assert [plain["dataflow"][0, at].any() for at in (7, 8)] == [False, False]
+    assert [shared["dataflow"][0, at, 0] for at in (5, 6, 7, 8)] == pytest.approx([0.0, 0.0, *[log(2 * 64**3)] * 2])
     assert 2 ** plain["dataflow"][0, 5, 7] - 1 == pytest.approx(32 * (2 ** shared["dataflow"][0, 5, 7] - 1), rel=1e-3)
     column = statement_features.NAMES.index("warp")
     assert (plain["statements"][0, 0, column], shared["statements"][0, 0, column]) == (0.0, 5.0)
+
+
+def test_fragments_are_filled_from_what_is_staged(gpu_matmul: Sketch, gpu: DeviceAbstraction) -> None:
+    """Section 6.4: the dataflow between shared memory and fragments."""
+    main, stage = gpu_matmul.statements
+    plain = ((1, 0), (0, 1))
+    fill = dataclasses.replace(
+        stage,
+        name="Af",
+        accesses=(
+            Access("As", (64, 64), 2, plain, scope="shared"),
+            Access("Af", (64, 64), 2, plain, write=True, scope="local"),
+        ),
+        fixed_depth=5,
+    )
+    operand = Access("Af", (64, 64), 2, ((1, 0, 0), (0, 0, 1)), scope="local")
+    computing = dataclasses.replace(main, warp=32, accesses=(operand, *main.accesses[1:]))
+    sketch = dataclasses.replace(gpu_matmul, statements=(computing, stage, fill))
+    # i = 4 blocks * 16 warps, j = 8 blocks * 8, k = 4 * 16. In each of 4 steps of the outer k A is staged, 16 rows of
+    # 16 for a block; inside of the inner k a warp fills its fragment, one value of its one row.
+    steps = describe(sketch, np.array([[4, 16, 8, 8, 4, 16]]), gpu, ["dataflow"])["dataflow"][0]
+    a = 0  # buffers of one size keep their order
+    assert steps[5 + a, 8] == pytest.approx(log(2 * 256 * 4 * 32))
+    assert steps[2 + 2 * a, 22] == pytest.approx(log(2 * 256))  # staged where the statement of shared memory stands
+    filled = 32 * 16 * 64  # 32 blocks of 16 warps, 64 steps
+    assert steps[5 + a, 7] == steps[7 + a, 7] == pytest.approx(log(2 * filled))
+    assert steps[7 + a, 8] == steps[7 + a, 22] == pytest.approx(log(2))
+    assert steps[7 + a, 16] == pytest.approx(log(filled))
+    assert steps[7 + a, 1:7].tolist() == [0, 0, 1, 0, 0, 1]  # registers, read and written
+    assert [steps[at + a, 0] for at in (5, 7)] == pytest.approx([0.0, log(2 * 64**3)])
 
 
 def test_unroll_is_a_chosen_value(cpu: DeviceAbstraction) -> None:

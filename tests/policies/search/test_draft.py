@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Choice, Sketch, Tile
-from policies.search.draft import DraftSettings, draft, evaluate
+from policies.analysis.analyzer import feasible
+from policies.search.draft import DraftSettings, draft, evaluate, scores
 from policies.space.sampling import is_valid, sample, space_size, unique_rows
 
 SMALL = DraftSettings(size=128, population=256, generations=4)
@@ -65,3 +68,19 @@ def test_fitness_replaces_the_analyzer(tiled: Sketch, cpu: DeviceAbstraction) ->
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="two parents"):
         DraftSettings(population=1)
+
+
+def test_pruners_draft_breeds_from_what_asks_too_much_of_a_memory(threads: Sketch, gpu: DeviceAbstraction) -> None:
+    """Section 4.1: the penalties say what exceeds a level, and nothing is refused before it is measured."""
+    # 320 rows and columns of 64 values in shared memory: 80 KiB of 48. And 4,096 threads, which no penalty knows.
+    rows = np.array([[1, 1, 32, 8, 1, 4, 1, 16, 2, 2, 4, 64, 0], [1, 1, 64, 4, 1, 4, 1, 64, 1, 1, 32, 8, 0]])
+    assert np.isinf(scores(threads, rows, gpu)).tolist() == [True, True]
+    assert np.isinf(scores(threads, rows, gpu, penalised=True)).tolist() == [False, True]
+    settings = replace(SMALL, penalised=True)
+    found = draft(threads, gpu, np.random.default_rng(0), settings)
+    assert feasible(threads, found.matrix, gpu).all()
+    assert np.isfinite(found.log_secs).all()
+    # In its first generation it has met both kinds.
+    drawn = sample(threads, SMALL.population, np.random.default_rng(0))
+    bred = np.isfinite(scores(threads, drawn, gpu, penalised=True))
+    assert (bred & ~feasible(threads, drawn, gpu)).any()
