@@ -89,3 +89,21 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 x b" in row
     assert networks.main(["--match", "no network is called so"]) == 0
     assert "result" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1.5, trial.RIGHT), (3.0, trial.WRONG)])
+def test_rounding_that_a_network_enlarges_is_judged_by_pytorchs_own(times: float, kind: str) -> None:
+    class Enlarges(nn.Module):
+        """Float32 loses what float64 keeps, whoever computes it."""
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            return data.exp() + 30000.3 - 30000.3
+
+    example = (Enlarges(), (torch.linspace(0.1, 1.0, 40),))
+    exact, theirs = (Enlarges()(data).numpy() for data in (example[1][0].double(), example[1][0]))
+    ours = (exact + times * (theirs - exact)).astype("float32")
+    compared = trial._compared(trial.Result("x", "", "torch", trial.TRACEBACK), (ours,), (theirs,))
+    assert compared.kind == trial.WRONG
+    judged = trial._against_float64(compared, (ours,), (theirs,), example)
+    assert judged.kind == kind, judged.line
+    assert "PyTorch's" in judged.line

@@ -11,7 +11,9 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 - A float32 value that is rounded to half precision only to become float32 again is not rounded.
 - Kernels that a frontend emitted in place of an operator become the operator again.
 - Axes are counted from the front: TVM's rules for layouts read negative ones of ``squeeze`` as sizes.
-- Layer norms over several axes become norms over one.
+- Layer norms over several axes become norms over one. A softmax that only products read (attention) becomes one of
+  rows, between views: one kernel for all of as many rows, whose blocks have few places to go. With others something
+  may be fused, and they stay.
 - ``take`` of a few ranges is a slice of each; of others it clips its indices: TVM's default reads outside of the table
   and crashes for an index out of range. Negative ones that are known count from the end.
 - Parts of a split are slices. Slices come before transposes. Slices of everything and padding by nothing vanish.
@@ -21,6 +23,7 @@ whose value is known now (weights); ``value`` is an operand that is not constant
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -44,6 +47,9 @@ _KERNELS = {
     "minimum": (topi.minimum, relax.op.minimum),
 }
 
+# What nothing is fused with in front of it, so that a view there costs nothing.
+_APART = frozenset({"relax.matmul", "relax.reshape"})
+
 # Ranges of indices that are read as slices; of more than these a look-up is as good.
 _MOST_RANGES = 4
 
@@ -56,14 +62,16 @@ def _constant(array: Array) -> Any:
 class _Rewriter(PyExprMutator):  # type: ignore[misc]
     """One pass over a function in the order of its bindings, so that rewrites see their operands rewritten."""
 
-    def __init__(self, module: Any, uses: Counter[Any]) -> None:
+    def __init__(self, module: Any, uses: Counter[Any], softmaxes: set[Any]) -> None:
         super().__init__(module)
         self._module = module
         self._uses = uses
+        self._softmaxes = softmaxes
         self._folded: dict[tuple[Any, ...], Any] = {}
 
     def visit_call_(self, call: Call) -> Any:
         single_use = bool(call.args) and self._used_once(call.args)
+        read_by_products = bool(call.args) and call.args[0] in self._softmaxes
         call = self._as_operator(self.visit_expr_post_order(call))
         if not isinstance(call, Call) or not isinstance(call.op, tvm.ir.Op):
             return call
@@ -85,6 +93,8 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             return self._convert(call)
         if name == "relax.nn.layer_norm":
             return self._norm_of_one_axis(call)
+        if name == "relax.nn.softmax" and read_by_products:
+            return self._softmax_of_rows(call)
         if name == "relax.squeeze":
             return self._squeeze(call)
         if name == "relax.take":
@@ -281,6 +291,13 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
         norm = relax.op.nn.layer_norm(*flat, axes=[-1], epsilon=attrs.epsilon, center=attrs.center, scale=attrs.scale)
         return relax.op.reshape(self.builder_.emit(norm), shape)
 
+    def _softmax_of_rows(self, call: Call) -> Any:
+        shape = shape_of(call)
+        if shape is None or len(shape) < 3 or int(call.attrs.axis) % len(shape) != len(shape) - 1:
+            return call
+        rows = self.builder_.emit(relax.op.reshape(call.args[0], (prod(shape[:-1]), shape[-1])))
+        return relax.op.reshape(self.builder_.emit(relax.op.nn.softmax(rows, axis=-1)), shape)
+
     @staticmethod
     def _windows_of_one_size(call: Call) -> Any:
         """Windows whose sizes differ keep the adaptive operator: TVM can tune nothing of it."""
@@ -416,11 +433,26 @@ def _count_uses(function: Any) -> Counter[Any]:
     return uses
 
 
+def _softmaxes_of_products(function: Any) -> set[Any]:
+    """What each softmax reads whose result only products read."""
+    readers: dict[Any, set[str]] = {}
+    softmaxes: dict[Any, Any] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            name = value.op.name if isinstance(value, Call) and isinstance(value.op, tvm.ir.Op) else ""
+            if name == "relax.nn.softmax":
+                softmaxes[binding.var] = value.args[0]
+            for variable in relax.analysis.free_vars(value):
+                readers.setdefault(variable, set()).add(name)
+    return {data for result, data in softmaxes.items() if readers.get(result, set()) <= _APART}
+
+
 def rewrite(module: Any) -> Any:
     """Applies the rewrites of this module's docstring to ``main`` and clears away what they leave unused."""
     main = module.get_global_var("main")
     function = module[main]
-    rewriter = _Rewriter(module, _count_uses(function))
+    rewriter = _Rewriter(module, _count_uses(function), _softmaxes_of_products(function))
     rewriter.builder_.update_func(main, rewriter.visit_expr(function))
     clean = tvm.transform.Sequential(
         [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"])]

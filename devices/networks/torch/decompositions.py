@@ -132,6 +132,45 @@ def _bilinear(
     return result if bias is None else result + bias
 
 
+def _folded(
+    data: torch.Tensor,
+    output_size: list[int],
+    kernel_size: list[int],
+    dilation: list[int],
+    padding: list[int],
+    stride: list[int],
+) -> torch.Tensor:
+    """The sum of sliding blocks (``nn.Fold``): of each place in a block its pixels in all blocks, ``stride`` apart."""
+    rows, columns = kernel_size
+    sizes = [size + 2 * pad for size, pad in zip(output_size, padding, strict=True)]
+    counts = [
+        (size - step * (extent - 1) - 1) // apart + 1
+        for size, step, extent, apart in zip(sizes, dilation, kernel_size, stride, strict=True)
+    ]
+    blocks = data.reshape(*data.shape[:-2], -1, rows, columns, *counts)
+    total = None
+    for row in range(rows):
+        for column in range(columns):
+            pixels = blocks[..., row, column, :, :]
+            for axis, at in ((-2, row * dilation[0]), (-1, column * dilation[1])):
+                pixels = _spread(pixels, axis, stride[axis], at, sizes[axis])
+            total = pixels if total is None else total + pixels
+    assert total is not None, "a kernel has a place"
+    for axis in (-2, -1):
+        total = total.narrow(axis, padding[axis], output_size[axis])
+    return total
+
+
+def _spread(data: torch.Tensor, axis: int, apart: int, first: int, size: int) -> torch.Tensor:
+    """An axis of ``size`` zeros with the elements of ``data`` at ``first`` and every ``apart`` after it."""
+    count = data.shape[axis]
+    moved = data.movedim(axis, -1).unsqueeze(-1)
+    after = size - first - count * apart
+    line = torch.nn.functional.pad(moved, (0, apart - 1)).flatten(-2)
+    line = torch.nn.functional.pad(line, (first, max(after, 0))).narrow(-1, 0, size)
+    return line.movedim(-1, axis)
+
+
 _MEAN, _MAXIMUM = 1, 2  # of embedding bags
 
 _OURS: dict[Any, Callable[..., Any]] = {
@@ -142,6 +181,7 @@ _OURS: dict[Any, Callable[..., Any]] = {
     _ATEN._embedding_bag_forward_only.default: _embedding_bag,
     _ATEN._cdist_forward.default: _distances,
     _ATEN.bilinear.default: _bilinear,
+    _ATEN.col2im.default: _folded,
 }
 
 

@@ -46,12 +46,15 @@ _OPERATOR = re.compile(
     r"|_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|getitem|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|invert)",
     re.ASCII,
 )
+_NO_NUMBER = re.compile(r"-?Infinity|NaN")  # floats that JSON has not
 _TEXTS = {
     "target": _OPERATOR,
     "as_operator": _OPERATOR,
     "expr_str": _DIMENSION,
     "as_string": _TEXT,
     "as_strings": _TEXT,
+    "as_float": _NO_NUMBER,
+    "as_floats": _NO_NUMBER,
     "fqn": _CALL,
     "torch_version": _VERSION,
 }

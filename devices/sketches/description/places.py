@@ -6,6 +6,9 @@ schedule where they stand so, and holds wherever they stand so again. Likewise t
 The steps run on schedules are as many as there are different nests; combinations are only put together from them.
 At the end some combinations are run as a whole, and must have the nests that were put together.
 
+Where a place is not valid TVM takes the next one outwards. To find that out it tries all places each time that one is
+sampled; here it is asked once for each program, for the deepest place, and the others are tried by moving the block.
+
 Schedules are forked step by step: what comes before the first place is replayed once for all combinations.
 """
 
@@ -25,10 +28,10 @@ from tvm_ffi import structural_hash
 from devices.sketches.description.accesses import extent_of, leaf_blocks
 from devices.sketches.description.interpreter import Interpreter
 from devices.sketches.description.loopnest import Block, distinct, framed
-from devices.sketches.description.schedules import content, named_block, perform
+from devices.sketches.description.schedules import content, loop_of_place, named_block, perform
 from devices.sketches.description.statements import Describer, FactsCache, main_block, main_first
 from devices.sketches.description.undescribed import UndescribedError
-from fleet_tune.sketch import Statement
+from fleet_tune.sketch import INLINE_LOCATION, ROOT_LOCATION, Statement
 
 MAX_COMBINATIONS = 1 << 16
 """Combinations of places that are put together; a trace with more is left undescribed."""
@@ -92,6 +95,10 @@ class _Nest:
         return set(self.blocks.reads)
 
 
+class _InvalidPlaceError(Exception):
+    """A block cannot be moved there."""
+
+
 class Combinations:
     """Puts the programs of all combinations of places of one trace together.
 
@@ -110,7 +117,8 @@ class Combinations:
         self._moved: list[str] = []  # the block whose place each step samples
         self._nests: list[_Nest] = []
         self._numbers: dict[Hashable, int] = {}  # of every nest, by what distinguishes it
-        self._effects: dict[Hashable, tuple[Rows, ...]] = {}  # what stands instead of each of a step's nests
+        # What stands instead of each of a step's nests, by place.
+        self._effects: dict[Hashable, dict[int, tuple[Rows, ...]]] = {}
         self._facts: FactsCache = {}
         self._groups: dict[tuple[int, str | None], int] = {}  # number of the statements of a nest, main one first
         self._listed: dict[Statements, int] = {}  # that number, by the statements
@@ -129,8 +137,7 @@ class Combinations:
             onward: list[list[int]] = []
             for state in level:
                 onward.append([])
-                for place in values:
-                    rows, live = self._step(state, step, place)
+                for place, rows, live in self._step(state, step, values):
                     if rows not in number_of:
                         number_of[rows] = len(following)
                         following.append(_State(rows, state, place, live))
@@ -151,24 +158,54 @@ class Combinations:
 
     # Steps
 
-    def _step(self, state: _State, step: int, place: int) -> tuple[Rows, _Live | None]:
-        """The program after a place was chosen, and its schedule where there is one already."""
+    def _step(self, state: _State, step: int, places: Sequence[int]) -> list[tuple[int, Rows, _Live | None]]:
+        """For each of the places, the program after it was chosen, and its schedule where there is one already."""
         self._deadline.check()
         if len(self._moved) == step:
             variable = self._live(state).variables[self._segments[step][0][1][1][0]]
             self._moved.append(str(content(self._live(state).schedule, variable).name_hint))
         involved = self._involved(state.rows, self._moved[step])
-        key = (step, place, tuple(state.rows[at] for at in involved))
-        live, after = None, None
+        key = (step, tuple(state.rows[at] for at in involved))
+        lives: dict[int, _Live] = {}
         if key not in self._effects:
-            live = self._advance(self._live(state), step, place)
-            after = self._rows(live)
-            self._effects[key] = self._effect(state.rows, involved, after)
-        effect = dict(zip(involved, self._effects[key], strict=True))
-        rows = tuple(n for at, number in enumerate(state.rows) for n in effect.get(at, (number,)))
-        if after is not None and rows != after:
-            raise UndescribedError(f"placing block {self._moved[step]} changes what it has nothing to do with")
-        return rows, live
+            lives = self._placed(self._live(state), step, places)
+            after = {id(live): self._rows(live) for live in lives.values()}
+            effects = {known: self._effect(state.rows, involved, rows) for known, rows in after.items()}
+            self._effects[key] = {place: effects[id(live)] for place, live in lives.items()}
+        programs = []
+        for place in places:
+            effect = dict(zip(involved, self._effects[key][place], strict=True))
+            rows = tuple(n for at, number in enumerate(state.rows) for n in effect.get(at, (number,)))
+            if lives and rows != after[id(lives[place])]:
+                raise UndescribedError(f"placing block {self._moved[step]} changes what it has nothing to do with")
+            programs.append((place, rows, lives.get(place)))
+        return programs
+
+    def _placed(self, live: _Live, step: int, places: Sequence[int]) -> dict[int, _Live]:
+        """The schedule for every place; one for all places that TVM makes the same. ``places`` rise, the root is one
+        of them."""
+        deepest = self._advance(live, step, places[-1], sampled=True)
+        reached = self._reached(deepest, step)
+        placed: dict[int, _Live] = {}
+        outwards = deepest
+        for place in places:
+            if place >= reached:
+                outwards = deepest
+            elif place == INLINE_LOCATION:
+                outwards = self._advance(live, step, place, sampled=True)
+            else:
+                with suppress(_InvalidPlaceError):
+                    outwards = self._advance(live, step, place)
+            placed[place] = outwards
+        return placed
+
+    def _reached(self, live: _Live, step: int) -> int:
+        """Where TVM has put the block that a step places."""
+        block = live.interpreter.blocks.get(self._moved[step])
+        if block is None or block.top.at is None:
+            return ROOT_LOCATION
+        reader, loop = block.top.at
+        return next(at for at, (_, each) in enumerate(framed(reader)) if each is loop.current)
 
     def _involved(self, rows: Rows, name: str) -> list[int]:
         """Positions of the nests of a block, its consumers and its producers."""
@@ -201,11 +238,12 @@ class Combinations:
     def _live(self, state: _State) -> _Live:
         if state.live is None:
             assert state.parent is not None, "the root has its schedule"
-            state.live = self._advance(self._live(state.parent), len(state.chosen) - 1, state.place)
+            state.live = self._advance(self._live(state.parent), len(state.chosen) - 1, state.place, sampled=True)
         return state.live
 
-    def _advance(self, live: _Live, step: int, place: int) -> _Live:
-        """Choose a place, on a fork of the schedule, and run what follows up to the next one."""
+    def _advance(self, live: _Live, step: int, place: int, sampled: bool = False) -> _Live:
+        """Choose a place, on a fork of the schedule, and run what follows up to the next one. ``sampled``: as TVM
+        does, which may take another place; else raises :class:`_InvalidPlaceError` where it would."""
         self._run += 1
         if self._run > MAX_STEPS:
             raise UndescribedError(f"more than {MAX_STEPS} different nests of loops")
@@ -217,7 +255,10 @@ class Combinations:
             ]
             decision = interpreter.visit(instruction, inputs, None, self._trace.get_decision(instruction))
             try:
-                results = perform(interpreter.schedule, instruction, inputs, decision)
+                if sampled or kind not in ("SampleComputeLocation", "ComputeAt"):
+                    results = perform(interpreter.schedule, instruction, inputs, decision)
+                else:
+                    results = _choose(interpreter.schedule, instruction, inputs, place)
             except RuntimeError as error:
                 raise UndescribedError(f"{kind} is refused") from error
             if results is None:
@@ -232,7 +273,7 @@ class Combinations:
         """Run the combination of a program as a whole."""
         live = self._live(self._root)
         for step, place in enumerate(state.chosen):
-            live = self._advance(live, step, place)
+            live = self._advance(live, step, place, sampled=True)
         if self._rows(live) != state.rows:
             raise UndescribedError(f"with blocks at {state.chosen} the program is another one")
 
@@ -268,6 +309,24 @@ class Combinations:
                 self._groups[key] = self._listed.setdefault(statements, len(self._listed))
             numbers.append(self._groups[key])
         return tuple(numbers), first
+
+
+def _choose(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], place: int) -> list[Any]:
+    """What a SampleComputeLocation gives for ``place``, and what the ComputeAt does that takes it. The loop is None for
+    the root, where the block is already."""
+    if instruction.kind.name == "SampleComputeLocation":
+        if place == ROOT_LOCATION:
+            return [None]
+        loop = loop_of_place(schedule, inputs[0], place)
+        if extent_of(content(schedule, loop), "") == 1:  # TVM leaves out loops of one iteration
+            raise _InvalidPlaceError
+        return [loop]
+    if inputs[1] is not None:
+        try:
+            perform(schedule, instruction, inputs, None)
+        except RuntimeError as error:
+            raise _InvalidPlaceError from error
+    return []
 
 
 def _joined(groups: Sequence[Statements], first: int) -> Statements:

@@ -38,6 +38,8 @@ def content(schedule: Schedule, variable: Any) -> Any:
 
 def sampled_loop(schedule: Schedule, variable: Any) -> Any | None:
     """The loop of a sampled location; None where that is the root, or says that the block is computed inline."""
+    if variable is None:
+        return None
     try:
         loop = _GET(schedule, variable)
     except (RuntimeError, ValueError, TypeError):
@@ -65,6 +67,11 @@ def consumers(schedule: Schedule, block: Any) -> list[Any]:
 
 def producers(schedule: Schedule, block: Any) -> list[Any]:
     return list(_GET_PRODUCERS(schedule, block))
+
+
+def loop_of_place(schedule: Schedule, block: Any, place: int) -> Any:
+    """The random variable of the loop that a SampleComputeLocation of ``place`` gives, where it is valid."""
+    return _GET_LOOPS(schedule, _GET_CONSUMERS(schedule, block)[0])[place]
 
 
 def perform(schedule: Schedule, instruction: Instruction, inputs: Sequence[Any], decision: Any) -> list[Any] | None:

@@ -99,6 +99,21 @@ def test_transformer() -> None:
     assert {"softmax", "layer_norm", "matmul_add_gelu", "matmul_add_add"} <= set(names(lowered))
 
 
+class Softmaxes(nn.Module):
+    """One that a product reads, one along another axis, and one with which something is fused."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        value = x.transpose(2, 3)
+        return torch.softmax(x, -1) @ value, torch.softmax(2 * x, 1) @ value, torch.softmax(3 * x, -1) - x
+
+
+def test_a_softmax_that_only_products_read_is_one_of_rows() -> None:
+    lowered, network = imported(Softmaxes(), torch.randn(2, 3, 5, 7))
+    agrees(lowered, network)
+    softmaxes = sorted(task.workload.name for task in lowered.tasks if "softmax" in task.workload.name)
+    assert softmaxes == ["softmax 2x3x5x7", "softmax 30x7", "softmax_subtract 2x3x5x7"]
+
+
 def test_resnet18_has_one_task_for_each_distinct_convolution() -> None:
     network = load_network(f"{ROOT / 'examples' / 'networks.py'}:resnet18")
     lowered = import_network(network, CPU)

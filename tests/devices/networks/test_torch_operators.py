@@ -46,6 +46,12 @@ OPERATORS: dict[str, Operator] = {
     "places of a grid": lambda x, _: functional.grid_sample(
         x, torch.tanh(x[:, :2].permute(0, 2, 3, 1) * 2), align_corners=False
     ),
+    "sums of blocks": lambda x, _: functional.fold(
+        functional.unfold(x, (3, 2), stride=2, padding=1), (5, 7), (3, 2), stride=2, padding=1
+    ),
+    "sums of blocks with gaps": lambda x, _: functional.fold(
+        functional.unfold(x, 2, dilation=(2, 3)), (5, 7), 2, dilation=(2, 3)
+    ),
     "embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="mean"),
     "largest of embedding bags": lambda x, i: functional.embedding_bag(i.view(2, 2), x[0, 0, :4], mode="max"),
 }

@@ -74,6 +74,21 @@ def test_a_file_as_torch_writes_it_is_read(saved: Path) -> None:
     assert load_network(saved, trusted=True).name == network.name
 
 
+class Hides(torch.nn.Module):
+    """As attention hides what is masked."""
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores.masked_fill(scores > 0.5, float("-inf")).softmax(-1)
+
+
+def test_infinities_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "hides.pt2"
+    torch.export.save(torch.export.export(Hides(), (torch.tensor([[0.1, 0.9, 0.2]]),)), str(file))
+    (weights,) = load_network(file).framework_outputs()
+    assert weights[0, 1] == 0.0
+    assert weights[0, [0, 2]].sum() == pytest.approx(1.0)
+
+
 def code(mark: Path) -> str:
     return f"__import__('pathlib').Path({str(mark)!r}).touch()"
 
@@ -118,6 +133,9 @@ PROGRAMS: dict[str, Callable[[str, str], Callable[[Program], None]]] = {
     "a function that calls others": lambda _source, _mark: node(0, target="_operator.call"),
     "a file of numbers": lambda _source, _mark: node(0, target="torch.ops.aten.from_file.default"),
     "an operator of others": lambda _source, _mark: node(0, target="torch.ops.mine.run.default"),
+    "a number that is code": lambda source, _mark: node(
+        0, inputs=[{"name": "input", "arg": {"as_float": source}, "kind": 1}]
+    ),
     "a name that is code": lambda source, _mark: named(f"x={source}"),
     "a nesting of other types": lambda _source, _mark: (
         lambda program: program["graph_module"]["module_call_graph"][0]["signature"].update(
