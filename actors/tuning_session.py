@@ -65,7 +65,7 @@ _STOP_SECS = 2.0
 class SessionPlan:
     """What a session tunes, and when it ends. ``tasks``: all of the network, which are tuned from when they
     :meth:`TuningSession.join`; their sketches need not be known before. ``rule``: when a measurement ends; the fleet
-    file may add a warm-up and a flush."""
+    file may add a warm-up and a flush. ``settled``: by the id of a task, why it gets no trial at all."""
 
     run_id: str
     method: str
@@ -73,6 +73,7 @@ class SessionPlan:
     tasks: tuple[SearchTask, ...]
     limits: Limits
     rule: StopRule = field(default_factory=StopRule)
+    settled: Mapping[str, str] = field(default_factory=dict)
 
 
 class TuningSession:
@@ -264,7 +265,9 @@ class TuningSession:
         }
         run = RunPlan(
             run_id=plan.run_id,
-            tasks=tuple(_planned(entry, dealt[entry.task.id]) for entry in plan.tasks),
+            tasks=tuple(
+                _planned(entry, dealt[entry.task.id], plan.settled.get(entry.task.id, "")) for entry in plan.tasks
+            ),
             devices={name: classes[name] for name in self._devices},
             builders=len(self._builders),
             limits=plan.limits,
@@ -391,9 +394,9 @@ def is_local(device: DeviceConfig) -> bool:
     return device.connect == "local" or (loopback and device.target == "native")
 
 
-def _planned(entry: SearchTask, searcher: int) -> PlannedTask:
+def _planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:
     oracle_secs = entry.abstraction.unscheduled_secs(entry.task.workload.flop)
-    return PlannedTask(entry.task, None, entry.floor_secs, oracle_secs, searcher)
+    return PlannedTask(entry.task, None, entry.floor_secs, oracle_secs, searcher, settled)
 
 
 def _dealt_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:

@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fleet_tune.records.shared import STORE_VARIABLE
+
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ray", "torch", "onnxruntime", "xgboost-cpu", "numpy")
 
 
@@ -48,4 +50,6 @@ def bench_env(threads: int, **extra: str) -> dict[str, str]:
     """Environment of a child: every library that has a thread count of its own gets the same one."""
     count = str(threads)
     names = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(names, count), "PYTHONUNBUFFERED": "1", **extra}
+    # Nothing that was measured before is found again.
+    alone = {STORE_VARIABLE: "", "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **dict.fromkeys(names, count), **alone, **extra}

@@ -55,6 +55,7 @@ def tune(
     pretrained: bool = True,
     inputs: Path | str | None = None,
     trust_model: bool = False,
+    store: Path | str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
@@ -73,6 +74,9 @@ def tune(
     ranges that its graph allows. ``trust_model``: a ``.pt2`` file may hold code, which runs when it is read; without
     this such a file is refused. A ``.py`` file always runs.
 
+    ``store``: the record database that several runs share: what it has of the network's tasks is not measured again,
+    and what this run measures goes there too. None for that of this user, ``""`` for none.
+
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
     """
@@ -90,6 +94,7 @@ def tune(
         pretrained=pretrained,
         inputs=inputs,
         trust_model=trust_model,
+        store=store,
     )
     return run_tuning(request, on_progress)
 
@@ -109,6 +114,7 @@ async def stream(
     pretrained: bool = True,
     inputs: Path | str | None = None,
     trust_model: bool = False,
+    store: Path | str | None = None,
 ) -> AsyncIterator[Record]:
     """Tune as :func:`tune` does and yield each new record as soon as it is durable. When the iteration ends by itself,
     the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
@@ -128,6 +134,7 @@ async def stream(
         pretrained=pretrained,
         inputs=inputs,
         trust_model=trust_model,
+        store=store,
     )
     async with Run(request, None).opened() as run:
         async for record in run.records(traces=True):
@@ -146,6 +153,7 @@ def plan(
     pretrained: bool = True,
     inputs: Path | str | None = None,
     trust_model: bool = False,
+    store: Path | str | None = None,
 ) -> Plan:
     """What :func:`tune` would do: the tasks with weights and sketches, and what the search would start from. Starts no
     cluster, trains and measures nothing."""
@@ -160,6 +168,7 @@ def plan(
         pretrained=pretrained,
         inputs=inputs,
         trust_model=trust_model,
+        store=store,
     )
     return make_plan(request)
 

@@ -62,6 +62,10 @@ class UnreadableRecordError(RecordStoreError):
     """One record is damaged: it is set aside, and the others are used."""
 
 
+class RecordFileError(UserError):
+    """The file of exported records cannot be read or written: give another one."""
+
+
 class DatasetError(UserError):
     """The dataset file cannot be read or written: give another one."""
 

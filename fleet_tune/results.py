@@ -136,6 +136,20 @@ class Transferred:
 
 
 @dataclass(frozen=True, slots=True)
+class FromStore:
+    """What a run has taken from the store that several runs share, before its first trial.
+
+    ``path``: of the store. ``records``: how many it took, one for each candidate. ``known``: tasks of which it had
+    some; ``settled``: those of them that need no trial, because as much was spent on them before.
+    """
+
+    path: str
+    records: int
+    known: int
+    settled: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOut:
     """What a run does without, and why, in one line. ``what``: a whole ``task`` that has no sketch and whose kernel
     stays untuned, a ``sketch`` of a task that has others, the ``description`` of a sketch, which is then searched by
@@ -154,7 +168,8 @@ class LeftOut:
 class Plan:
     """What ``--dry-run`` prints: the tasks (no trials yet), and what would be done with them. ``transferred``: what the
     search would start from, None for nothing. ``left_out``: what cannot be tuned or not as well as the rest.
-    ``inputs``: where the inputs are from on which the network is compared and timed."""
+    ``inputs``: where the inputs are from on which the network is compared and timed. ``store``: what would be taken
+    from the store that several runs share, None without one."""
 
     network: str
     method: str
@@ -165,6 +180,7 @@ class Plan:
     transferred: Transferred | None = None
     left_out: tuple[LeftOut, ...] = ()
     inputs: str = ""
+    store: FromStore | None = None
 
 
 class Used(enum.StrEnum):
@@ -292,7 +308,7 @@ class TuneResult:
     ``signal_number``: by which one, 0 without a signal. ``transferred``: what the search started from, None for
     nothing; ``left_out``, ``inputs``: as in the plan; ``notices``: the last of what the run warned of. ``device_time``:
     by device class, shares of the time of its devices by what they did with it (:class:`DeviceTime`), ``bounds``: what
-    bounded each class, by these."""
+    bounded each class, by these. ``store``: what it took from the store that several runs share, None without one."""
 
     network: str
     out: Path
@@ -308,6 +324,7 @@ class TuneResult:
     inputs: str = ""
     notices: tuple[Notice, ...] = ()
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    store: FromStore | None = None
 
     @property
     def bounds(self) -> dict[str, str]:

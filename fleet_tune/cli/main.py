@@ -30,6 +30,7 @@ from fleet_tune.cli.options import (
     time_budget_secs,
     trust_option,
 )
+from fleet_tune.cli.records import records as records_group
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
 from policies.cost_models.xgboost_module import spare_scikit_learn
@@ -88,6 +89,7 @@ def cli() -> None:
 
 cli.add_command(dataset)
 cli.add_command(model_group)
+cli.add_command(records_group)
 
 
 def _report_options(command: _F) -> _F:
@@ -132,6 +134,12 @@ def _report_options(command: _F) -> _F:
     type=click.Path(path_type=Path),
     help="Learn from this first: a records.db, a dataset, the folder of a MetaSchedule database, a cost model.",
 )
+@click.option(
+    "--store",
+    metavar="PATH",
+    help="Record database that runs share: what it has is not measured again. Default: one for each user.",
+)
+@click.option("--no-store", is_flag=True, help="Neither take from such a database nor give to it.")
 @click.option("--no-pretrained", is_flag=True, help="Start without the cost model that comes with fleet-tune.")
 @click.option(
     "--dry-run",
@@ -154,6 +162,8 @@ def tune(
     address: str | None,
     seed: int,
     transfer_from: Path | None,
+    store: str | None,
+    no_store: bool,
     no_pretrained: bool,
     dry_run: bool,
     metrics_port: int | None,
@@ -176,6 +186,7 @@ def tune(
         metrics_port=metrics_port,
         transfer_from=transfer_from,
         pretrained=not no_pretrained,
+        store="" if no_store else store,
         inputs=inputs,
         trust_model=trust_model,
     )

@@ -15,6 +15,7 @@ from fleet_tune.config import values
 from fleet_tune.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
+from fleet_tune.records.shared import default_store
 from fleet_tune.records.sources import RECORDS_FILE
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
@@ -29,7 +30,8 @@ class RunRequest:
     tuning. ``transfer_from``: what the search learns from before its first trial (:mod:`fleet_tune.runs.transfer`),
     ``pretrained``: whether the cost model that comes with fleet-tune is used where nothing is named. ``inputs``: the
     ``.npz`` file with the network's example inputs, None for its own, or some that are made up.
-    ``trust_model``: code in a ``.pt2`` file may be run."""
+    ``trust_model``: code in a ``.pt2`` file may be run. ``store``: the record store that several runs share, None for
+    none; ``store_named``: the user has named it, so that the run does not begin where it cannot be used."""
 
     network: Any
     out: Path
@@ -44,6 +46,8 @@ class RunRequest:
     collects: bool = False
     inputs: Path | None = None
     trust_model: bool = False
+    store: Path | None = None
+    store_named: bool = False
 
     @property
     def records(self) -> Path:
@@ -67,9 +71,10 @@ def run_request(
     collects: bool = False,
     inputs: Path | str | None = None,
     trust_model: bool = False,
+    store: Path | str | None = None,
 ) -> RunRequest:
     """The request with these values. Without any limit it has the default one, ten minutes; ``fleet``: a fleet file,
-    None for this machine's CPU.
+    None for this machine's CPU. ``store``: None for that of this user, empty for none.
 
     Raises :class:`RequestError` for a value that is out of its range, :class:`FleetFileError`.
     """
@@ -82,6 +87,9 @@ def run_request(
         )
     if not isinstance(method, str):
         raise RequestError(f"a method is a name, not {values.shown(method)}", "give one with --method")
+    resolved = resolved_fleet(fleet)
+    # Random candidates, and what a dataset answers, are nothing that a later run could begin with.
+    shares = not collects and not resolved.datasets
     return RunRequest(
         network=network,
         # Actors run in other working directories.
@@ -100,7 +108,9 @@ def run_request(
         collects=collects,
         inputs=checked_inputs(inputs),
         trust_model=values.flag("trust_model", trust_model, "--trust-model"),
-        fleet=resolved_fleet(fleet),
+        fleet=resolved,
+        store=resolved_store(store) if shares else None,
+        store_named=store is not None,
     )
 
 
@@ -122,6 +132,13 @@ def resolved_fleet(fleet: Path | str | FleetConfig | None) -> FleetConfig:
     if fleet is None:
         return default_fleet()
     return fleet if isinstance(fleet, FleetConfig) else load_fleet(values.path("a fleet file", fleet, "--fleet"))
+
+
+def resolved_store(store: Path | str | None) -> Path | None:
+    """The absolute path of a record store that several runs share; None: that of this user, empty: None."""
+    if store is None:
+        return default_store()
+    return None if store == "" else values.path("a record store", store, "--store").absolute()
 
 
 def checked_inputs(inputs: Path | str | None) -> Path | None:

@@ -65,6 +65,8 @@ class _StateBody(msgspec.Struct):
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # numpy's numbers as Python's
+_JSON_ENCODER = msgspec.json.Encoder(enc_hook=lambda number: number.item())
+_JSON_RECORD = msgspec.json.Decoder(_RecordBody)
 _BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _RECORD = msgspec.msgpack.Decoder(_RecordBody)
 _DRIFT = msgspec.msgpack.Decoder(_DriftBody)
@@ -74,18 +76,50 @@ _VERSION = msgspec.msgpack.Decoder(_Versioned)
 
 def encode_record(record: Record, *, trace: bool = True) -> bytes:
     """Bytes of a record without its ``seq``, and without its ``trace`` where that is kept elsewhere."""
-    return _ENCODER.encode(
-        _RecordBody(
-            BODY_VERSION,
-            record.uid,
-            record.run_id,
-            record.candidate,
-            record.trace if trace else "",
-            record.measurement,
-            record.device_id,
-            record.unix_secs,
-            record.revision,
-        )
+    return _ENCODER.encode(_body(record, record.trace if trace else ""))
+
+
+def record_to_json(record: Record) -> bytes:
+    """One line of JSON text of a record with its trace, without its ``seq``."""
+    return _JSON_ENCODER.encode(_body(record, record.trace))
+
+
+def record_from_json(line: bytes, seq: int = 0) -> Record:
+    """The record that :func:`record_to_json` wrote, with ``seq``. Raises :class:`UnreadableRecordError`."""
+    try:
+        fields = _JSON_RECORD.decode(line)
+        if fields.version != BODY_VERSION:
+            raise ValueError(f"version {fields.version} of a record")
+    except (*_BROKEN, ValueError) as error:
+        raise _unreadable(f"record {seq}", error) from error
+    return _record(fields, fields.trace, seq)
+
+
+def _body(record: Record, trace: str) -> _RecordBody:
+    return _RecordBody(
+        BODY_VERSION,
+        record.uid,
+        record.run_id,
+        record.candidate,
+        trace,
+        record.measurement,
+        record.device_id,
+        record.unix_secs,
+        record.revision,
+    )
+
+
+def _record(fields: _RecordBody, trace: str, seq: int) -> Record:
+    return Record(
+        fields.uid,
+        fields.run_id,
+        fields.candidate,
+        trace,
+        fields.measurement,
+        fields.device_id,
+        fields.unix_secs,
+        seq,
+        fields.revision,
     )
 
 
@@ -108,17 +142,7 @@ def decode_record(body: bytes, seq: int = 0, trace: str | None = None) -> Record
     except (*_BROKEN, ValueError, ZeroDivisionError) as error:
         _refuse_newer(body, f"record {seq}")  # a newer version need not have the fields of this one
         raise _unreadable(f"record {seq}", error) from error
-    return Record(
-        fields.uid,
-        fields.run_id,
-        fields.candidate,
-        fields.trace if trace is None else trace,
-        fields.measurement,
-        fields.device_id,
-        fields.unix_secs,
-        seq,
-        fields.revision,
-    )
+    return _record(fields, fields.trace if trace is None else trace, seq)
 
 
 def readable_records(bodies: Iterable[tuple[int, bytes]]) -> list[Record]:

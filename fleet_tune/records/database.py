@@ -13,7 +13,7 @@ from fleet_tune.errors import RecordStoreError
 from fleet_tune.records.atomic_file import sync_folder
 from fleet_tune.records.store_errors import not_ours
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # What each version added to the one before: stores of older versions are brought up to date when a run opens them.
 MIGRATIONS = {
@@ -44,6 +44,18 @@ DELETE FROM device_events WHERE kind IN ('leased', 'released');
 CREATE TABLE sketch_traces (id INTEGER PRIMARY KEY, sketch TEXT NOT NULL UNIQUE, trace BLOB NOT NULL);
 CREATE TABLE traces (seq INTEGER PRIMARY KEY, sketch INTEGER NOT NULL, packed BLOB NOT NULL);
 DROP INDEX IF EXISTS records_by_cost;
+""",
+    # What the measurements of each run depend on, and what was spent on each task: for stores that several runs share.
+    6: """
+CREATE TABLE origins (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE);
+CREATE TABLE run_origins (
+    run_id TEXT NOT NULL, device_class TEXT NOT NULL, origin INTEGER NOT NULL, PRIMARY KEY (run_id, device_class)
+) WITHOUT ROWID;
+CREATE TABLE efforts (
+    workload TEXT NOT NULL, device_class TEXT NOT NULL, run_id TEXT NOT NULL, secs REAL NOT NULL, trials REAL NOT NULL,
+    PRIMARY KEY (workload, device_class, run_id)
+) WITHOUT ROWID;
+ALTER TABLE records ADD COLUMN origin INTEGER;
 """,
 }
 
@@ -76,12 +88,15 @@ _CACHE_KIB = 65_536
 _CHECKPOINT_PAGES = 8192  # of the write-ahead log, 32 MiB: each page of an index is written once, not with each commit
 
 
-def open_for_writing(path: Path) -> sqlite3.Connection:
+def open_for_writing(path: Path, busy_secs: float | None = None) -> sqlite3.Connection:
     """The database at ``path``, brought up to date; made where there is none, or one that was torn while it was being
-    made. Raises :class:`RecordStoreError` where it is none, or of a newer schema; sqlite3's errors and OSError."""
+    made. ``busy_secs``: how long a transaction waits for another process, None for ten seconds. Raises
+    :class:`RecordStoreError` where it is none, or of a newer schema; sqlite3's errors and OSError."""
     if is_unfinished(path):
         _make(path)
-    connection = sqlite3.connect(path, timeout=_BUSY_SECS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_SECS if busy_secs is None else busy_secs, isolation_level=None, check_same_thread=False
+    )
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)
         connection.execute("PRAGMA foreign_keys=ON")

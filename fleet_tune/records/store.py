@@ -13,6 +13,7 @@ import itertools
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +25,14 @@ from fleet_tune.errors import OutputFolderError, RecordStoreError, UnreadableRec
 from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state, readable_records
 from fleet_tune.records.database import is_unfinished, open_for_reading, open_for_writing
 from fleet_tune.records.lock_file import LockedError, take_lock
+from fleet_tune.records.origin import Effort, Origin, encode_origin
 from fleet_tune.records.store_errors import translated
 from fleet_tune.records.traces import pack_trace, unpack_trace
 
 # Seconds of the probe of a device, by its id: those of speed 1, and the usual ones. Another probe needs other keys.
-_UNIT = "probe 2 unit: "
-_USUAL = "probe 2 usual: "
+PROBE = "2"
+_UNIT = f"probe {PROBE} unit: "
+_USUAL = f"probe {PROBE} usual: "
 
 # The stored form of a record: seq, body, number of the sketch's trace, packed trace.
 _RecordRow = tuple[int, bytes, int | None, bytes]
@@ -40,26 +43,35 @@ _LAST_STATES = "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM de
 _PAGE_RECORDS = 1000
 _HIGHEST_SEQ = (1 << 63) - 1
 _UIDS_AT_ONCE = 500
+_LOCK_SECS = 10.0
+_LOCK_POLL_SECS = 0.02
 
 
 class RecordStore:
     """The one writing connection. May be used from any thread; one process at a time (a lock says so clearly).
+
+    ``shared``: any number of processes write, in turns, each transaction waits ``busy_secs`` for those of others.
 
     Creates the folder and the database where they are missing, or were torn while they were being made. Raises
     :class:`RecordStoreError` when another process is writing, the file is no record database or of a newer schema, or
     the folder is read-only; :class:`DiskFullError` when the disk is full, here and in every method that writes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False, busy_secs: float | None = None) -> None:
         self.path = path
         self._mutex = threading.Lock()
         self._sketch_traces: dict[str, tuple[int, bytes]] = {}  # see _sketch_trace
+        self._origins: dict[tuple[str, str], int | None] = {}  # see _origin
         with translated(path), contextlib.ExitStack() as undo:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = _lock(path)
+            # Of a shared store it is the lock of its making and migrating alone.
+            lock = _lock_in_turn(path, busy_secs) if shared else _lock(path)
             undo.callback(os.close, lock)
-            connection = open_for_writing(path)
+            connection = open_for_writing(path, busy_secs)
             undo.pop_all()
+        if shared:
+            os.close(lock)
+            lock = -1
         self._lock, self._connection = lock, connection
 
     def bind(self, meta: Mapping[str, str]) -> None:
@@ -91,6 +103,36 @@ class RecordStore:
                 "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value", list(meta.items())
             )
 
+    def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
+        """Stores what the records of a run depend on, by the name of the device class: what is appended of it later
+        has its origin."""
+        with self._transaction() as connection:
+            for device_class, origin in origins.items():
+                body = encode_origin(origin)
+                connection.execute("INSERT INTO origins (body) VALUES (?) ON CONFLICT DO NOTHING", (body,))
+                connection.execute(
+                    "INSERT INTO run_origins SELECT ?, ?, id FROM origins WHERE body = ? ON CONFLICT DO NOTHING",
+                    (run_id, device_class, body),
+                )
+        self._origins.clear()
+
+    def put_efforts(self, efforts: Iterable[Effort]) -> None:
+        """Stores what runs have spent on tasks; what was stored of a run and a task before is replaced."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO efforts VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET secs=excluded.secs,"
+                " trials=excluded.trials",
+                [(*_split(each.task_id), each.run_id, each.secs, each.trials) for each in efforts],
+            )
+
+    def unit(self, name: str, secs: float) -> float:
+        """Seconds of the probe at which the speed of ``name`` counts as 1 in this store: ``secs`` where nothing was
+        given before. ``name``: a device's id; of a shared store, :func:`class_unit`."""
+        with self._transaction() as connection:
+            connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (_UNIT + name, repr(secs)))
+            (unit,) = connection.execute("SELECT value FROM meta WHERE key = ?", (_UNIT + name,)).fetchone()
+            return float(unit)
+
     def probed(self, device_id: str, usual_secs: float) -> float:
         """A device's probe usually takes ``usual_secs``. The seconds at which its speed counts as 1 in this store: what
         was given first."""
@@ -119,6 +161,10 @@ class RecordStore:
         """
         return self.append_encoded(records)[0]
 
+    def add(self, records: Sequence[Record]) -> int:
+        """:meth:`append`, and how many were not stored before."""
+        return len(self.append_encoded(records)[1])
+
     def append_encoded(
         self, records: Sequence[Record], events: Sequence[DeviceEvent] = ()
     ) -> tuple[list[int], list[tuple[int, bytes]]]:
@@ -135,15 +181,15 @@ class RecordStore:
                 if record.uid in seqs:
                     continue
                 seq = seqs[record.uid] = next(following)
-                rows.append(_row(seq, record, body))
+                rows.append((*_row(seq, record, body), self._origin(connection, record)))
                 stored.append((seq, body))
                 if record.trace:
                     number, like = self._sketch_trace(connection, record)
                     traces.append((seq, number, pack_trace(record.trace, like)))
             connection.executemany(
                 "INSERT INTO records (seq, uid, workload, device_class, candidate, outcome, verified, cost_secs, body,"
-                " revision, rank_secs)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " revision, rank_secs, origin)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
             connection.executemany("INSERT INTO traces VALUES (?, ?, ?)", traces)
@@ -163,6 +209,15 @@ class RecordStore:
             known = self._sketch_traces[sketch] = connection.execute(find, (sketch,)).fetchone()
         return known
 
+    def _origin(self, connection: sqlite3.Connection, record: Record) -> int | None:
+        """The number of what the record depends on; None where its run has not said so."""
+        key = record.run_id, _split(record.task_id)[1]
+        if key not in self._origins:
+            find = "SELECT origin FROM run_origins WHERE run_id = ? AND device_class = ?"
+            row = connection.execute(find, key).fetchone()
+            self._origins[key] = None if row is None else row[0]
+        return self._origins[key]
+
     def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
         """Stores all events or none; they are durable when this returns. Of the beginning and the end of a lease only
         the state of the device is kept, not the event: there are two for every batch of measurements."""
@@ -172,11 +227,13 @@ class RecordStore:
     def close(self) -> None:
         """Closes the database and lets the next writer in. May be called twice.
 
-        Afterwards the file holds everything by itself: what SQLite kept beside it is folded in.
+        Afterwards the file holds everything by itself: what SQLite kept beside it is folded in. Of a shared store the
+        last process does that.
         """
         with self._mutex:
             with contextlib.suppress(sqlite3.Error):  # closed before, or a reader is in the way: nothing is lost
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                if self._lock >= 0:
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.close()
             if self._lock >= 0:
                 os.close(self._lock)
@@ -393,6 +450,11 @@ class RecordReader:
         """What the store is bound to, with ``schema_version`` and ``created_unix_secs``."""
         return dict(self._rows("SELECT key, value FROM meta"))
 
+    def unit_of(self, name: str) -> float | None:
+        """See :meth:`RecordStore.unit`; None where nothing was given."""
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", _UNIT + name)
+        return float(rows[0][0]) if rows else None
+
     def usual_speed(self, device_id: str) -> float:
         """The usual speed of a device as a multiple of that at which the store counts seconds; 1 where unknown."""
         rows = self._rows("SELECT key, value FROM meta WHERE key IN (?, ?)", _UNIT + device_id, _USUAL + device_id)
@@ -487,6 +549,25 @@ def check_store(path: Path) -> None:
         if is_unfinished(path):
             return
     RecordReader(path).close()
+
+
+def class_unit(device_class: str) -> str:
+    """Under which name a shared store keeps the unit of a device class' seconds: its devices have no other."""
+    return f"class {device_class}"
+
+
+def _lock_in_turn(path: Path, busy_secs: float | None) -> int:
+    """:func:`_lock`, after waiting for others."""
+    deadline = time.monotonic() + (_LOCK_SECS if busy_secs is None else busy_secs)
+    while True:
+        try:
+            return take_lock(path.with_name(f"{path.name}.lock"))
+        except LockedError as error:
+            if time.monotonic() >= deadline:
+                raise RecordStoreError(
+                    f"another program (process {error.owner}) has locked {path} for too long", "close it and run again"
+                ) from None
+            time.sleep(_LOCK_POLL_SECS)
 
 
 def _lock(path: Path) -> int:

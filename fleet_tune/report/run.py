@@ -26,6 +26,7 @@ from fleet_tune.report.network import network_lines
 from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.results import (
     DeviceTime,
+    FromStore,
     InNetwork,
     NetworkResult,
     Notice,
@@ -158,6 +159,8 @@ def render_summary(result: TuneResult) -> RenderableType:
     )
     if result.device_time and result.new_trials:
         facts.add_row("bound by", Text(format_bounds(result.device_time)))
+    if result.store is not None:
+        facts.add_row("store", Text(_from_store(result.store, len(result.tasks))))
     if result.transferred is not None:
         facts.add_row("learned from", Text(_transferred(result.transferred)))
     for line in left_out_lines(result.left_out):
@@ -213,6 +216,8 @@ def render_plan(plan: Plan) -> RenderableType:
     facts.add_row("method", Text(plan.method))
     facts.add_row("budget", Text(" or ".join(limits) + (", whichever ends first" if len(limits) > 1 else "")))
     facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
+    if plan.store is not None:
+        facts.add_row("store", Text(_from_store(plan.store, len(plan.tasks))))
     for name, what in plan.devices.items():
         facts.add_row("device", Text(f"{name}: {what}"))
     if plan.inputs:
@@ -291,6 +296,14 @@ def _transferred(what: Transferred) -> str:
     counted = ((what.own_tasks, "by their own workload's"), (what.shared_tasks, "by all of them"))
     lessons = [f"{plural(count, 'task')} {how}" for count, how in counted if count]
     return f"{source}: {plural(what.candidates, 'candidate')}; {', '.join(lessons)}"
+
+
+def _from_store(what: FromStore, tasks: int) -> str:
+    """``3 of 5 tasks known (210 records), 2 of them need no trial: /home/me/.../store.db``."""
+    if not what.known:
+        return f"nothing of these tasks yet: {what.path}"
+    settled = f", {what.settled} of them {'needs' if what.settled == 1 else 'need'} no trial" if what.settled else ""
+    return f"{what.known} of {plural(tasks, 'task')} known ({plural(what.records, 'record')}){settled}: {what.path}"
 
 
 def _network_table(network: NetworkResult) -> Table:

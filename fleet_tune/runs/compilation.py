@@ -99,7 +99,8 @@ class ToBuild:
     ``entries``: the tasks that have sketches. ``places``: where a class' network is run before it is published; a class
     without one is not checked. ``supplies``: what finds records for tasks without one. ``teller``: is told what is
     done, and what a network goes without. ``spare_secs``: what it may take to choose between records that are nearly as
-    good, by their time in the network; it is left where it would take longer.
+    good, by their time in the network; it is left where it would take longer. ``run_id``: whose records these are,
+    empty for no run's.
     """
 
     network: Network
@@ -111,6 +112,7 @@ class ToBuild:
     supplies: Mapping[str, Supply] = field(default_factory=dict)
     teller: Teller = field(default_factory=Teller)
     spare_secs: float = math.inf
+    run_id: str = ""
 
     @property
     def rules(self) -> dict[str, str]:
@@ -234,7 +236,8 @@ class _ClassBuild:
         return self.lowered.device_class.name
 
     def built(self) -> NetworkResult:
-        incumbents = Incumbents(self.what.records, self.what.supplies.get(self.name), self.what.teller.warn)
+        supply = self.what.supplies.get(self.name)
+        incumbents = Incumbents(self.what.records, supply, self.what.teller.warn, self.what.run_id)
         result = NetworkResult(self.name, self.folder, None, None, None, None, None)
         with compiled.staging(self.folder) as self.stage:
             try:

@@ -49,7 +49,7 @@ class FirstChoices:
 
     An instance is an :data:`~fleet_tune.runs.incumbents.Supply`: the tasks of the largest share of the work come first,
     and no candidate is begun after ``budget_secs``. What fails here is a notice: the tasks stay as they are.
-    ``teller``: is told what is done.
+    ``teller``: is told what is done. ``run_id``: whose records these are.
     """
 
     entries: Mapping[str, SearchTask]
@@ -60,6 +60,7 @@ class FirstChoices:
     measuring: MeasureConfig = field(default_factory=MeasureConfig)
     budget_secs: float = BUDGET_SECS
     teller: Teller = field(default_factory=Teller)
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def __call__(self, task_ids: Sequence[str]) -> None:
         deadline = time.monotonic() + self.budget_secs
@@ -138,7 +139,7 @@ class FirstChoices:
             return
         device.add_oracle(oracle)
         rule = self.measuring.applied_to(StopRule())
-        run_id, best_secs = uuid.uuid4().hex[:12], math.inf
+        best_secs = math.inf
         with RecordReader(self.records) as reader:
             speed = reader.usual_speed(self.device.name)
         for each in others:
@@ -156,7 +157,7 @@ class FirstChoices:
             if measured.outcome is Outcome.OK:  # no probe was run: the device is taken to be as fast as usual
                 measured = replace(measured, speed=speed, speed_error=UNKNOWN_SPREAD)
             revision = revisions[each.candidate]
-            yield make_record(each.candidate, each.trace, measured, run_id, self.device.name, revision)
+            yield make_record(each.candidate, each.trace, measured, self.run_id, self.device.name, revision)
 
 
 class _Builders:

@@ -20,13 +20,15 @@ class Incumbents:
 
     What is blamed is stored as a revision of its record, so that no later run chooses it again. ``supply``: what finds
     records for tasks without one. ``supplied``: the tasks for which it did. ``warn``: is told what cannot be stored.
+    ``run_id``: whose revisions these are; empty for a run of their own.
     """
 
-    def __init__(self, path: Path, supply: Supply | None, warn: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, supply: Supply | None, warn: Callable[[str], None], run_id: str = "") -> None:
         self.supplied: set[str] = set()
         self._path = path
         self._supply = supply
         self._warn = warn
+        self._run_id = run_id or uuid.uuid4().hex[:12]
         self._wrong: set[str] = set()  # ids of candidates, also where the store cannot be written
 
     def best(self, task_id: str) -> Record | None:
@@ -49,10 +51,9 @@ class Incumbents:
                     if each.candidate.id == record.candidate.id
                 ]
             revision = max(known, default=0) + 1
-            run_id = uuid.uuid4().hex[:12]
             revised = Record(
-                uid=f"{run_id}-{record.candidate.id}-{revision}",
-                run_id=run_id,
+                uid=f"{self._run_id}-{record.candidate.id}-{revision}",
+                run_id=self._run_id,
                 candidate=record.candidate,
                 trace=record.trace,
                 measurement=fault,

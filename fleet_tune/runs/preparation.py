@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import math
 import os
 import time
@@ -26,8 +27,9 @@ from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import DeviceUnreachableError, UncheckedError
+from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError
 from fleet_tune.records.dataset_codec import encode_value
+from fleet_tune.records.origin import Origin
 from fleet_tune.records.sources import RECORDS_FILE, check_source
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
@@ -38,11 +40,14 @@ from fleet_tune.runs.out_folder import held_folder
 from fleet_tune.runs.places import Here, OnDevice, Place
 from fleet_tune.runs.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.set_aside import set_aside
+from fleet_tune.runs.sharing import Found, look_up
 from fleet_tune.runs.telling import Teller
 from fleet_tune.runs.transfer import Teaching, what_applies
+from fleet_tune.runs.upkeep import versions_now
 from fleet_tune.search_task import SearchTask
 from policies.search.methods import method_named
 
+_LOG = logging.getLogger(__name__)
 FINGERPRINTS = "fingerprints"
 """Where a store's meta table says what the devices of its last run said of themselves."""
 # Of a run's time that choosing between records by their time in the network may take after it.
@@ -60,6 +65,11 @@ class Prepared:
     tasks: tuple[SearchTask, ...]  # those that are ready and have a sketch
     devices: Mapping[str, tuple[DeviceConfig, ...]]  # by device class name: those that answered
     left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """What the records of a run depend on, by device class name."""
+        return {name: origin_of(fingerprint) for name, fingerprint in self.prints.items()}
 
     @property
     def undescribed(self) -> tuple[SearchTask, ...]:
@@ -162,6 +172,24 @@ def teaching_of(prepared: Prepared, request: RunRequest) -> Teaching | None:
     return None if knowledge is None else Teaching(knowledge, method, request.seed, entries)
 
 
+def origin_of(fingerprint: Fingerprint) -> Origin:
+    """What records depend on that are measured now on devices of this fingerprint."""
+    return Origin(fingerprint.device_class.target, fingerprint.cpu_model, fingerprint.threads, versions_now())
+
+
+def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
+    """What a store that several runs share has for a run. Raises :class:`RecordStoreError` where the user has named it;
+    another one that cannot be read has nothing."""
+    tasks = [entry.task for entry in prepared.undescribed]
+    try:
+        return look_up(store, tasks, prepared.origins, request.limits, request.records)
+    except RecordStoreError as error:
+        if request.store_named:
+            raise
+        _LOG.warning("nothing is taken from the store: %s", error.problem)
+        return Found(store)
+
+
 def is_this_machine(fingerprint: Fingerprint) -> bool:
     """Whether a device that is reached over a port runs what this machine runs: the same target and processor."""
     return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
@@ -248,6 +276,7 @@ def plan(request: RunRequest) -> Plan:
         transferred=None if teaching is None else teaching.summary(prepared.tasks),
         left_out=prepared.left_out,
         inputs=prepared.network.inputs_from,
+        store=None if request.store is None else found_in(request.store, prepared, request).summary,
     )
 
 
@@ -290,13 +319,14 @@ def _compiled_from_records(
 
 
 def compile_tuned(
-    prepared: Prepared, request: RunRequest, teller: Teller, cancellation: Cancellation
+    prepared: Prepared, request: RunRequest, run_id: str, teller: Teller, cancellation: Cancellation
 ) -> tuple[NetworkResult, ...]:
     """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
-    measured now. ``teller``: is told what is done. ``cancellation``: see :func:`build_networks`."""
+    measured now. ``run_id``: whose records these are. ``teller``: is told what is done. ``cancellation``: see
+    :func:`build_networks`."""
     from fleet_tune.runs.first_choices import FirstChoices  # here: it needs the actors' modules, which only a run has
 
-    what = prepared.to_build(request.records)
+    what = dataclasses.replace(prepared.to_build(request.records), run_id=run_id)
     entries = {entry.task.id: entry for entry in prepared.tasks}
     with RecordReader(request.records) as reader:
         states = {name: event.state for name, event in reader.device_states().items()}
@@ -307,7 +337,7 @@ def compile_tuned(
         if device is not None:
             measuring = request.fleet.measure
             supplies[name] = FirstChoices(
-                entries, device, request.records, artifacts, request.seed, measuring, teller=teller
+                entries, device, request.records, artifacts, request.seed, measuring, teller=teller, run_id=run_id
             )
     spare_secs = _CHOOSING * teller.elapsed_secs
     what = dataclasses.replace(what, supplies=supplies, teller=teller, spare_secs=spare_secs)

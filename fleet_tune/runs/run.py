@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -18,8 +19,9 @@ from devices.networks.frontend import Network, locate
 from devices.networks.lowering_process import LoweringProcess
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Record
-from fleet_tune.errors import ClusterError, FleetTuneError
+from fleet_tune.errors import ClusterError, FleetTuneError, RecordStoreError
 from fleet_tune.records.dataset import MEASURED_BY
+from fleet_tune.records.shared import check_shared, shared_store
 from fleet_tune.records.sources import check_source
 from fleet_tune.records.store import check_store
 from fleet_tune.results import NetworkResult, Progress, TuneResult
@@ -27,6 +29,7 @@ from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.out_folder import held_folder
+from fleet_tune.runs.sharing import Found, Giving, note_efforts, take
 from fleet_tune.runs.telling import Teller
 from policies.search.methods import method_named
 
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from fleet_tune.runs.transfer import Teaching
 
 _PROGRESS_SECS = 0.5
+_GIVE_EVERY_SECS = 60.0
+_LOG = logging.getLogger(__name__)
 
 
 def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
@@ -63,6 +68,10 @@ class Run:
     _joining: asyncio.Task[None] | None = None
     _watching: asyncio.Task[None] | None = None
     _teaching: Teaching | None = None
+    _store: Path | None = None  # the one that several runs share, while it can be used
+    _found: Found | None = None  # in it
+    _giving: Giving | None = None
+    _tuned: tuple[float, int] = (0.0, 0)  # seconds and trials of the tuning, once it is over
 
     def __post_init__(self) -> None:
         self._interruption = Interruption(self._stop)
@@ -81,6 +90,7 @@ class Run:
             if request.transfer_from is not None:
                 check_source(request.transfer_from)
             check_store(request.records)
+            self._store = self._usable_store()
             stack.enter_context(self._interruption.listening())
             if request.metrics_port is not None:
                 self._metrics = Metrics(request.metrics_port)
@@ -89,6 +99,21 @@ class Run:
             with contextlib.suppress(Interrupted):
                 await self._start(stack)
             yield self
+
+    def _usable_store(self) -> Path | None:
+        """The store of the request, made where it is missing. One that nobody has named need not be there."""
+        path = self.request.store
+        if path is None:
+            return None
+        try:
+            check_shared(path)
+            with shared_store(path):
+                return path
+        except RecordStoreError as error:
+            if self.request.store_named:
+                raise
+            _LOG.warning("the run goes without a store: %s", error.problem)
+            return None
 
     def _announce(self) -> None:
         """A first snapshot, once nothing is plainly wrong."""
@@ -126,10 +151,14 @@ class Run:
         self._prepared = prepared
         if not request.collects:
             self._teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
+        if self._store is not None:
+            self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
         coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window)
         stack.callback(coming.close)
         coming.begin()
         meta = preparation.bind_store(request.records, prepared)
+        if self._found is not None:
+            await unless_interrupted(in_thread(self._take, self._found, prepared))
         prepared = await unless_interrupted(in_thread(preparation.without_damaged, prepared, request.records))
         plan = SessionPlan(
             run_id=self.run_id,
@@ -138,6 +167,7 @@ class Run:
             tasks=prepared.undescribed,
             limits=request.limits,
             rule=MEASURED_BY if request.collects else method_named(request.method).evaluator,
+            settled={} if self._found is None else self._found.reasons,
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
@@ -154,6 +184,38 @@ class Run:
         self._session = session
         self._joining = asyncio.create_task(self._join(session, coming))
         stack.callback(self._joining.cancel)
+
+    def _take(self, found: Found, prepared: Prepared) -> None:
+        devices = {name: [config.name for config in configs] for name, configs in prepared.devices.items()}
+        take(found, self.request.records, self.run_id, prepared.origins, devices)
+        self._giving = Giving(self.request.records, found.path)
+
+    async def _give_regularly(self) -> None:
+        """What is measured comes into the store that several runs share while others may look for it."""
+        while self._giving is not None:
+            await asyncio.sleep(_GIVE_EVERY_SECS)
+            with contextlib.suppress(RecordStoreError):  # the end tells of it
+                await in_thread(self._giving.give)
+
+    def _give_all(self, giving: Giving) -> None:
+        """The end of a run: what it has spent, and what is not given yet. What fails is told, and the next run with
+        this output folder does it."""
+        last = self._last
+        try:
+            if last is not None and last.phase != "starting":
+                tuned_secs, trials = self._tuned
+                note_efforts(self.request.records, self.run_id, last.tasks, tuned_secs, trials)
+            giving.give(hurry=self._interruption.came)
+        except RecordStoreError as error:
+            self._warn(f"what was measured is not in the store yet: {error.problem}")
+
+    def _warn(self, text: str) -> None:
+        if self._last is None:
+            _LOG.warning("%s", text)
+            return
+        teller = Teller(self._last.elapsed_secs, self._last.notices)
+        teller.warn(text)
+        self._last = dataclasses.replace(self._last, notices=teller.notices)
 
     async def _watch(self, cluster: Cluster) -> None:
         """End the run where its cluster is lost."""
@@ -174,7 +236,7 @@ class Run:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
         if self._session is None:
             return
-        async with beside(self._report()):
+        async with beside(self._report()), beside(self._give_regularly()):
             records = aiter(self._session.records(self._start_seq, traces))
             while True:
                 try:
@@ -204,6 +266,8 @@ class Run:
         if self._session is not None and self._prepared is not None:
             session, self._session = self._session, None
             await session.close()
+            if self._last is not None:
+                self._tuned = self._last.elapsed_secs, self._last.new_trials
             if self._watching is not None:
                 self._watching.cancel()  # nothing of what follows needs the cluster
             # What a dataset answers for was never built here: there is nothing to compile.
@@ -211,6 +275,8 @@ class Run:
             if tuned and not self._interruption.came:
                 self._show("compiling")
                 networks = await self._compiled(self._prepared)
+            if self._giving is not None:
+                await in_thread(self._give_all, self._giving)
         last = self._last
         tasks = self._prepared.tasks if self._prepared else ()
         return TuneResult(
@@ -228,6 +294,7 @@ class Run:
             inputs=self._prepared.network.inputs_from if self._prepared else "",
             notices=last.notices if last else (),
             device_time=last.device_time_whole if last else {},
+            store=None if self._found is None else self._found.summary,
         )
 
     async def _all_described(self) -> None:
@@ -252,7 +319,7 @@ class Run:
             stack.callback(cancellation.cancel)
             async with beside(self._report_compiling(teller)):
                 networks = await self._interruption.unless(
-                    in_thread(preparation.compile_tuned, prepared, self.request, teller, cancellation)
+                    in_thread(preparation.compile_tuned, prepared, self.request, self.run_id, teller, cancellation)
                 )
             if self._last is not None:
                 self._last = preparation.with_what_was_found(self._last, prepared, self.request.records)

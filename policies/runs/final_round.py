@@ -74,7 +74,7 @@ class FinalRound:
         if math.isinf(self._plan.rule.race_factor):
             return  # a dataset is collected: no candidate matters more than another
         for task in sorted(tasks, key=gain_at_stake, reverse=True):
-            finalists = task.ranking.finalists()
+            finalists = () if task.is_settled else task.ranking.finalists()
             if finalists:
                 self._contests.setdefault(task.device_class, []).append(Contest(task, finalists))
 

@@ -51,13 +51,15 @@ class Flow:
 class PlannedTask:
     """A task of a run. ``rules``: what made each of its sketches, None while it is still being described.
     ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest that a run of its oracle may take.
-    ``searcher``: number of the searcher that knows it."""
+    ``searcher``: number of the searcher that knows it. ``settled``: why it needs no trial at all, empty where it is
+    tuned."""
 
     task: Task
     rules: tuple[str, ...] | None
     floor_secs: float
     oracle_secs: float = 0.0
     searcher: int = 0
+    settled: str = ""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class TaskTrials:
         self.reserved = 0  # trials being granted at the moment
         self.offer = 0  # number of the last offer of candidates that arrived
         self.exhausted = False  # every candidate is measured or under way
-        self.finish_reason = ""  # empty while the task is tuned
+        self.finish_reason = planned.settled  # empty while the task is tuned
+        self.is_settled = bool(planned.settled)
         self.oracle = Oracle.NOT_BUILT
         self.ranking = Ranking()
         self.artifacts: set[str] = set()  # ids of candidates that are built and kept: those near the best
@@ -116,12 +117,17 @@ class TaskTrials:
         return TaskState(
             weight=self.task.weight,
             flop=self.task.workload.flop,
-            best_history=self.best_history,
+            best_history=self.best_history or self._found,
             pending=self.in_flight,
             finished=self.room(grant) == 0,
             floor_secs=self._floor_secs,
             kind=kind_of_name(self.task.workload.name),
         )
+
+    @property
+    def _found(self) -> list[float]:
+        """What others have found, before the first trial."""
+        return [self.best_secs] if math.isfinite(self.best_secs) else []
 
     def exhausted_reason(self) -> str:
         """Why an exhausted task is finished, once the last of its candidates is recorded; empty before."""

@@ -81,7 +81,7 @@ class World:
     runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
     of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
     described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
-    sketch."""
+    sketch. ``settled``: why tasks need no trial, by their id."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -112,6 +112,7 @@ class World:
     stored: tuple[Record, ...] = ()
     described_at: Mapping[str, float] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
+    settled: Mapping[str, str] = field(default_factory=dict)
     device_states: Mapping[str, DeviceState] = field(default_factory=dict)
     run_id: str = "run"
     seed: int = 0
@@ -123,7 +124,13 @@ class World:
         plan = RunPlan(
             run_id=self.run_id,
             tasks=tuple(
-                PlannedTask(task, None if task.id in self.described_at else ("rule",), 1e-9, self.oracle_run_secs)
+                PlannedTask(
+                    task,
+                    None if task.id in self.described_at else ("rule",),
+                    1e-9,
+                    self.oracle_run_secs,
+                    settled=self.settled.get(task.id, ""),
+                )
                 for task in self.tasks
             ),
             devices={name: "" if name in self.appear else device.device_class for name, device in self.devices.items()},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from fleet_tune import api
 from fleet_tune.cli import main as cli
 from fleet_tune.config.request import RunRequest
+from fleet_tune.records.shared import STORE_VARIABLE
 from fleet_tune.results import Plan
 from policies.search.methods import SEARCH_MODELS, method_named
 
@@ -61,3 +63,20 @@ def test_the_help_names_every_model(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_model_is_refused_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tune", "net.onnx", "--dry-run", "--cost-model", "oracle"]) == 2
     assert "oracle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "store"), [("", "default.db"), ("--store other.db", "other.db"), ("--no-store", None)]
+)
+def test_the_store_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str, store: str | None) -> None:
+    stores: list[Path | None] = []
+
+    def plan(request: RunRequest) -> Plan:
+        stores.append(request.store)
+        return Plan(request.network, request.method, {}, (), None, 600.0)
+
+    monkeypatch.setattr(api, "make_plan", plan)
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "default.db"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["tune", "net.onnx", "--dry-run", *options.split()]) == 0
+    assert stores == [None if store is None else tmp_path / store]

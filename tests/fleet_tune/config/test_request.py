@@ -15,6 +15,7 @@ from fleet_tune.config.request import DEFAULT_TIME_BUDGET_SECS, RunRequest, run_
 from fleet_tune.config.values import MAX_SEED
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
+from fleet_tune.records.shared import STORE_VARIABLE
 
 
 def test_without_a_limit_there_is_the_default_one() -> None:
@@ -126,6 +127,23 @@ def test_a_model_is_trusted_where_that_is_said_alone(monkeypatch: pytest.MonkeyP
     api.plan("net.pt2")
     api.plan("net.pt2", trust_model=True)
     assert asked == [False, True, False, True]
+
+
+def test_the_store_is_the_users_unless_another_or_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "mine.db"))
+    request = run_request("net.onnx", out="o")
+    assert (request.store, request.store_named) == (tmp_path / "mine.db", False)
+    request = run_request("net.onnx", out="o", store=tmp_path / "other.db")
+    assert (request.store, request.store_named) == (tmp_path / "other.db", True)
+    assert run_request("net.onnx", out="o", store="").store is None
+    assert run_request("net.onnx", out="o", collects=True).store is None
+    assert run_request("net.onnx", out="o", store="team.db").store == Path.cwd() / "team.db"
+    for wrong in (5, "a\0b", b"x"):
+        with pytest.raises(RequestError, match="record store") as caught:
+            run_request("net.onnx", out="o", store=wrong)  # type: ignore[arg-type]
+        assert "--store" in caught.value.next_step
 
 
 def test_a_file_of_inputs_must_be_there(tmp_path: Path) -> None:

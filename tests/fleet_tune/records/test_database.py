@@ -20,7 +20,8 @@ from fleet_tune.records.database import MIGRATIONS, SCHEMA_VERSION
 from fleet_tune.records.store import RecordReader, RecordStore
 from tests.helpers.records import device_event, named_record
 
-_WITHOUT_5 = "DROP TABLE device_states; DROP TABLE traces; DROP TABLE sketch_traces;"
+_WITHOUT_6 = "DROP TABLE origins; DROP TABLE run_origins; DROP TABLE efforts; ALTER TABLE records DROP COLUMN origin;"
+_WITHOUT_5 = _WITHOUT_6 + "DROP TABLE device_states; DROP TABLE traces; DROP TABLE sketch_traces;"
 _VERSION_1 = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE workloads (

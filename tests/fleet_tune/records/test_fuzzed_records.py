@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 
 from fleet_tune.device_state import DeviceState
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.errors import DatasetError, ModelFileError, RecordStoreError
-from fleet_tune.records import array_codec, model_file
+from fleet_tune.errors import DatasetError, ModelFileError, RecordFileError, RecordStoreError
+from fleet_tune.records import array_codec, exchange, model_file
 from fleet_tune.records import dataset as datasets
-from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state
+from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state, record_to_json
+from fleet_tune.records.shared import copy_records, shared_store
 from tests.helpers.fuzz import changed, damaged, json_values, values
 from tests.helpers.properties import examples
 
@@ -70,6 +72,34 @@ def test_any_state_of_a_device(body: bytes) -> None:
 def test_any_dataset(content: bytes) -> None:
     with contextlib.suppress(DatasetError):
         assert isinstance(datasets.decode(content, "some"), datasets.Dataset)
+
+
+LINES: list[Any] = [
+    {"kind": "head", "format": exchange.FORMAT, "version": 1},
+    {"kind": "task", "hash": "w", "name": "n", "flop": 1.0, "module": "{}", "class": "c", "target": "{}", "weight": 1},
+    {"kind": "run", "run": "r", "class": "c", "origin": {"target": "", "cpu_model": "", "threads": 1, "versions": {}}},
+    {"kind": "unit", "name": "class c", "secs": 0.1},
+    {"kind": "effort", "task": "w@c", "run": "r", "secs": None, "trials": 2.0},
+    {
+        "kind": "record",
+        "body": json.loads(record_to_json(Record("u", "r", Candidate("w@c", 0, "s", (1,)), "[]", MEASURED, "d", 1.0))),
+    },
+]
+
+
+def lines_of(lines: Any) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in (lines if isinstance(lines, list) else [lines]))
+
+
+@given(st.one_of(damaged(lines_of(LINES)), changed(LINES, json_values()).map(lines_of)), st.booleans())
+@examples(200)
+def test_any_file_of_records(content: bytes, deflated: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(RecordFileError):
+        path = Path(folder) / ("records.jsonl.gz" if deflated else "records.jsonl")
+        path.write_bytes(content)  # no deflated file in the one case, a whole one in the other
+        source = exchange.RecordsFile(path)
+        with shared_store(Path(folder) / "store.db") as target:
+            copy_records(source, target)
 
 
 def model_of(fields: Any) -> bytes:

@@ -148,9 +148,10 @@ def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = run_here(out, "--trials", "24", "--json", "--seed", "3").json()
+    out, store = tmp_path / "out", str(tmp_path / "team" / "store.db")
+    result = run_here(out, "--trials", "24", "--store", store, "--json", "--seed", "3").json()
     assert result["new_trials"] == 24
+    assert result["store"] == {"path": store, "records": 0, "known": 0, "settled": 0}
     assert sum(result["outcomes"].values()) == 24
     (network,) = result["networks"]
     assert min(network["tuned_secs"], network["untuned_secs"]) > 0
@@ -185,6 +186,17 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     rebuilt = fleet_tune_here("compile", f"{ROOT}/{NETWORK}", "--records", records, "--out", str(other))
     assert rebuilt.returncode == 0, rebuilt.stderr
     np.testing.assert_allclose(fleet_tune.load(other)(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+    # In another folder the same command finds all of it in the store that both share, and measures nothing.
+    again = run_here(tmp_path / "again", "--trials", "24", "--store", store, "--json", "--seed", "4").json()
+    assert (again["new_trials"], again["store"]["settled"]) == (0, len(again["tasks"]))
+    with RecordReader(out / "records.db") as first, RecordReader(tmp_path / "again" / "records.db") as second:
+        for task_id in tasks:
+            found, best = second.best(task_id), first.best(task_id)
+            assert found is not None
+            assert best is not None
+            assert found.candidate.id == best.candidate.id
+    np.testing.assert_allclose(fleet_tune.load(tmp_path / "again")(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
 
     # The folder belongs to this network.
     foreign = run_here(out, "--trials", "1", network="examples/networks.py:small_cnn")

@@ -1,0 +1,236 @@
+"""``fleet-tune records``: what a record store has, whether it counts, and how records go from one place to another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fleet_tune.cli.options import fleet_option, json_option
+
+if TYPE_CHECKING:
+    from fleet_tune.records.shared import Copied
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_class_option = click.option("--class", "device_class", metavar="NAME", help="Of this device class alone.")
+_rows_option = click.option(
+    "--rows", type=click.IntRange(1, 1_000_000), default=40, show_default=True, help="Rows to show of a table."
+)
+
+
+def _store_option(command: _F) -> _F:
+    """``--store``: an existing store, or a folder of a run; the user's where it is not given."""
+    text = "The store, or the output folder of a run. Default: the store of this user."
+    return click.option("--store", type=click.Path(path_type=Path), metavar="PATH", help=text)(command)
+
+
+@click.group()
+def records() -> None:
+    """Record stores: what runs share, see 'tune --store'."""
+
+
+@records.command()
+@_store_option
+@_class_option
+@_rows_option
+@json_option
+def top(store: Path | None, device_class: str | None, rows: int, as_json: bool) -> None:
+    """Print the best of every task, and whether it counts for runs of this version."""
+    from fleet_tune.records.upkeep import Upkeep
+    from fleet_tune.report.run import make_console
+    from fleet_tune.report.stores import render_top, top_json
+    from fleet_tune.runs.upkeep import store_at, versions_now
+
+    with Upkeep(store_at(_named(store))) as reader:
+        found = [each for each in reader.top(versions_now()) if device_class in (None, each.task.device_class.name)]
+    make_console(stderr=as_json).print(render_top(found, rows))
+    if as_json:
+        click.echo(top_json(found))
+
+
+@records.command()
+@_store_option
+@json_option
+def stats(store: Path | None, as_json: bool) -> None:
+    """Print counts by device class, workload and outcome, and of what the records are."""
+    from fleet_tune.records.upkeep import Upkeep
+    from fleet_tune.report.run import make_console
+    from fleet_tune.report.stores import render_statistics, statistics_json
+    from fleet_tune.runs.upkeep import store_at
+
+    with Upkeep(store_at(_named(store))) as reader:
+        statistics = reader.statistics()
+    make_console(stderr=as_json).print(render_statistics(statistics))
+    if as_json:
+        click.echo(statistics_json(statistics))
+
+
+@records.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_store_option
+@json_option
+def export(file: Path, store: Path | None, as_json: bool) -> None:
+    """Write the records of a store to FILE: JSON lines, deflated where its name ends in .gz."""
+    from fleet_tune.runs import upkeep
+
+    moved = upkeep.export(_named(store), file)
+    _tell(moved.copied, "written", as_json)
+
+
+@records.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@_store_option
+@json_option
+def import_command(file: Path, store: Path | None, as_json: bool) -> None:
+    """Take the records of FILE, which 'export' wrote, into a store; lines that cannot be read are told and skipped."""
+    from fleet_tune.runs import upkeep
+
+    moved = upkeep.import_file(file, _named(store))
+    for line in moved.skipped[:_SKIPPED_LINES]:
+        click.echo(f"skipped: {line}", err=True)
+    if len(moved.skipped) > _SKIPPED_LINES:
+        click.echo(f"skipped: {len(moved.skipped) - _SKIPPED_LINES} more lines", err=True)
+    _tell(moved.copied, "new", as_json, skipped=len(moved.skipped))
+
+
+@records.command()
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", type=click.Path(path_type=Path))
+@_store_option
+@json_option
+def merge(sources: tuple[Path, ...], store: Path | None, as_json: bool) -> None:
+    """Copy the records of each SOURCE, a store or the output folder of a run, into a store."""
+    from fleet_tune.records.shared import Copied
+    from fleet_tune.runs import upkeep
+
+    moved = [each for _, each in upkeep.merge(sources, _named(store))]
+    copied = Copied(sum(each.copied.records for each in moved), 0, sum(each.copied.left_out for each in moved))
+    _tell(copied, "new", as_json)
+
+
+@records.command()
+@_store_option
+@json_option
+def verify(store: Path | None, as_json: bool) -> int:
+    """Read everything of a store, and name what is damaged. Ends with code 2 where something is."""
+    from fleet_tune.records.upkeep import Upkeep
+    from fleet_tune.report.run import plural
+    from fleet_tune.report.stores import integrity_lines
+    from fleet_tune.runs.upkeep import store_at
+
+    file = store_at(_named(store))
+    with Upkeep(file) as reader:
+        found = reader.integrity()
+    if as_json:
+        body = {"records": found.records, "damaged": found.damaged, "file": found.file, "orphans": found.orphans}
+        click.echo(json.dumps({"store": str(file), "sound": found.is_sound, **body}))
+    elif found.is_sound:
+        click.echo(f"{plural(found.records, 'record')}, all of them sound: {file}")
+    if found.is_sound:
+        return 0
+    for line in integrity_lines(found):
+        click.echo(line, err=True)
+    click.echo(f"error: {file} is damaged; what is sound of its {plural(found.records, 'record')} is used", err=True)
+    click.echo("next: 'fleet-tune records merge' copies what is sound into a new store", err=True)
+    return 2
+
+
+@records.command()
+@_store_option
+@_class_option
+@click.option("--older-than", metavar="TIME", help="Measured so long ago, as 90d or 12h.")
+@click.option("--keep-best", type=click.IntRange(min=0), metavar="N", help="Not of the N best candidates of a task.")
+@click.option("--other-versions", is_flag=True, help="Of other versions of TVM or of our own code than these.")
+@click.option("--dry-run", is_flag=True, help="Say how many these are; remove nothing.")
+@json_option
+def prune(
+    store: Path | None,
+    device_class: str | None,
+    older_than: str | None,
+    keep_best: int | None,
+    other_versions: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove the records to which everything applies that is given; of the rules at least one must be.
+
+    --keep-best keeps what was found wrong, too, and the best of each origin by itself.
+    """
+    from fleet_tune.config.values import duration
+    from fleet_tune.errors import RequestError
+    from fleet_tune.records.upkeep import Rule
+    from fleet_tune.report.run import plural
+    from fleet_tune.runs import upkeep
+
+    if older_than is None and keep_best is None and not other_versions:
+        raise RequestError("nothing says what is to be pruned", "give --older-than, --keep-best or --other-versions")
+    rule = Rule(
+        before_unix_secs=None if older_than is None else upkeep.older_than(duration(older_than)),
+        keep_best=keep_best,
+        versions=upkeep.versions_now() if other_versions else None,
+        device_class=device_class,
+    )
+    removed, count = upkeep.pruned(_named(store), rule, dry_run)
+    if as_json:
+        click.echo(json.dumps({"records": count, "removed": 0 if dry_run else removed, "matching": removed}))
+    else:
+        click.echo(f"{removed} of {plural(count, 'record')} {'would be' if dry_run else 'were'} removed")
+
+
+@records.command()
+@click.argument("task")
+@_store_option
+@_class_option
+@fleet_option
+@_rows_option
+@json_option
+def why(task: str, store: Path | None, device_class: str | None, fleet: Path | None, rows: int, as_json: bool) -> None:
+    """Print whether the records of TASK count for runs of this version, and why not.
+
+    TASK is the name of a workload, or the beginning of its hash. With --fleet also target, processor and threads of its
+    devices are compared, which are asked.
+    """
+    from fleet_tune.report.run import make_console
+    from fleet_tune.report.stores import render_why, why_json
+    from fleet_tune.runs import upkeep
+
+    now = None
+    if fleet is not None:
+        from fleet_tune.config.fleet_file import load_fleet
+        from fleet_tune.runs.preparation import origin_of, probe_fleet
+
+        prints = probe_fleet(load_fleet(fleet)).values()
+        now = {each.device_class.name: origin_of(each) for each in prints}
+    found = upkeep.why(_named(store), task, device_class, now)
+    make_console(stderr=as_json).print(render_why(found, rows))
+    if as_json:
+        click.echo(why_json(found))
+
+
+_SKIPPED_LINES = 20
+
+
+def _named(store: Path | None) -> Path:
+    """The store that is meant. Raises :class:`RequestError` where there is none."""
+    from fleet_tune.errors import RequestError
+    from fleet_tune.records.shared import default_store
+
+    path = default_store() if store is None else store.absolute()
+    if path is None:
+        raise RequestError("there is no store of this user", "name one with --store")
+    return path
+
+
+def _tell(copied: Copied, word: str, as_json: bool, **more: int) -> None:
+    from fleet_tune.report.run import plural
+
+    if as_json:
+        click.echo(json.dumps({"records": copied.records, "left_out": copied.left_out, **more}))
+        return
+    click.echo(f"{plural(copied.records, 'record')} {word}")
+    if copied.left_out:
+        click.echo(
+            f"left out: {plural(copied.left_out, 'record')} of runs that do not say what they depend on", err=True
+        )

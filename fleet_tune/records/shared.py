@@ -1,0 +1,286 @@
+"""Stores that several runs share: what another run may use of a record store, and how records go from one to another.
+
+A shared store is a record database as a run's own one is. Any number of processes write to it, each in short
+transactions. Its seconds are counted at one unit for each device class; what is copied from elsewhere is rescaled to
+it. A record is known by its ``uid``: to copy it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fleet_tune.domain import Measurement, Outcome, Record, Task
+from fleet_tune.errors import RecordStoreError, UnreadableRecordError
+from fleet_tune.records.network_drive import network_drive
+from fleet_tune.records.origin import Effort, Origin, decode_origin
+from fleet_tune.records.store import RecordReader, RecordStore, check_store, class_unit
+
+STORE_FILE = "store.db"
+STORE_VARIABLE = "FLEET_TUNE_STORE"
+"""The environment variable that names the store in place of the default one; empty for none."""
+WITHOUT = "give another file with --store, or go without one with --no-store"
+_LOG = logging.getLogger(__name__)
+_IDS_AT_ONCE = 500
+
+
+def default_store() -> Path | None:
+    """The store of this user: what :data:`STORE_VARIABLE` names, else a file in the user's data folder; None where that
+    variable is empty, or the user has no home."""
+    named = os.environ.get(STORE_VARIABLE)
+    if named is not None:
+        return Path(named).absolute() if named else None
+    try:
+        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    except RuntimeError:
+        return None
+    return (data / "fleet-tune" / STORE_FILE).absolute()
+
+
+def check_shared(path: Path) -> None:
+    """Raises :class:`RecordStoreError` where runs could not share what is at ``path``; warns where it is on a drive of
+    another machine."""
+    with _told():
+        if path.is_dir():
+            raise RecordStoreError(f"{path} is a folder, not a record database", WITHOUT)
+        check_store(path)
+    drive = network_drive(path)
+    if drive:
+        _LOG.warning(
+            "the store %s is on a network file system (%s): SQLite's log is of one machine, so use it from one machine "
+            "at a time, or give a file of this machine with --store",
+            path,
+            drive,
+        )
+
+
+@contextlib.contextmanager
+def shared_store(path: Path, busy_secs: float | None = None) -> Iterator[RecordStore]:
+    """The store at ``path``, which is made where it is missing, for a few transactions."""
+    with _told(), RecordStore(path, shared=True, busy_secs=busy_secs) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What is wrong with a shared store, with a next step of its own."""
+    try:
+        yield
+    except UnreadableRecordError:
+        raise
+    except RecordStoreError as error:
+        raise type(error)(error.problem, WITHOUT) from error
+
+
+class SharedReader(RecordReader):
+    """What other runs may use of a store, their own or a shared one: by what its records depend on."""
+
+    def origins(self) -> dict[int, Origin]:
+        """What records of this store depend on, by number; without those that cannot be read."""
+        if not self._has_table("origins"):
+            return {}
+        found = {}
+        for number, body in self._rows("SELECT id, body FROM origins"):
+            with contextlib.suppress(UnreadableRecordError):
+                found[number] = decode_origin(body)
+        return found
+
+    def run_origins(self) -> dict[tuple[str, str], Origin]:
+        """What the records of each run and device class depend on."""
+        origins = self.origins()
+        if not origins:
+            return {}
+        rows = self._rows("SELECT run_id, device_class, origin FROM run_origins")
+        return {(run_id, name): origins[number] for run_id, name, number in rows if number in origins}
+
+    def numbers_of(self, origin: Origin) -> frozenset[int]:
+        """The numbers of what is equal to ``origin``: none where no record depends on just that."""
+        return frozenset(number for number, each in self.origins().items() if each == origin)
+
+    def efforts(self) -> list[tuple[Effort, Origin]]:
+        """What runs have spent, and what their records depend on."""
+        if not self._has_table("efforts"):
+            return []
+        origins = self.run_origins()
+        rows = self._rows("SELECT workload, device_class, run_id, secs, trials FROM efforts")
+        return [
+            (Effort(f"{workload}@{name}", run_id, secs, trials), origins[run_id, name])
+            for workload, name, run_id, secs, trials in rows
+            if (run_id, name) in origins
+        ]
+
+    def unit_secs(self, device_id: str, device_class: str) -> float | None:
+        """Seconds of the probe at which those of a device are counted; None where the store does not say."""
+        for name in (device_id, class_unit(device_class)):
+            secs = self.unit_of(name)
+            if secs is not None:
+                return secs
+        return None
+
+    def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
+        """The records after ``cursor``, many at a time."""
+        while page := self.since(cursor):
+            yield page
+            cursor = page[-1].seq
+
+    def candidates(self, task_id: str) -> frozenset[str]:
+        """The ids of the candidates of a task that the store has a record of."""
+        where = "WHERE workload = ? AND device_class = ?"
+        rows = self._rows(f"SELECT DISTINCT candidate FROM records {where}", *task_id.partition("@")[::2])
+        return frozenset(name for (name,) in rows)
+
+    def last_words(self, task_id: str, origins: Collection[int], most: int) -> list[Record]:
+        """What the store has of the ``most`` best candidates of a task with one of these origins, one record each, the
+        best first; then what was not verified, and failures: what was verified once and found wrong later is one."""
+        if not origins:
+            return []
+        where = f"workload = ? AND device_class = ? AND origin IN ({', '.join('?' * len(origins))})"
+        workload, _, device_class = task_id.partition("@")
+        values: tuple[str | int, ...] = (workload, device_class, *sorted(origins))
+        chosen = self._rows(
+            f"SELECT candidate FROM records WHERE {where} GROUP BY candidate"
+            " ORDER BY coalesce(min(CASE WHEN verified THEN rank_secs END), 1e999), min(seq) LIMIT ?",
+            *values,
+            most,
+        )
+        words: list[Record] = []
+        for some in _batches([name for (name,) in chosen], _IDS_AT_ONCE):
+            marks = ", ".join("?" * len(some))
+            found: dict[str, list[Record]] = {}
+            rows = self._record_rows(f"WHERE {where} AND candidate IN ({marks}) ORDER BY records.seq", *values, *some)
+            for record in self._readable(rows):
+                found.setdefault(record.candidate.id, []).append(record)
+            words += [word for records in found.values() if (word := last_word(records)) is not None]
+        return sorted(words, key=lambda each: (not each.measurement.verified, each.measurement.rank_secs, each.seq))
+
+
+def last_word(records: Sequence[Record]) -> Record | None:
+    """What records of one candidate, in their order, say of it in the end: a revision takes the place of trials, and
+    what was found wrong once stays so. None where they say nothing of it."""
+    word: Record | None = None
+    for record in records:
+        measured = record.measurement
+        if not measured.outcome.blames_candidate:
+            continue
+        if is_withdrawal(record):
+            return record
+        if word is not None:
+            if record.revision < word.revision:
+                continue
+            if measured.outcome is Outcome.OK and word.measurement.verified and not measured.verified:
+                record = dataclasses.replace(record, measurement=dataclasses.replace(measured, verified=True))
+        word = record
+    return word
+
+
+def is_withdrawal(record: Record) -> bool:
+    """Whether the record says that a candidate which ran before was found to be wrong."""
+    return record.revision > 0 and record.measurement.outcome is not Outcome.OK
+
+
+def rescaled(record: Record, factor: float) -> Record:
+    """The same with its seconds counted at another unit: ``factor`` times as many."""
+    measured = record.measurement
+    if factor == 1.0 or measured.outcome is not Outcome.OK:
+        return record
+    met = measured.comparison
+    if met is not None:
+        met = dataclasses.replace(met, against_rank_secs=met.against_rank_secs * factor)
+    changed: Measurement = dataclasses.replace(measured, speed=measured.speed * factor, comparison=met)
+    return dataclasses.replace(record, measurement=changed)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """``records``: how many the target did not have. ``cursor``: the last ``seq`` that was looked at. ``left_out``: of
+    runs that do not say what their records depend on."""
+
+    records: int
+    cursor: int
+    left_out: int = 0
+
+
+class Source(Protocol):
+    """Where records are copied from: a store (:class:`SharedReader`), or a file."""
+
+    def tasks(self) -> list[Task]: ...
+
+    def run_origins(self) -> dict[tuple[str, str], Origin]: ...
+
+    def efforts(self) -> list[tuple[Effort, Origin]]: ...
+
+    def unit_secs(self, device_id: str, device_class: str) -> float | None: ...
+
+    def pages(self, cursor: int = 0) -> Iterator[list[Record]]: ...
+
+
+class Target(Protocol):
+    """Where records are copied to: a store (:class:`~fleet_tune.records.store.RecordStore`), or a file."""
+
+    def put_task(self, task: Task) -> None: ...
+
+    def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None: ...
+
+    def put_efforts(self, efforts: Iterable[Effort]) -> None: ...
+
+    def unit(self, name: str, secs: float) -> float: ...
+
+    def add(self, records: Sequence[Record]) -> int: ...
+
+
+def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
+    """Copy to ``target`` what ``source`` has after ``cursor``, a page in each transaction, with its tasks, origins and
+    efforts. What the target has already stays as it is."""
+    origins, tasks = source.run_origins(), {task.id: task for task in source.tasks()}
+    put_tasks: set[str] = set()
+    put_runs: set[tuple[str, str]] = set()
+    units: dict[tuple[str, str], float] = {}
+
+    def put_run(run: tuple[str, str]) -> None:
+        if run not in put_runs:
+            target.put_run(run[0], {run[1]: origins[run]})
+            put_runs.add(run)
+
+    def counted(record: Record) -> Record:
+        """The record in the target's seconds."""
+        place = record.device_id, _class_of(record.task_id)
+        if place not in units:
+            secs = source.unit_secs(*place)
+            units[place] = 1.0 if secs is None else target.unit(class_unit(place[1]), secs) / secs
+        return rescaled(record, units[place])
+
+    copied = left_out = 0
+    for page in source.pages(cursor):
+        cursor = page[-1].seq
+        usable = [each for each in page if _run_of(each) in origins and each.task_id in tasks]
+        left_out += len(page) - len(usable)
+        for record in usable:
+            put_run(_run_of(record))
+            if record.task_id not in put_tasks:
+                target.put_task(tasks[record.task_id])
+                put_tasks.add(record.task_id)
+        copied += target.add([counted(each) for each in usable])
+    efforts = [effort for effort, _ in source.efforts()]
+    for effort in efforts:
+        put_run((effort.run_id, _class_of(effort.task_id)))
+    if efforts:
+        target.put_efforts(efforts)
+    return Copied(copied, cursor, left_out)
+
+
+def _class_of(task_id: str) -> str:
+    return task_id.partition("@")[2]
+
+
+def _run_of(record: Record) -> tuple[str, str]:
+    return record.run_id, _class_of(record.task_id)
+
+
+def _batches(names: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    return (names[start : start + most] for start in range(0, len(names), most))

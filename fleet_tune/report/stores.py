@@ -1,0 +1,180 @@
+"""What a record store has, and whether it counts: tables for a person, JSON values for a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fleet_tune.domain import Task
+from fleet_tune.records.upkeep import Integrity, Reason, Statistics, TopTask
+from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
+from fleet_tune.report.words import NONE, format_secs
+
+_NAMED = 20
+_UNKNOWN = "runs that do not say what they depend on"
+
+
+def render_top(top: Sequence[TopTask], limit: int) -> RenderableType:
+    """One row for each task: its best, and whether that counts here."""
+    table = _table("task", "device class")
+    for name in ("records", "best", "GFLOP/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("counts here")
+    for each in top[:limit]:
+        secs = None if each.record is None else each.record.measurement.cost_secs
+        table.add_row(
+            cut(each.task.workload.name),
+            cut(each.task.device_class.name),
+            str(each.records),
+            Text(format_secs(secs), "bold"),
+            NONE if secs is None else f"{each.task.workload.flop / secs / 1e9:.1f}",
+            NONE if each.record is None else "; ".join(each.differences) or "yes",
+        )
+    if len(top) > limit:
+        table.add_row(cut(f"… and {len(top) - limit} more", "dim"))
+    return Group(Text(plural(len(top), "task"), "bold"), table)
+
+
+def top_json(top: Sequence[TopTask]) -> str:
+    """One line of JSON text: every task."""
+    tasks = []
+    for each in top:
+        workload, record = each.task.workload, each.record
+        tasks.append(
+            {
+                "task_id": each.task.id,
+                "name": workload.name,
+                "device_class": each.task.device_class.name,
+                "flop": workload.flop,
+                "records": each.records,
+                "best_secs": None if record is None else record.measurement.cost_secs,
+                "candidate": None if record is None else record.candidate.id,
+                "run_id": None if record is None else record.run_id,
+                "differences": list(each.differences),
+            }
+        )
+    return _line({"tasks": tasks})
+
+
+def render_statistics(what: Statistics) -> RenderableType:
+    """Counts by device class, workload, outcome, and what the records depend on."""
+    table = _table("workload", "device class")
+    table.add_column("trials", justify="right")
+    ordered = sorted(what.workloads.items(), key=lambda item: -item[1])
+    for (name, device_class), count in ordered[:_NAMED]:
+        table.add_row(cut(name), cut(device_class), str(count))
+    if len(ordered) > _NAMED:
+        table.add_row(cut(f"… and {len(ordered) - _NAMED} more", "dim"))
+    facts = fact_grid()
+    for device_class, outcomes in what.outcomes.items():
+        facts.add_row(device_class, Text(f"{plural(sum(outcomes.values()), 'trial')} ({format_outcomes(outcomes)})"))
+    for origin, count in what.origins:
+        versions = _UNKNOWN if origin is None else f"TVM {origin.versions.get('apache-tvm', NONE)}, {origin.cpu_model}"
+        facts.add_row("of", Text(f"{versions}: {plural(count, 'record')}"))
+    facts.add_row("store", Text(f"{what.path}, {what.file_bytes / 1e6:.2f} MB, {plural(what.runs, 'run')}"))
+    return Group(Text(plural(what.records, "record"), "bold"), table, facts)
+
+
+def statistics_json(what: Statistics) -> str:
+    """One line of JSON text."""
+    return _line(
+        {
+            "store": str(what.path),
+            "file_bytes": what.file_bytes,
+            "records": what.records,
+            "runs": what.runs,
+            "outcomes": {name: dict(outcomes) for name, outcomes in what.outcomes.items()},
+            "workloads": [
+                {"name": name, "device_class": device_class, "trials": count}
+                for (name, device_class), count in what.workloads.items()
+            ],
+            "origins": [
+                {"records": count, **({} if origin is None else dataclasses.asdict(origin))}
+                for origin, count in what.origins
+            ],
+        }
+    )
+
+
+def render_why(found: Sequence[tuple[Task, Sequence[Reason]]], limit: int) -> RenderableType:
+    """A row for each candidate of each task: what is known of it, and why it does not count."""
+    parts: list[RenderableType] = []
+    for task, reasons in found:
+        good = sum(not each.reasons for each in reasons)
+        parts.append(
+            Text(
+                f"{task.workload.name} on {task.device_class.name}: {good} of {plural(len(reasons), 'candidate')} count"
+            )
+        )
+        table = _table("candidate", "run", "revision")
+        table.add_column("cost", justify="right", no_wrap=True)
+        table.add_column("counts")
+        for each in reasons[:limit]:
+            secs = each.record.measurement.cost_secs
+            table.add_row(
+                each.record.candidate.id[:12],
+                each.record.run_id,
+                str(each.record.revision),
+                format_secs(secs if math.isfinite(secs) else None),
+                "; ".join(each.reasons) or "yes",
+            )
+        if len(reasons) > limit:
+            table.add_row(cut(f"… and {len(reasons) - limit} more", "dim"))
+        parts.append(table)
+    return Group(*parts)
+
+
+def why_json(found: Sequence[tuple[Task, Sequence[Reason]]]) -> str:
+    """One line of JSON text: every candidate."""
+    return _line(
+        {
+            "tasks": [
+                {
+                    "task_id": task.id,
+                    "name": task.workload.name,
+                    "candidates": [
+                        {
+                            "candidate": each.record.candidate.id,
+                            "run_id": each.record.run_id,
+                            "revision": each.record.revision,
+                            "outcome": each.record.measurement.outcome.value,
+                            "cost_secs": each.record.measurement.cost_secs
+                            if each.record.measurement.run_secs
+                            else None,
+                            "counts": not each.reasons,
+                            "reasons": list(each.reasons),
+                        }
+                        for each in reasons
+                    ],
+                }
+                for task, reasons in found
+            ]
+        }
+    )
+
+
+def integrity_lines(what: Integrity) -> list[str]:
+    """What is wrong with a store, a line each; of many the first ones, and how many there are more."""
+    lines = [*what.file, *what.damaged]
+    if what.orphans:
+        lines.append(f"{plural(what.orphans, 'record')} without a task")
+    return lines if len(lines) <= _NAMED else [*lines[:_NAMED], f"and {len(lines) - _NAMED} more (--json)"]
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in titles:
+        table.add_column(title)
+    return table
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

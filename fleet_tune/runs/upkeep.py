@@ -1,0 +1,104 @@
+"""``fleet-tune records``: what is asked of a record store, and how records go from one place to another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devices.host.file_cache import source_digest, tvm_versions
+from fleet_tune.domain import Task
+from fleet_tune.errors import RecordStoreError, RequestError
+from fleet_tune.records.exchange import RecordsFile, RecordsFileWriter
+from fleet_tune.records.origin import Origin
+from fleet_tune.records.shared import Copied, SharedReader, copy_records, shared_store
+from fleet_tune.records.sources import RECORDS_FILE
+from fleet_tune.records.store import PROBE
+from fleet_tune.records.upkeep import Reason, Rule, Upkeep, prune
+
+_LEAST_TEXT = 3
+
+
+def versions_now() -> dict[str, str]:
+    """Of what makes and measures kernels here: see :class:`fleet_tune.records.origin.Origin`. Loads no TVM."""
+    return {**tvm_versions(), "kernels": source_digest(), "probe": PROBE}
+
+
+def store_at(path: Path) -> Path:
+    """The file of a store: ``path`` itself, or the records of a run where it is its folder. Raises
+    :class:`RecordStoreError` where there is none."""
+    file = path / RECORDS_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise RecordStoreError(f"there is no record store {file}", "name one with --store")
+    return file
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What was copied: see :class:`fleet_tune.records.shared.Copied`. ``skipped``: lines of a file that could not be
+    read."""
+
+    copied: Copied
+    skipped: Sequence[str] = ()
+
+
+def export(store: Path, file: Path) -> Moved:
+    """Write the records of a store to a file. Raises :class:`RecordFileError`."""
+    with SharedReader(store_at(store)) as reader, RecordsFileWriter(file) as writer:
+        return Moved(copy_records(reader, writer))
+
+
+def import_file(file: Path, store: Path) -> Moved:
+    """Take the records of a file into a store, which is made where it is missing. Raises :class:`RecordFileError`."""
+    source = RecordsFile(file)
+    with shared_store(store) as target:
+        copied = copy_records(source, target)
+    return Moved(copied, tuple(source.skipped))
+
+
+def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
+    """Copy the records of several stores, or runs' folders, into one, which is made where it is missing."""
+    files = [store_at(source) for source in sources]
+    if store.exists() and any(file.samefile(store) for file in files):
+        raise RequestError(f"{store} cannot be merged into itself", "name another one with --store")
+    moved = []
+    for file in files:
+        with SharedReader(file) as reader, shared_store(store) as target:
+            moved.append((file, Moved(copy_records(reader, target))))
+    return moved
+
+
+def pruned(store: Path, rule: Rule, dry_run: bool) -> tuple[int, int]:
+    """How many records of how many a rule prunes, or would."""
+    file = store_at(store)
+    with Upkeep(file) as reader:
+        seqs, count = reader.matching(rule), reader.statistics().records
+    if seqs and not dry_run:
+        prune(file, seqs)
+    return len(seqs), count
+
+
+def older_than(secs: float) -> float:
+    """The unix time before which what was measured is older than so many seconds."""
+    return time.time() - secs
+
+
+def why(
+    store: Path, text: str, device_class: str | None, now: dict[str, Origin] | None
+) -> list[tuple[Task, list[Reason]]]:
+    """The tasks whose workload has this name, or whose hash begins so, and whether their records count. Raises
+    :class:`RequestError` where there is none."""
+    with Upkeep(store_at(store)) as reader:
+        tasks = [
+            task
+            for task in reader.tasks()
+            if device_class in (None, task.device_class.name)
+            and (text == task.workload.name or (len(text) >= _LEAST_TEXT and task.workload.hash.startswith(text)))
+        ]
+        if not tasks:
+            raise RequestError(
+                f"{store} has no task {text}" + (f" of the class {device_class}" if device_class else ""),
+                "'fleet-tune records top' lists them",
+            )
+        return [(task, reader.why(task, versions_now(), now)) for task in tasks]

@@ -1,0 +1,57 @@
+"""What a store that several runs share spares a run: which of its tasks need no trial any more.
+
+A run spends its limits on its tasks together; what it asks for each is an even share. A task is *settled* where the
+store has a verified record of it, of just what this run's records depend on, and some run has spent at least that share
+on it: the same run again would find the same, and a run that asks for more goes on from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fleet_tune.domain import Limits
+
+# A run ends a little before or after its limit, and trials come in batches.
+_ENOUGH = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of what a run spends, one task's part. ``secs`` of tuning, ``trials``; None: it has no such limit."""
+
+    secs: float | None
+    trials: float | None
+
+
+def share_of(limits: Limits, tasks: int) -> Share:
+    """What a run with these limits asks for each of its ``tasks``."""
+    of_each = [] if limits.task_trials is None else [float(limits.task_trials)]
+    if limits.trials is not None:
+        of_each.append(limits.trials / tasks)
+    secs = None if limits.time_budget_secs is None else limits.time_budget_secs / tasks
+    return Share(secs, min(of_each, default=None))
+
+
+def covered(asked: Share, spent: Iterable[tuple[float, float]]) -> bool:
+    """Whether one of the efforts ``spent`` (seconds and trials) is at least what is ``asked``: by one limit, for a run
+    ends with the first that it reaches."""
+    for secs, trials in spent:
+        if asked.secs is not None and secs >= _ENOUGH * asked.secs:
+            return True
+        if asked.trials is not None and trials >= _ENOUGH * asked.trials:
+            return True
+    return False
+
+
+def effort_of(elapsed_secs: float, new_trials: int, tasks: int, finish_reason: str) -> tuple[float, float]:
+    """Seconds and trials that a run has spent on one of its ``tasks``: an even share; without end where the search
+    itself found that there is nothing more to gain."""
+    if finish_reason.startswith(SEARCHED):
+        return math.inf, math.inf
+    return elapsed_secs / tasks, new_trials / tasks
+
+
+SEARCHED = ("converged", "exhausted")
+"""How reasons begin for which the search of a task ends by itself."""

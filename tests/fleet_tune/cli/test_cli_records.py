@@ -1,0 +1,229 @@
+"""``fleet-tune records``: what people and scripts see of record stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_tune.cli import main as cli
+from fleet_tune.domain import Outcome, Record
+from fleet_tune.records.origin import Effort, Origin
+from fleet_tune.records.shared import STORE_VARIABLE, SharedReader
+from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.runs.upkeep import versions_now
+from tests.helpers.records import named_record
+from tests.helpers.tasks import make_task
+
+HERE = Origin('{"kind":"llvm"}', "a processor", 2, versions_now())
+BEFORE = dataclasses.replace(HERE, versions={**versions_now(), "apache-tvm": "0.20"})
+CONV, DENSE = make_task("conv", "zen5", flop=2e9), make_task("dense", "zen5")
+
+
+def of(run_id: str, uid: str, cost_secs: float | None, decision: int, task_id: str = CONV.id, **more: Any) -> Record:
+    record = named_record(uid, cost_secs, task_id=task_id, decisions=(decision,), **more)
+    return dataclasses.replace(record, run_id=run_id, unix_secs=time.time())
+
+
+def write(path: Path, run_id: str, origin: Origin | None, *records: Record) -> Path:
+    with RecordStore(path) as store:
+        for task in (CONV, DENSE):
+            store.put_task(task)
+        if origin is not None:
+            store.put_run(run_id, {"zen5": origin})
+            store.put_efforts([Effort(CONV.id, run_id, 10.0, float("inf"))])
+        store.probed("dev", 0.001)
+        store.append(records)
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two runs of this version, one of another, and one that does not say: of the same task, and one failure."""
+    path = tmp_path / "team.db"
+    old = dataclasses.replace(of("b", "4", 5e-4, 4), unix_secs=time.time() - 100 * 86400)
+    write(path, "a", HERE, of("a", "1", 2e-3, 1), of("a", "2", 1e-3, 2), of("a", "3", None, 3))
+    write(path, "b", BEFORE, old)
+    write(path, "c", None, of("c", "5", 3e-3, 5))
+    return path
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert cli.main(["records", *map(str, arguments)]) == code
+    shown = capsys.readouterr()
+    return shown.out, shown.err
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(called(capsys, *arguments, "--json", code=code)[0].splitlines()[-1])
+    return body
+
+
+def test_the_best_of_every_task(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conv, dense = told(capsys, "top", "--store", store)["tasks"]
+    assert (conv["name"], conv["records"], conv["run_id"], conv["differences"]) == ("conv", 5, "a", [])
+    assert conv["best_secs"] == pytest.approx(1e-3), "not the faster one of another version"
+    assert (dense["name"], dense["best_secs"]) == ("dense", None)
+    assert told(capsys, "top", "--store", store, "--class", "other") == {"tasks": []}
+    text, _ = called(capsys, "top", "--store", store)
+    row = next(line for line in text.splitlines() if line.split()[:1] == ["conv"])
+    assert row.split() == ["conv", "zen5", "5", "1.000", "ms", "2000.0", "yes"]
+
+
+def test_counts(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = told(capsys, "stats", "--store", store)
+    assert (body["records"], body["runs"]) == (5, 2)
+    assert body["outcomes"] == {"zen5": {"ok": 4, "build_error": 1}}
+    assert body["workloads"] == [{"name": "conv", "device_class": "zen5", "trials": 5}]
+    assert sorted((each["records"], "versions" in each) for each in body["origins"]) == [
+        (1, False),
+        (1, True),
+        (3, True),
+    ]
+    text, _ = called(capsys, "stats", "--store", store)
+    assert "5 trials (4 ok, 1 build error)" in text
+    assert "runs that do not say what they depend on: 1 record" in text
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])
+def test_records_travel_as_a_file(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    file, other = tmp_path / name, tmp_path / "other" / "store.db"
+    assert told(capsys, "export", file, "--store", store) == {"records": 4, "left_out": 1}
+    assert told(capsys, "import", file, "--store", other) == {"records": 4, "left_out": 0, "skipped": 0}
+    assert told(capsys, "import", file, "--store", other) == {"records": 0, "left_out": 0, "skipped": 0}
+    with SharedReader(store) as first, SharedReader(other) as second:
+        expected = [dataclasses.replace(record, seq=0) for record in first if record.run_id != "c"]
+        assert [dataclasses.replace(record, seq=0) for record in second] == expected
+        assert [effort for effort, _ in second.efforts()] == [effort for effort, _ in first.efforts()]
+        assert second.run_origins() == first.run_origins()
+        assert [task.id for task in second.tasks()] == [CONV.id]
+        assert second.unit_secs("dev", "zen5") == 0.001
+    assert told(capsys, "verify", "--store", other)["sound"] is True
+
+
+def test_torn_lines_are_told_and_skipped(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, other = tmp_path / "records.jsonl", tmp_path / "other.db"
+    called(capsys, "export", file, "--store", store)
+    lines = file.read_bytes().splitlines()
+    at = [number for number, line in enumerate(lines) if b'"kind": "record"' in line]
+    lines[at[0]] = lines[at[0]][:40]
+    lines[at[1]] = lines[at[1]].replace(b'"ok"', b'"fine"')
+    file.write_bytes(b"\n".join(lines) + b'\n{"kind": "record", "bo')
+    out, err = called(capsys, "import", file, "--store", other)
+    assert out == "2 records new\n"
+    skipped = [line for line in err.splitlines() if line.startswith("skipped: ")]
+    assert len(skipped) == 3
+    assert skipped[0].startswith(f"skipped: line {at[0] + 1}: it is torn")
+    deflated = tmp_path / "records.jsonl.gz"
+    content = gzip.compress(b"\n".join(lines), mtime=0)
+    deflated.write_bytes(content[: len(content) // 2])
+    _, err = called(capsys, "import", deflated, "--store", tmp_path / "third.db")
+    assert "the file ends early" in err
+
+
+def test_what_is_no_file_of_records_is_told(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newer = tmp_path / "newer.jsonl"
+    newer.write_text('{"kind": "head", "format": "fleet-tune records", "version": 99}\n')
+    for file, problem in ((store, "no file of records"), (tmp_path / "none", "No such file"), (newer, "version 99")):
+        _, err = called(capsys, "import", file, "--store", tmp_path / "x.db", code=2)
+        assert problem in err
+        assert len(err.splitlines()) == 2
+    _, err = called(capsys, "export", tmp_path / "no" / "folder", "--store", store, code=2)
+    assert "cannot be written" in err
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_stores_and_folders_of_runs_are_merged(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "out" / "records.db", "d", HERE, of("d", "6", 1e-3, 6, DENSE.id))
+    other = tmp_path / "all.db"
+    assert told(capsys, "merge", store, tmp_path / "out", "--store", other) == {"records": 5, "left_out": 1}
+    assert told(capsys, "merge", store, "--store", other) == {"records": 0, "left_out": 1}
+    _, err = called(capsys, "merge", other, "--store", other, code=2)
+    assert "into itself" in err
+    _, err = called(capsys, "merge", tmp_path, "--store", other, code=2)
+    assert "no record store" in err
+
+
+def test_damage_is_counted_and_named(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, "verify", "--store", store) == (f"5 records, all of them sound: {store}\n", "")
+    with sqlite3.connect(store) as connection:
+        connection.execute("UPDATE records SET body = x'00' WHERE seq = 2")
+        connection.execute("UPDATE origins SET body = 'x' WHERE id = 2")
+        connection.execute("DELETE FROM tasks WHERE workload = 'dense'")
+        connection.execute("UPDATE records SET workload = 'gone' WHERE seq = 5")
+    body = told(capsys, "verify", "--store", store, code=2)
+    assert (body["records"], body["orphans"], len(body["damaged"])) == (5, 1, 2)
+    _, err = called(capsys, "verify", "--store", store, code=2)
+    assert "record 2" in err
+    assert "origin 2" in err
+    assert "1 record without a task" in err
+    assert called(capsys, "merge", store, "--store", tmp_path / "sound.db")[0] == "2 records new\n"
+
+
+def uids(store: Path) -> list[str]:
+    with RecordReader(store) as reader:
+        return [record.uid for record in reader]
+
+
+def test_pruning_follows_its_rules(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = called(capsys, "prune", "--store", store, code=2)
+    assert "nothing says what is to be pruned" in err
+    assert told(capsys, "prune", "--older-than", "30d", "--store", store, "--dry-run") == {
+        "records": 5,
+        "removed": 0,
+        "matching": 1,
+    }
+    assert called(capsys, "prune", "--keep-best", "1", "--dry-run", "--store", store)[0] == (
+        "2 of 5 records would be removed\n"
+    )
+    assert told(capsys, "prune", "--older-than", "30d", "--keep-best", "1", "--store", store)["removed"] == 0
+    assert told(capsys, "prune", "--other-versions", "--class", "other", "--store", store)["removed"] == 0
+    assert uids(store) == ["1", "2", "3", "4", "5"]
+    assert told(capsys, "prune", "--other-versions", "--store", store)["removed"] == 2
+    assert uids(store) == ["1", "2", "3"]
+    with RecordStore(store) as opened:
+        opened.append([of("a", "7", None, 1, outcome=Outcome.WRONG_OUTPUT, revision=1)])
+    assert told(capsys, "prune", "--keep-best", "1", "--store", store)["removed"] == 2
+    assert uids(store) == ["2", "7"], "the best, and what was found wrong"
+    assert told(capsys, "verify", "--store", store)["sound"] is True
+
+
+def test_why_a_record_counts_or_not(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RecordStore(store) as opened:
+        opened.append([of("a", "7", None, 1, outcome=Outcome.WRONG_OUTPUT, revision=1)])
+        opened.append([of("a", "8", 4e-3, 8, verified=False)])
+    (task,) = told(capsys, "why", "conv", "--store", store)["tasks"]
+    reasons = {tuple(each["reasons"]) for each in task["candidates"] if each["run_id"] == "a"}
+    assert reasons == {
+        (),
+        ("withdrawn: wrong output: boom",),
+        ("build error: boom",),
+        ("its output was not compared: it was clearly slower than the best",),
+    }
+    others = {each["run_id"]: each["reasons"] for each in task["candidates"] if each["run_id"] != "a"}
+    assert others["c"] == ["its run does not say what it depends on"]
+    (reason,) = others["b"]
+    assert reason.startswith("TVM 0.20 there and ")
+    assert [each["counts"] for each in task["candidates"]][:1] == [True]
+    text, _ = called(capsys, "why", "conv", "--store", store, "--rows", "2")
+    assert "conv on zen5: 1 of 6 candidates count" in text
+    assert "and 4 more" in text
+    assert "no task nothing" in called(capsys, "why", "nothing", "--store", store, code=2)[1]
+
+
+def test_the_default_is_the_users_store(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, str(store))
+    assert told(capsys, "stats")["records"] == 5
+    monkeypatch.setenv(STORE_VARIABLE, "")
+    assert "no store of this user" in called(capsys, "stats", code=2)[1]
+    monkeypatch.setenv(STORE_VARIABLE, str(store) + ".none")
+    assert "there is no record store" in called(capsys, "top", code=2)[1]

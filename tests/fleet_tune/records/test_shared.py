@@ -1,0 +1,241 @@
+"""Stores that several runs share: what goes from one to another, and what of it counts for whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import multiprocessing
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fleet_tune.domain import Comparison, Outcome, Record
+from fleet_tune.errors import RecordStoreError, UnreadableRecordError
+from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
+from fleet_tune.records.shared import (
+    STORE_VARIABLE,
+    SharedReader,
+    check_shared,
+    copy_records,
+    default_store,
+    last_word,
+    rescaled,
+    shared_store,
+)
+from fleet_tune.records.store import RecordStore
+from tests.helpers.records import named_record
+from tests.helpers.tasks import make_task
+
+HERE = Origin('{"kind":"llvm"}', "a processor", 2, {"apache-tvm": "0.27", "kernels": "abc"})
+ELSEWHERE = dataclasses.replace(HERE, versions={"apache-tvm": "0.28", "kernels": "abc"})
+TASK = make_task("w1", "zen5")
+
+
+def of_run(run_id: str, uid: str, cost_secs: float | None = 1e-3, decision: int = 1, **more: object) -> Record:
+    record = named_record(uid, cost_secs, decisions=(decision,), **more)  # type: ignore[arg-type]
+    return dataclasses.replace(record, run_id=run_id)
+
+
+def write_run(path: Path, run_id: str, *records: Record, origin: Origin | None = HERE, unit: float = 0.0) -> None:
+    """A run's own store. ``unit``: seconds of its device's probe."""
+    with RecordStore(path) as store:
+        store.put_task(TASK)
+        if origin is not None:
+            store.put_run(run_id, {"zen5": origin})
+        if unit:
+            store.probed("dev", unit)
+        store.append(records)
+
+
+def copy(source: Path, target: Path, cursor: int = 0) -> tuple[int, int, int]:
+    with SharedReader(source) as reader, shared_store(target) as store:
+        copied = copy_records(reader, store, cursor)
+    return copied.records, copied.cursor, copied.left_out
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    return tmp_path / "team" / "store.db"
+
+
+def test_records_of_runs_meet_in_a_shared_store_once_each(tmp_path: Path, shared: Path) -> None:
+    write_run(tmp_path / "a" / "records.db", "a", of_run("a", "1", 3e-3, 1), of_run("a", "2", None, 2))
+    write_run(tmp_path / "b" / "records.db", "b", of_run("b", "3", 1e-3, 3))
+    assert copy(tmp_path / "a" / "records.db", shared) == (2, 2, 0)
+    assert copy(tmp_path / "b" / "records.db", shared) == (1, 1, 0)
+    assert copy(tmp_path / "a" / "records.db", shared) == (0, 2, 0)
+    assert copy(tmp_path / "a" / "records.db", shared, cursor=2) == (0, 2, 0)
+    with SharedReader(shared) as reader:
+        assert [(record.uid, record.run_id, record.trace) for record in reader] == [
+            ("1", "a", "[]"),
+            ("2", "a", "[]"),
+            ("3", "b", "[]"),
+        ]
+        assert [task.id for task in reader.tasks()] == [TASK.id]
+        assert reader.run_origins() == {("a", "zen5"): HERE, ("b", "zen5"): HERE}
+        words = reader.last_words(TASK.id, reader.numbers_of(HERE), 10)
+        assert [(word.uid, word.measurement.outcome) for word in words] == [
+            ("3", Outcome.OK),
+            ("1", Outcome.OK),
+            ("2", Outcome.BUILD_ERROR),
+        ]
+        assert [word.uid for word in reader.last_words(TASK.id, reader.numbers_of(HERE), 1)] == ["3"]
+
+
+def test_what_depends_on_other_versions_does_not_count_here(tmp_path: Path, shared: Path) -> None:
+    write_run(tmp_path / "a.db", "a", of_run("a", "1", 1e-3, 1), origin=ELSEWHERE)
+    write_run(tmp_path / "b.db", "b", of_run("b", "2", 2e-3, 1))
+    copy(tmp_path / "a.db", shared)
+    copy(tmp_path / "b.db", shared)
+    with SharedReader(shared) as reader:
+        assert [word.uid for word in reader.last_words(TASK.id, reader.numbers_of(HERE), 9)] == ["2"]
+        assert [word.uid for word in reader.last_words(TASK.id, reader.numbers_of(ELSEWHERE), 9)] == ["1"]
+        nowhere = dataclasses.replace(HERE, threads=64)
+        assert reader.last_words(TASK.id, reader.numbers_of(nowhere), 9) == []
+    assert ELSEWHERE.differences(HERE) == ("TVM 0.28 there and 0.27 here",)
+    assert HERE.differences(HERE) == ()
+    assert len(dataclasses.replace(HERE, target="{}", cpu_model="b", threads=1, versions={}).differences(HERE)) == 5
+
+
+def test_records_of_runs_that_do_not_say_what_they_depend_on_are_left_out(tmp_path: Path, shared: Path) -> None:
+    write_run(tmp_path / "a.db", "a", of_run("a", "1"), origin=None)
+    assert copy(tmp_path / "a.db", shared) == (0, 1, 1)
+
+
+def test_seconds_are_counted_at_one_unit_for_each_class(tmp_path: Path, shared: Path) -> None:
+    """A probe of 2 ms at speed 1 in one run and of 4 ms in the other: the same kernel has cost 10 ms and 20 ms."""
+    write_run(tmp_path / "a.db", "a", of_run("a", "1", 0.010, 1), unit=0.002)
+    met = Comparison("x", 0.022, 0.9, 0.01, 6, True)
+    second = of_run("b", "2", 0.020, 2)
+    second = dataclasses.replace(second, measurement=dataclasses.replace(second.measurement, comparison=met))
+    write_run(tmp_path / "b.db", "b", second, unit=0.004)
+    copy(tmp_path / "a.db", shared)
+    copy(tmp_path / "b.db", shared)
+    with SharedReader(shared) as reader:
+        first, second = reader
+        assert first.measurement.cost_secs == pytest.approx(0.010)
+        assert second.measurement.cost_secs == pytest.approx(0.010)
+        assert second.measurement.rank_secs == pytest.approx(0.011 * 0.9)
+        assert second.measurement.run_secs == (0.020,), "what was measured stays as it was"
+        assert reader.unit_secs("dev", "zen5") == 0.002
+
+
+def test_the_last_word_of_a_candidate() -> None:
+    trial, met = of_run("a", "1", 2e-3), of_run("a", "2", 1e-3, revision=1, verified=False)
+    other = of_run("b", "3", 4e-3)
+    wrong = of_run("a", "4", None, outcome=Outcome.WRONG_OUTPUT, revision=2)
+    lost = of_run("a", "5", None, outcome=Outcome.DEVICE_LOST)
+    word = last_word([trial, met, other])
+    assert word is not None
+    assert (word.uid, word.measurement.verified) == ("2", True), "verified once, and no trial undoes a revision"
+    assert last_word([trial, other]) == other, "of two trials the later one"
+    assert last_word([trial, wrong, other]) == wrong, "wrong once is wrong"
+    assert last_word([lost]) is None
+    assert last_word([]) is None
+    failure = of_run("a", "6", None)
+    assert rescaled(failure, 2.0) == failure
+
+
+def test_what_was_withdrawn_counts_for_nobody(tmp_path: Path, shared: Path) -> None:
+    wrong = of_run("b", "2", None, 1, outcome=Outcome.WRONG_OUTPUT, revision=1)
+    write_run(tmp_path / "b.db", "b", wrong)
+    write_run(tmp_path / "a.db", "a", of_run("a", "1", 1e-3, 1), of_run("a", "3", 2e-3, 2))
+    copy(tmp_path / "b.db", shared)
+    copy(tmp_path / "a.db", shared)
+    with SharedReader(shared) as reader:
+        words = reader.last_words(TASK.id, reader.numbers_of(HERE), 9)
+    assert [(word.uid, word.measurement.outcome) for word in words] == [
+        ("3", Outcome.OK),
+        ("2", Outcome.WRONG_OUTPUT),
+    ]
+
+
+def test_efforts_go_along_and_the_last_of_a_run_counts(tmp_path: Path, shared: Path) -> None:
+    write_run(tmp_path / "a.db", "a", of_run("a", "1"))
+    with RecordStore(tmp_path / "a.db") as store:
+        store.put_efforts([Effort(TASK.id, "a", 10.0, 5.0)])
+    copy(tmp_path / "a.db", shared)
+    with RecordStore(tmp_path / "a.db") as store:
+        store.put_efforts([Effort(TASK.id, "a", 20.0, math.inf)])
+    copy(tmp_path / "a.db", shared, cursor=1)
+    with SharedReader(shared) as reader:
+        assert reader.efforts() == [(Effort(TASK.id, "a", 20.0, math.inf), HERE)]
+
+
+def _give(source: Path, target: Path) -> None:
+    copy(source, target)
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, shared: Path) -> None:
+    sources = []
+    for name in "abc":
+        sources.append(tmp_path / f"{name}.db")
+        records = [of_run(name, f"{name}{at}", 1e-3, at) for at in range(30)]
+        write_run(sources[-1], name, *records)
+    spawning = multiprocessing.get_context("spawn")
+    processes = [spawning.Process(target=_give, args=(source, shared)) for source in sources]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    with SharedReader(shared) as reader:
+        records = list(reader)
+        assert len(records) == 90
+        assert [record.seq for record in records] == list(range(1, 91))
+        assert len(reader.last_words(TASK.id, reader.numbers_of(HERE), 100)) == 30
+
+
+def test_a_store_that_is_locked_for_too_long_is_one_line_with_a_next_step(tmp_path: Path, shared: Path) -> None:
+    write_run(tmp_path / "a.db", "a", of_run("a", "1"))
+    copy(tmp_path / "a.db", shared)
+    blocking = sqlite3.connect(shared, isolation_level=None)
+    blocking.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(RecordStoreError, match="locked") as caught, shared_store(shared, busy_secs=0.05) as store:
+            store.put_task(TASK)
+        assert "--no-store" in caught.value.next_step
+    finally:
+        blocking.close()
+
+
+def test_what_is_no_store_is_told_with_the_option(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("something else that is no database at all" * 10)
+    for path in (text, tmp_path):
+        with pytest.raises(RecordStoreError) as caught:
+            check_shared(path)
+        assert "--store" in caught.value.next_step
+    check_shared(tmp_path / "new" / "store.db")
+    assert not (tmp_path / "new").exists(), "to look makes nothing"
+
+
+def test_the_default_store_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(STORE_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_store() == tmp_path / "fleet-tune" / "store.db"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_store() == tmp_path / ".local" / "share" / "fleet-tune" / "store.db"
+    monkeypatch.setenv(STORE_VARIABLE, "")
+    assert default_store() is None
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "other.db"))
+    assert default_store() == tmp_path / "other.db"
+
+
+def test_an_origin_survives_and_a_damaged_one_is_told() -> None:
+    assert decode_origin(encode_origin(HERE)) == HERE
+    for body in ("", "[]", "{}", '{"target": 1, "cpu_model": "", "threads": 1, "versions": {}}', "null", "[" * 10_000):
+        with pytest.raises(UnreadableRecordError):
+            decode_origin(body)
+
+
+def test_a_damaged_origin_takes_its_records_from_others_and_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path / "a.db", "a", of_run("a", "1"))
+    write_run(tmp_path / "a.db", "b", of_run("b", "2", 1e-3, 2), origin=ELSEWHERE)
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("UPDATE origins SET body = 'x' WHERE id = 1")
+    with SharedReader(tmp_path / "a.db") as reader:
+        assert reader.run_origins() == {("b", "zen5"): ELSEWHERE}
+        assert [record.uid for record in reader] == ["1", "2"]

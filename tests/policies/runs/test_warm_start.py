@@ -1,0 +1,86 @@
+"""Which tasks a shared store settles for a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from fleet_tune.domain import Limits
+from policies.runs.warm_start import Share, covered, effort_of, share_of
+from tests.helpers.records import make_record, ok
+from tests.helpers.run_world import Device, World, candidate_of, task_of
+
+
+@pytest.mark.parametrize(
+    ("limits", "share"),
+    [
+        (Limits(600.0), Share(30.0, None)),
+        (Limits(None, 400), Share(None, 20.0)),
+        (Limits(600.0, 400, 8), Share(30.0, 8.0)),
+        (Limits(None, None, 8), Share(None, 8.0)),
+    ],
+)
+def test_what_a_run_asks_for_each_of_20_tasks(limits: Limits, share: Share) -> None:
+    assert share_of(limits, 20) == share
+
+
+def test_a_task_is_settled_by_a_run_that_spent_as_much_on_it() -> None:
+    asked = share_of(Limits(600.0), 20)
+    assert not covered(asked, [])
+    assert covered(asked, [effort_of(603.0, 150, 20, "")]), "the same run"
+    assert covered(asked, [effort_of(1200.0, 300, 40, "")]), "a longer one of more tasks"
+    assert not covered(asked, [effort_of(300.0, 9999, 20, "")]), "a shorter one"
+    assert not covered(share_of(Limits(6000.0), 20), [effort_of(600.0, 150, 20, "")]), "more is asked for now"
+    assert covered(share_of(Limits(6000.0), 20), [effort_of(5.0, 1, 20, "converged: ...")])
+    assert not covered(share_of(Limits(6000.0), 20), [effort_of(5.0, 1, 20, "its searcher failed")])
+    assert not covered(asked, [effort_of(200.0, 0, 20, ""), effort_of(400.0, 0, 20, "")]), "several are not one"
+
+
+def test_a_run_of_two_limits_ends_with_the_first_that_it_reaches() -> None:
+    asked = share_of(Limits(600.0, 400), 20)
+    assert covered(asked, [(3.0, 20.0)])
+    assert covered(asked, [(30.0, 2.0)])
+    assert not covered(asked, [(3.0, 2.0)])
+    assert covered(asked, [(math.inf, math.inf)])
+
+
+def test_tasks_that_are_settled_get_no_trial_and_no_shoot_out() -> None:
+    settled, tuned = task_of("board", "conv"), task_of("board", "dense")
+    found = tuple(
+        dataclasses.replace(
+            make_record(candidate_of(task, number), ok(1e-3 * (1 + number)), revision=1), run_id="other", seq=1 + at
+        )
+        for at, (task, number) in enumerate((task, number) for task in (settled, tuned) for number in range(3))
+    )
+    world = World(
+        {"one": Device("board")},
+        (settled, tuned),
+        limits=Limits(trials=12),
+        stored=found,
+        settled={settled.id: "found in the store"},
+    ).play()
+    world.check_end()
+    assert {record.task_id for record in world.trials() if record.run_id == "run"} == {tuned.id}
+    assert settled.id not in {task_id for _, task_id in world.met}
+    shown = {task.task_id: task for task in world.state.progress(world.now).tasks}
+    assert (shown[settled.id].trials, shown[settled.id].finish_reason) == (0, "found in the store")
+    assert shown[settled.id].best_secs == pytest.approx(1e-3)
+    assert shown[tuned.id].trials == 12, "what others have measured is no trial of this run"
+
+
+def test_a_run_whose_tasks_are_all_settled_measures_nothing() -> None:
+    task = task_of("board")
+    found = dataclasses.replace(make_record(candidate_of(task, 0), ok(1e-3), revision=1), seq=1)
+    late = {task.id: 5.0}
+    world = World(
+        {"one": Device("board")},
+        (task,),
+        limits=Limits(600.0),
+        stored=(found,),
+        settled={task.id: "found in the store"},
+        described_at=late,
+    ).play()
+    assert not world.trials()
+    assert not world.built_ever
