@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+from actors.calls import remote_actor
 from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult
 
@@ -36,9 +37,18 @@ class Builder:
         """The machine that this process runs on."""
         return this_host()
 
+    def beat(self) -> None:
+        """A sign of life; called beside the others, in a thread of its own."""
+
     def warm_up(self) -> None:
         """Start the worker process, so that the first build does not wait for it."""
         self._worker.start()
 
     def close(self) -> None:
         self._worker.close()
+
+
+def builder_actor(**options: Any) -> Any:
+    """The Ray class of :class:`Builder`: Ray starts it again when its process ends, and it gives signs of life
+    (``beat``) while it builds."""
+    return remote_actor(Builder, restarts=-1, groups={"beat": 1}, **options)

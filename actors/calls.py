@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 
 from fleet_tune.errors import FleetTuneError
 
@@ -21,6 +21,10 @@ class ActorLostError(FleetTuneError):
     """The actor's process is gone: start it again or give its work to another."""
 
 
+class ActorDeadError(ActorLostError):
+    """The actor's process is gone and no other takes its place."""
+
+
 class ActorTimeoutError(FleetTuneError):
     """The actor did not answer within the deadline: treat its work as not done."""
 
@@ -28,8 +32,9 @@ class ActorTimeoutError(FleetTuneError):
 async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
     """Await an object reference for at most ``deadline_secs`` (None: as long as it takes).
 
-    Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process is gone and
-    :class:`ActorTimeoutError` at the deadline. ``what`` names the call in the message.
+    Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process is gone
+    (:class:`ActorDeadError` where it is so for good) and :class:`ActorTimeoutError` at the deadline. ``what`` names the
+    call in the message.
     """
     try:
         return await asyncio.wait_for(_resolve(reference), deadline_secs)
@@ -38,7 +43,7 @@ async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
     except TimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayError as error:
-        raise ActorLostError(f"{what}: {_gone(error)}") from error
+        raise _lost(error, what) from error
 
 
 def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
@@ -50,7 +55,12 @@ def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
     except GetTimeoutError:
         raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
     except RayError as error:
-        raise ActorLostError(f"{what}: {_gone(error)}") from error
+        raise _lost(error, what) from error
+
+
+def _lost(error: RayError, what: str) -> ActorLostError:
+    kind = ActorDeadError if isinstance(error, ActorDiedError) else ActorLostError
+    return kind(f"{what}: {_gone(error)}")
 
 
 def _gone(error: RayError) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import time
@@ -17,7 +18,16 @@ from typing import Any, Protocol, TypeVar
 
 from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_fixed
 
-from actors.calls import WINDOW_WAIT_SECS, ActorLostError, ActorTimeoutError, ask, fetch, first_line, told
+from actors.calls import (
+    WINDOW_WAIT_SECS,
+    ActorDeadError,
+    ActorLostError,
+    ActorTimeoutError,
+    ask,
+    fetch,
+    first_line,
+    told,
+)
 from devices.host.quiet import QuietWindow
 from devices.protocol import BuildFailure, BuildRequest
 from fleet_tune.device_state import DeviceEvent, DeviceState
@@ -35,6 +45,7 @@ _START_SECS = 120.0
 _STORE_SECS = 600.0
 _SLOW_SECS = 5.0
 _LOOK_SECS = 1.0
+_RETRY_RECORDER_SECS = 0.2
 _FETCH_SECS = 30.0
 _TELL_SECS = 30.0
 _FOLLOW_SECS = 5.0
@@ -56,7 +67,8 @@ _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS, _WELL_SECS = 1.0, 60.0, 600.0
 
 class RecorderClient:
     """See :class:`actors.recorder.Recorder`. It is waited for as long as a disk may take that is busy with other
-    things; a run without it cannot go on.
+    things, and as the process takes to start that takes the place of a lost one: every call may be made twice. A run
+    without it cannot go on.
 
     Every call may raise :class:`fleet_tune.errors.RecorderLostError` in place of what calls usually do.
     """
@@ -65,43 +77,47 @@ class RecorderClient:
         self._actor = actor
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
-        await self._asked(self._actor.put_tasks.remote(tasks), "store the tasks")
+        await self._asked(lambda: self._actor.put_tasks.remote(tasks), "store the tasks")
 
     async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
         """Make records durable; their sequence numbers. Raises StaleLeaseError."""
-        seqs: list[int] = await self._asked(self._actor.append.remote(records, epoch), "store records")
+        seqs: list[int] = await self._asked(lambda: self._actor.append.remote(records, epoch), "store records")
         return seqs
 
     def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
         """:meth:`append` for an actor without an event loop."""
-        with _recorder_answers():
-            fetch(self._actor.append.remote(records, epoch), _STORE_SECS, "store records")
+        self._fetched(lambda: self._actor.append.remote(records, epoch), "store records")
 
     def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
         """Note what a device's probe usually takes; the seconds at which its speed counts as 1. For an actor without an
         event loop."""
-        with _recorder_answers():
-            noting = self._actor.probed.remote(device_id, usual_secs)
-            unit_secs: float = fetch(noting, _STORE_SECS, "note a device's probe")
+        unit_secs: float = self._fetched(
+            lambda: self._actor.probed.remote(device_id, usual_secs), "note a device's probe"
+        )
         return unit_secs
 
     async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
         """Make changes of devices durable."""
-        await self._asked(self._actor.append_device_events.remote(events), "store changes of devices")
+        await self._asked(lambda: self._actor.append_device_events.remote(events), "store changes of devices")
 
     async def device_states(self) -> dict[str, DeviceState]:
         """The last state of every device that the store knows."""
         states: dict[str, DeviceState] = await self._asked(
-            self._actor.device_states.remote(), "read the states of devices"
+            lambda: self._actor.device_states.remote(), "read the states of devices"
         )
         return states
+
+    async def end_leases(self, device_ids: Sequence[str], run_id: str) -> None:
+        """See :meth:`actors.recorder.Recorder.end_leases`."""
+        await self._asked(lambda: self._actor.end_leases.remote(device_ids, run_id), "end the leases of devices")
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[Record]:
         """Committed records with ``seq > cursor``, without their traces if these are not asked for; waits up to
         ``wait_secs`` for the first, then gives none. What cannot be decoded is left out, as the store does."""
         while True:
-            following = self._actor.follow.remote(cursor, wait_secs, traces)
-            bodies: list[tuple[int, bytes]] = await self._asked(following, "follow the records")
+            bodies: list[tuple[int, bytes]] = await self._asked(
+                functools.partial(self._actor.follow.remote, cursor, wait_secs, traces), "follow the records"
+            )
             records = readable_records(bodies)
             if records or not bodies:
                 return records
@@ -124,22 +140,23 @@ class RecorderClient:
                 await asyncio.sleep(GATHER_SECS)
 
     async def last_seq(self) -> int:
-        seq: int = await self._asked(self._actor.last_seq.remote(), "say what it has")
+        seq: int = await self._asked(lambda: self._actor.last_seq.remote(), "say what it has")
         return seq
 
     async def troubles(self) -> AsyncIterator[tuple[str, bool]]:
         """What is wrong with the recorder, in words, each time that it is slow, and when it no longer is: then True.
 
-        Raises RecorderLostError where it is gone, or has not answered for ``_STORE_SECS``."""
+        Raises RecorderLostError where it is gone for good, or has not answered for ``_STORE_SECS``."""
         clock = asyncio.get_running_loop().time
         answered_at, slow_secs = clock(), 0.0
         while True:
             await asyncio.sleep(_LOOK_SECS)
             try:
-                with _recorder_answers((ActorLostError,)):
-                    storing_secs: float = await ask(self._actor.storing_secs.remote(), _SLOW_SECS, "a sign of life")
+                storing_secs: float = await ask(self._actor.storing_secs.remote(), _SLOW_SECS, "a sign of life")
                 answered_at = clock()
-            except ActorTimeoutError:
+            except ActorDeadError as error:
+                raise _recorder_lost(first_line(error)) from error
+            except LOST:
                 storing_secs = clock() - answered_at
             if storing_secs >= _STORE_SECS:
                 raise _recorder_lost(f"it has stored nothing for {storing_secs:.0f} s")
@@ -155,18 +172,42 @@ class RecorderClient:
         """Close the store; what was acknowledged is durable already."""
         await ask(self._actor.close.remote(), 1.0, "close the record store")
 
-    async def _asked(self, reference: Any, what: str) -> Any:
-        with _recorder_answers():
-            return await ask(reference, _STORE_SECS, what)
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(self._actor.beat.remote(), None, "a sign of life")
+
+    def restart(self) -> None:
+        """End its process, which hangs; another one takes its place."""
+        _end(self._actor)
+
+    async def _asked(self, call: Callable[[], Any], what: str) -> Any:
+        """The answer to ``call``, which is made again when another process has taken the place of a lost one."""
+        deadline = time.monotonic() + _STORE_SECS
+        while True:
+            with _recorder_answers(deadline):
+                return await ask(call(), max(0.0, deadline - time.monotonic()), what)
+            await asyncio.sleep(_RETRY_RECORDER_SECS)
+
+    def _fetched(self, call: Callable[[], Any], what: str) -> Any:
+        """:meth:`_asked` for an actor without an event loop."""
+        deadline = time.monotonic() + _STORE_SECS
+        while True:
+            with _recorder_answers(deadline):
+                return fetch(call(), max(0.0, deadline - time.monotonic()), what)
+            time.sleep(_RETRY_RECORDER_SECS)
 
 
 @contextlib.contextmanager
-def _recorder_answers(lost: tuple[type[Exception], ...] = LOST) -> Iterator[None]:
-    """``lost``: what becomes a RecorderLostError."""
+def _recorder_answers(deadline: float) -> Iterator[None]:
+    """Lets one loss pass, after which the call is made again, until the deadline. Raises RecorderLostError for those
+    that another try does not mend."""
     try:
         yield
-    except lost as error:
+    except (ActorDeadError, ActorTimeoutError) as error:
         raise _recorder_lost(first_line(error)) from error
+    except ActorLostError as error:
+        if time.monotonic() + _RETRY_RECORDER_SECS >= deadline:
+            raise _recorder_lost(first_line(error)) from error
 
 
 def _recorder_lost(detail: str) -> RecorderLostError:
@@ -217,10 +258,18 @@ class SearcherClient:
             self._is_lost = True
             raise
 
+    async def forget(self) -> None:
+        """See :meth:`actors.searcher.Searcher.forget`."""
+        await ask(self._actor.forget.remote(), WINDOW_WAIT_SECS, "forget what was proposed")
+
     def restart(self) -> None:
         """End its process, which hangs or has failed; another one takes its place."""
         self._is_lost = True
         _end(self._actor)
+
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(self._actor.beat.remote(), None, "a sign of life")
 
     async def _beat(self) -> None:
         await ask(self._actor.beat.remote(), _BEAT_SECS, "a sign of life")
@@ -236,6 +285,14 @@ class LearnerClient:
     def start(self) -> None:
         """Begin to follow the records and to train; not waited for."""
         self._actor.start.remote()
+
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(self._actor.beat.remote(), None, "a sign of life")
+
+    def restart(self) -> None:
+        """End its process, which hangs; another one takes its place."""
+        _end(self._actor)
 
     async def failures(self) -> AsyncIterator[str]:
         """How the learner failed, each time that it does. Its process is then ended, and another one begins anew with
@@ -295,6 +352,14 @@ class BuilderClient:
     def warm_up(self) -> None:
         """Start its worker process; not waited for."""
         self._actor.warm_up.remote()
+
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(_beating(self._actor), None, "a sign of life")
+
+    def restart(self) -> None:
+        """End its process, which hangs; another one takes its place."""
+        _end(self._actor)
 
     async def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Any]:
         """The failure, or None and the object reference of the artifact, which is not fetched."""
@@ -421,6 +486,10 @@ class DeviceClient:
         running = self._actor.shoot_out.remote(entered, task, rule, self._recorder, epoch)
         return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
 
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(_beating(self._actor), None, "a sign of life")
+
     def restart(self) -> None:
         _end(self._actor)
 
@@ -433,7 +502,12 @@ class DeviceClient:
 
 async def _device_beat(actor: Any) -> None:
     """A sign of life of the process that owns a device, also while it measures."""
-    await ask(actor.beat.options(concurrency_group="beat").remote(), _BEAT_SECS, "a sign of life")
+    await ask(_beating(actor), _BEAT_SECS, "a sign of life")
+
+
+def _beating(actor: Any) -> Any:
+    """A sign of life that is asked for beside an actor's work."""
+    return actor.beat.options(concurrency_group="beat").remote()
 
 
 def _clock(window: QuietWindow | None) -> Callable[[], float]:
@@ -522,6 +596,21 @@ class SchedulerClient:
     async def undescribable(self, task_id: str) -> None:
         """A task of the plan has no sketch."""
         await ask(self._actor.undescribable.remote(task_id), _TELL_SECS, "a task that is described")
+
+    async def noticed(self, text: str, well: bool = False) -> None:
+        """People are to be told this."""
+        await ask(self._actor.noticed.remote(text, well), _TELL_SECS, "tell people")
+
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(self._actor.beat.remote(), None, "a sign of life")
+
+    def end(self) -> None:
+        """End its process for good."""
+        import ray
+
+        with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
+            ray.kill(self._actor, no_restart=True)
 
     async def progress(self) -> Progress:
         progress: Progress = await ask(self._actor.progress.remote(), 10.0, "progress")

@@ -101,6 +101,9 @@ class Learner:
                 await asyncio.wait_for(self._changed.wait_for(lambda: bool(newer())), wait_secs)
         return newer()
 
+    async def beat(self) -> None:
+        """A sign of life, also while a model is trained."""
+
     async def failure(self, wait_secs: float) -> str:
         """What ended the training, as soon as something has; empty where nothing has within ``wait_secs``."""
         await self.start()

@@ -1,27 +1,34 @@
-"""The recorder: the one writer of the record store. Nobody learns of a measurement before it is durable."""
+"""The recorder: the one writer of the record store. Nobody learns of a measurement before it is durable.
+
+All that it knows is in the store: a process that takes the place of a lost one goes on where that was.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet_tune.device_state import DeviceEvent, DeviceState
+from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Record, Task
-from fleet_tune.errors import StaleLeaseError
+from fleet_tune.errors import StaleLeaseError, StoreInUseError
 from fleet_tune.records.codec import encode_record
 from fleet_tune.records.store import RecordReader, RecordStore
 
 # What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
 _GROUP_COMMIT_SECS = 0.01
 _READ_LIMIT = 2048
+# The process whose place this one takes may still be ending, and hold the store meanwhile.
+_ENDING_SECS = 5.0
+_LOOK_SECS = 0.05
 # Encoded records that are kept in memory for those who follow closely.
 _RECENT = 16_384
 _T = TypeVar("_T")
@@ -40,7 +47,7 @@ class Recorder:
     """Async actor. ``append`` returns after COMMIT; ``follow`` hands out committed records in order of ``seq``."""
 
     def __init__(self, path: str, meta: Mapping[str, str]) -> None:
-        self._store = RecordStore(Path(path))
+        self._store = _opened(Path(path))
         self._store.bind(meta)
         self._reader = RecordReader(Path(path))
         # One thread: the connection has one user, and the event loop stays free while SQLite waits for the disk.
@@ -82,6 +89,21 @@ class Recorder:
     async def device_states(self) -> dict[str, DeviceState]:
         """The last state of every device that this store knows, by device id."""
         return dict(self._device_states)
+
+    async def end_leases(self, device_ids: Iterable[str], run_id: str) -> dict[str, DeviceState]:
+        """Whoever leased these devices is gone: no result under a lease of theirs counts from now on, and what was
+        taken in before is durable. The last states, as of :meth:`device_states`."""
+        ended = []
+        for device_id in device_ids:
+            state = self._device_states.get(device_id, DeviceState())
+            # One more than is known: the last lease may not have been told of.
+            free = dataclasses.replace(state, lease=Lease(epoch=state.lease.epoch + 1))
+            ended.append(DeviceEvent(device_id, run_id, "released", "who leased it is gone", free, time.time()))
+        await self.append_device_events(ended)
+        return await self.device_states()
+
+    async def beat(self) -> None:
+        """A sign of life, also while the disk is waited for."""
 
     async def probed(self, device_id: str, usual_secs: float) -> float:
         """See :meth:`fleet_tune.records.store.RecordStore.probed`."""
@@ -143,6 +165,9 @@ class Recorder:
                     one.done.set_exception(error)
                 continue
             self._recent.extend(stored)
+            self._last_seq = max(
+                [self._last_seq, *seqs]
+            )  # whoever is told that its records are durable may ask for them
             start = 0
             for one in group:
                 one.done.set_result(seqs[start : start + len(one.records)])
@@ -150,7 +175,6 @@ class Recorder:
             if not stored:
                 continue
             async with self._changed:
-                self._last_seq = max([self._last_seq, *seqs])
                 self._changed.notify_all()
 
     async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
@@ -160,6 +184,17 @@ class Recorder:
             return await loop.run_in_executor(self._thread, function, *args)
         finally:
             del self._writing[number]
+
+
+def _opened(path: Path) -> RecordStore:
+    deadline = time.monotonic() + _ENDING_SECS
+    while True:
+        try:
+            return RecordStore(path)
+        except StoreInUseError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_LOOK_SECS)
 
 
 def make_record(

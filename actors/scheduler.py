@@ -1,12 +1,13 @@
 """The scheduler: carries out what the run's state wants (:mod:`policies.runs`), and tells it what has happened.
 
-It decides nothing. The state is rebuilt from the records alone (resume is the same path as start); what it holds beside
-them is only what is under way.
+It decides nothing. The state is rebuilt from the records alone (resume is the same path as start, and so is taking the
+place of a scheduler that was lost); what it holds beside them is only what is under way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -19,6 +20,7 @@ from actors.builder_pool import BuilderPool
 from actors.calls import ActorLostError, expect_many_objects, first_line, told
 from actors.clients import (
     GATHER_SECS,
+    LOST,
     BuilderClient,
     DeviceClient,
     DeviceHandle,
@@ -48,7 +50,7 @@ _LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARN
 class SchedulerPlan:
     """``run``: what to tune, on what, within which limits. ``method``: allocates the trials to the tasks. ``orders``:
     the file with what people want of the devices (:mod:`fleet_tune.records.orders`). ``notices``: what people are told
-    first."""
+    first, of a run that begins."""
 
     run: RunPlan
     method: str
@@ -87,7 +89,8 @@ class Scheduler:
         }
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
-        for text in plan.notices:
+        self._took_over = plan.run.before.secs > 0
+        for text in () if self._took_over else plan.notices:
             self._events.put_nowait(ev.Noticed(text))
         self._device_events: asyncio.Queue[Sequence[DeviceEvent]] = asyncio.Queue()
         self._cursor = 0
@@ -108,13 +111,22 @@ class Scheduler:
         """A task that the plan has without rules has no sketch."""
         self._events.put_nowait(ev.Undescribable(task_id))
 
+    async def noticed(self, text: str, well: bool) -> None:
+        """People are to be told this; ``well``: it is nothing bad."""
+        self._events.put_nowait(ev.Noticed(text, well))
+
+    async def beat(self) -> None:
+        """A sign of life."""
+
     async def stop(self) -> None:
         """Stop granting; ``run`` returns when the measurement under way is stored, without shoot-outs."""
         self._events.put_nowait(ev.StopRequested())
 
     async def run(self) -> None:
         """Tune. Raises what ended it early: a recorder that is lost or cannot store, devices that are all lost."""
-        self._began = asyncio.get_running_loop().time()
+        self._began = asyncio.get_running_loop().time() - self._plan.run.before.secs
+        if self._took_over:
+            await self._end_what_was_begun()
         try:
             async with asyncio.TaskGroup() as group:
                 background = [group.create_task(work()) for work in self._background]
@@ -125,6 +137,14 @@ class Scheduler:
             error = _first(failures)
             _LOG.error("the run ends: %s", first_line(error))
             raise error from None
+
+    async def _end_what_was_begun(self) -> None:
+        """Of what the scheduler before this one has begun, nothing is waited for, and nothing that is not durable by
+        now counts: it would come on top of what is granted anew."""
+        for searcher in {id(each): each for each in self._searchers.values()}.values():
+            with contextlib.suppress(*LOST):  # the process that takes its place reads the records
+                await searcher.forget()
+        await self._recorder.end_leases(tuple(self._plan.run.devices), self._plan.run.run_id)
 
     @property
     def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
@@ -305,8 +325,10 @@ class Scheduler:
                 self._events.put_nowait(ev.Ordered(order.device_id, order.admin, order.reason))
 
     def _now(self) -> float:
-        """Seconds since the run began; 0 before."""
-        return 0.0 if self._began is None else asyncio.get_running_loop().time() - self._began
+        """Seconds since the run began; before this process has, those by then."""
+        if self._began is None:
+            return self._plan.run.before.secs
+        return asyncio.get_running_loop().time() - self._began
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

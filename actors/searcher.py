@@ -92,6 +92,14 @@ class Searcher:
     async def beat(self) -> None:
         """A sign of life, also while candidates are planned."""
 
+    async def forget(self) -> None:
+        """Whoever asked before is gone: what was proposed and has no record may be proposed again."""
+        async with self._lock:
+            for task_id, search in self._searches.items():
+                search.release_all()
+                self._planned[task_id].clear()
+            self._offers.clear()
+
     def _join(self, task_id: str) -> None:
         """Begin the search of a task that is described by now, with what its records say already."""
         entry = self._roster.find(task_id)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import tempfile
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.builder import Builder
+from actors.builder import Worker, builder_actor
 from actors.calls import WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
 from actors.clients import (
     LOST,
@@ -28,15 +30,18 @@ from actors.clients import (
 )
 from actors.cluster import Cluster
 from actors.device import device_actor
+from actors.heartbeats import Heartbeats, Member
 from actors.learner import Learner
 from actors.recorder import Recorder
 from actors.roster import Roster
 from actors.scheduler import Scheduler, SchedulerPlan
+from actors.scheduling import Scheduling
 from actors.searcher import Searcher
 from devices.builds.builder import BuildWorker
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
+from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.device_state import Admin
@@ -80,14 +85,26 @@ class TuningSession:
     """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``begin``, ``join`` for
     each task as it is described, ``records``, ``close``.
 
-    ``artifacts``: folder of kernels that earlier runs built, None for none.
+    ``artifacts``: folder of kernels that earlier runs built, None for none. ``open_device``: opens the device of an
+    entry of the fleet file; whether it may time kernels at real-time priority. ``make_worker``: makes what a builder
+    builds with, None for what the fleet needs.
     """
 
-    def __init__(self, cluster: Cluster, fleet: FleetConfig, run_id: str, artifacts: Path | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: FleetConfig,
+        run_id: str,
+        artifacts: Path | None = None,
+        open_device: Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]] = opened_device,
+        make_worker: Callable[[], Worker] | None = None,
+    ) -> None:
         self._cluster = cluster
         self._fleet = fleet
         self._run_id = run_id
         self._artifacts = artifacts
+        self._open_device = open_device
+        self._make_worker = make_worker
         # A device of this host shares its cores with the builders and searchers: they pause while it measures.
         shared = any(is_local(device) for device in fleet.devices)
         self._window = str(Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}") if shared else None
@@ -97,7 +114,10 @@ class TuningSession:
         self._builders: list[Any] = []
         self._actors: list[Any] = []
         self._recorder: RecorderClient | None = None
-        self._scheduler: SchedulerClient | None = None
+        self._scheduling: Scheduling | None = None
+        self._members: list[Member] = []
+        self._heartbeats: Heartbeats | None = None
+        self._watching: asyncio.Future[None] | None = None
         self._running: asyncio.Future[None] | None = None
         self._abandoned = False
         self._closed = False
@@ -119,10 +139,10 @@ class TuningSession:
         """
         here = self._cluster.here()
         workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
-        builder = remote_actor(Builder, restarts=-1, scheduling_strategy=here if self._window else "SPREAD")
+        builder = builder_actor(scheduling_strategy=here if self._window else "SPREAD")
         # Where datasets answer for all devices, they answer for the builds too.
         datasets = self._fleet.datasets
-        make_worker = (
+        make_worker = self._make_worker or (
             partial(RecordedBuilder, *datasets)
             if datasets
             else partial(BuildWorker, self._artifacts, workers, window=self.window)
@@ -132,7 +152,7 @@ class TuningSession:
             actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")
             self._devices[device.name] = actor.remote(
                 device.name,
-                partial(opened_device, device, self._fleet.measure.realtime),
+                partial(self._open_device, device, self._fleet.measure.realtime),
                 self._run_id,
                 self._window if is_local(device) else None,
             )
@@ -212,7 +232,8 @@ class TuningSession:
     async def start_tuning(
         self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
     ) -> None:
-        """Start recorder, learner, searcher and scheduler; :meth:`begin` lets them tune.
+        """Start recorder, learner, searcher and scheduler; :meth:`begin` lets them tune, and from then on every process
+        of the session that is lost or hangs is replaced.
 
         ``device_classes``: the name of the class of each device that answers.
         """
@@ -223,7 +244,7 @@ class TuningSession:
         self, plan: SessionPlan, store: Path, meta: Mapping[str, str], device_classes: Mapping[str, str]
     ) -> None:
         here = self._cluster.here()
-        actor = remote_actor(Recorder, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
+        actor = remote_actor(Recorder, restarts=-1, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
         self._actors.append(actor)
         self._recorder = RecorderClient(actor)
         await self._recorder.put_tasks([entry.task for entry in plan.tasks])
@@ -276,22 +297,37 @@ class TuningSession:
             window_wait_secs=WINDOW_WAIT_SECS,
             build_timeout_secs=self._fleet.build.timeout_secs,
         )
-        scheduler = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
-            SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices)),
-            self._recorder,
-            {task_id: searching[number] for task_id, number in dealt.items()},
-            [BuilderClient(builder) for builder in self._builders],
-            devices,
-            learning,
-            {
-                name: DeviceClient(self._devices[name], "", self._recorder)
-                for name, known in self._late.items()
-                if not known
-            },
-        )
-        self._actors.append(scheduler)
-        self._scheduler = SchedulerClient(scheduler)
-        await self._scheduler.started()
+        builders = [BuilderClient(builder) for builder in self._builders]
+        others = {name: DeviceClient(device, "", self._recorder) for name, device in self._devices.items()}
+        schedule = SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices))
+
+        def scheduler_for(run: RunPlan) -> SchedulerClient:
+            actor = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
+                dataclasses.replace(schedule, run=run),
+                self._recorder,
+                {task_id: searching[number] for task_id, number in dealt.items()},
+                builders,
+                devices,
+                learning,
+                {name: others[name] for name, known in self._late.items() if not known},
+            )
+            self._actors.append(actor)
+            return SchedulerClient(actor)
+
+        self._scheduling = Scheduling(run, scheduler_for, self.last_seq, self._cluster)
+        clock = time.monotonic if self.window is None else self.window.clock
+        self._members = [
+            Member("the scheduler", self._scheduling.beat, self._scheduling.end),
+            Member("the recorder", self._recorder.beat, self._recorder.restart),
+            Member("the learner", learning.beat, learning.restart, True, clock),
+            *(
+                Member(f"searcher {number}", each.beat, each.restart, True, clock)
+                for number, each in enumerate(searching)
+            ),
+            *(Member(f"builder {number}", each.beat, each.restart) for number, each in enumerate(builders)),
+            *(Member(f"device {name}", each.beat, each.restart) for name, each in others.items()),
+        ]
+        await self._scheduling.started()
 
     async def _noted(self, store: Path) -> Path | None:
         """Where the orders for the fleet's devices are, after noting there that this run uses the fleet; None for a
@@ -307,22 +343,23 @@ class TuningSession:
 
     def begin(self) -> None:
         """Tune in the background from now on."""
-        assert self._scheduler is not None
-        self._running = asyncio.ensure_future(_result(self._scheduler))
+        assert self._scheduling is not None
+        scheduling = self._scheduling
+        self._running = asyncio.ensure_future(scheduling.run())
+        self._heartbeats = Heartbeats(self._members, scheduling.notice, lambda: scheduling.now)
+        self._watching = asyncio.ensure_future(self._heartbeats.watch())
 
     async def join(self, entry: SearchTask) -> None:
         """A task of the plan is described: it is tuned from now on."""
-        assert self._scheduler is not None
+        assert self._scheduling is not None
         assert self._roster is not None
         await asyncio.to_thread(self._roster.add, entry.without_module())
-        with _lost_means_resume():
-            await self._scheduler.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches))
+        await self._scheduling.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches))
 
     async def leave_out(self, task_id: str) -> None:
         """A task of the plan has no sketch: it is not waited for."""
-        assert self._scheduler is not None
-        with _lost_means_resume():
-            await self._scheduler.undescribable(task_id)
+        assert self._scheduling is not None
+        await self._scheduling.undescribable(task_id)
 
     async def records(self, cursor: int = 0, traces: bool = False) -> AsyncIterator[Record | None]:
         """Acknowledged records with ``seq > cursor`` as they come, with their ``traces`` or without, None whenever a
@@ -332,8 +369,7 @@ class TuningSession:
         while True:
             over = self._running.done() or self._abandoned
             wait_secs = 0.0 if over else _FOLLOW_SECS
-            with _lost_means_resume():
-                records = await self._recorder.follow(cursor, wait_secs, traces)
+            records = await self._recorder.follow(cursor, wait_secs, traces)
             for record in records:
                 yield record
                 cursor = record.seq
@@ -345,8 +381,11 @@ class TuningSession:
             self._running.result()
 
     async def progress(self) -> Progress:
-        assert self._scheduler is not None
-        return await self._scheduler.progress()
+        """A snapshot, also while the scheduler is lost or hangs: then the last one."""
+        assert self._scheduling is not None
+        silent = {} if self._heartbeats is None else self._heartbeats.silent
+        progress = await self._scheduling.progress(is_silent="the scheduler" in silent)
+        return dataclasses.replace(progress, silent=silent) if silent else progress
 
     async def last_seq(self) -> int:
         assert self._recorder is not None
@@ -354,10 +393,9 @@ class TuningSession:
 
     async def stop(self) -> None:
         """Stop granting; what is being measured is stored if it ends in time."""
-        if self._scheduler is None or self._running is None or self._running.done():
+        if self._scheduling is None or self._running is None or self._running.done():
             return
-        with contextlib.suppress(*LOST):
-            await self._scheduler.stop()
+        await self._scheduling.stop()
         await asyncio.wait([self._running], timeout=_STOP_SECS)
         self._abandoned = True
 
@@ -368,8 +406,9 @@ class TuningSession:
         if self._closed:
             return
         self._closed = True
-        if self._running is not None:
-            self._running.cancel()  # nobody waits any more for the scheduler, which is ended below
+        for task in (self._running, self._watching):
+            if task is not None:
+                task.cancel()  # nobody waits any more for the scheduler, which is ended below
         if self._cluster.is_lost:
             return
         if self._recorder is not None:
@@ -410,15 +449,9 @@ def _dealt_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:
     return dealt
 
 
-async def _result(scheduler: SchedulerClient) -> None:
-    """The end of tuning."""
-    with _lost_means_resume():
-        await scheduler.run()
-
-
 @contextlib.contextmanager
 def _lost_means_resume() -> Iterator[None]:
-    """A session without its scheduler or recorder cannot go on; its records are safe."""
+    """A session that cannot start one of its processes cannot go on; its records are safe."""
     try:
         yield
     except LOST as error:

@@ -54,6 +54,10 @@ class RecordStoreError(UserError):
     """The record database cannot be used: see the next step."""
 
 
+class StoreInUseError(RecordStoreError):
+    """Another process writes to the record database: wait for it, or choose another one."""
+
+
 class DiskFullError(RecordStoreError):
     """No space left where the records or results are written: free some and run again."""
 

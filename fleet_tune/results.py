@@ -83,7 +83,8 @@ class Progress:
     as usual. ``notices``: the last of what the run warns of, oldest first. ``device_time``: by device class, shares of
     the time of its devices by what they did with it lately (:class:`DeviceTime`), and ``device_time_whole`` since the
     tuning began. Limits are None where the user set none; ``time_budget_secs`` counts from the run's begin and grows
-    while tasks are still being described. ``doing``: what is done just now in a phase that has no trials.
+    while tasks are still being described. ``doing``: what is done just now in a phase that has no trials. ``silent``:
+    processes of the run that are gone or give no sign of life, with the second of the run since which.
     """
 
     phase: str
@@ -103,6 +104,7 @@ class Progress:
     device_time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     device_time_whole: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     doing: str = ""
+    silent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def bounds(self) -> dict[str, str]:

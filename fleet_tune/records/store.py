@@ -21,7 +21,7 @@ from typing import Self
 
 from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
-from fleet_tune.errors import OutputFolderError, RecordStoreError, UnreadableRecordError
+from fleet_tune.errors import OutputFolderError, RecordStoreError, StoreInUseError, UnreadableRecordError
 from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state, readable_records
 from fleet_tune.records.database import is_unfinished, open_for_reading, open_for_writing
 from fleet_tune.records.lock_file import LockedError, take_lock
@@ -575,7 +575,7 @@ def _lock(path: Path) -> int:
     try:
         return take_lock(path.with_name(f"{path.name}.lock"))
     except LockedError as error:
-        raise RecordStoreError(
+        raise StoreInUseError(
             f"another run (process {error.owner}) is writing to {path}",
             "wait until it ends, or choose another folder with --out",
         ) from None

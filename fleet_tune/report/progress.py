@@ -89,6 +89,8 @@ def progress_line(progress: Progress) -> str:
         f"{progress.records_per_sec:.1f}/s",
         _networks(progress),
     ]
+    if progress.silent:
+        parts.append(f"without a sign of life: {_silent(progress)}")
     if progress.device_time:
         parts.append(f"bound by {format_bounds(progress.device_time)}")
     awaited = _awaited(progress)
@@ -117,6 +119,13 @@ def _networks(progress: Progress) -> str:
             missing = sum(not math.isfinite(task.best_secs) for task in tasks)
             texts.append(f"{missing} of {plural(len(tasks), 'task')} without a result on {device_class}")
     return ", ".join(texts) or "no tasks"
+
+
+def _silent(progress: Progress) -> str:
+    """The processes that are gone or hang, each with how long it is so."""
+    return ", ".join(
+        f"{name} for {format_clock(max(0.0, progress.elapsed_secs - since))}" for name, since in progress.silent.items()
+    )
 
 
 def _left(progress: Progress) -> str:
@@ -187,6 +196,8 @@ class _Panel:
             devices.append(f"{name} ")
             devices.append(state, "green" if state in _GOOD_STATES else "yellow")
         facts.add_row("devices", devices)
+        if progress.silent:
+            facts.add_row("silent", cut(_silent(progress), "yellow"))
         if progress.device_time:
             facts.add_row("bound by", cut(format_bounds(progress.device_time)))
         facts.add_row("estimate", cut(_networks(progress), "bold"))

@@ -20,8 +20,8 @@ class Fleet:
     Changes are collected, and :meth:`drain` gives them out as commands.
     """
 
-    def __init__(self, device_classes: Mapping[str, str], run_id: str) -> None:
-        self.changes = 0  # kept so far, other than leases
+    def __init__(self, device_classes: Mapping[str, str], run_id: str, changes: int = 0) -> None:
+        self.changes = changes  # kept so far, other than leases
         self.unkept = 0  # commands whose changes are not durable yet
         self.changed: dict[str, None] = {}  # devices whose state has changed since somebody cleared this
         self._run_id = run_id

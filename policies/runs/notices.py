@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet_tune.results import Notice
@@ -13,11 +14,12 @@ _AGAIN_SECS = 60.0
 
 
 class Notices:
-    """The last ``MOST`` notices of a run, in the order in which each was told for the first time."""
+    """The last ``MOST`` notices of a run, in the order in which each was told for the first time. ``told``: those of
+    another process, which was lost."""
 
-    def __init__(self) -> None:
-        self._kept: deque[Notice] = deque(maxlen=MOST)
-        self._told = 0
+    def __init__(self, told: Sequence[Notice] = ()) -> None:
+        self._kept: deque[Notice] = deque(told, maxlen=MOST)
+        self._told = max((notice.number for notice in told), default=0)
 
     @property
     def last(self) -> tuple[Notice, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet_tune.domain import Limits, StopRule, Task
+from fleet_tune.results import Notice
 from policies.measuring.health import PROBE_EVERY_SECS
 
 DEVICE_PATIENCE_SECS = 120.0
@@ -49,10 +50,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A task of a run. ``rules``: what made each of its sketches, None while it is still being described.
-    ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest that a run of its oracle may take.
-    ``searcher``: number of the searcher that knows it. ``settled``: why it needs no trial at all, empty where it is
-    tuned."""
+    """A task of a run. ``rules``: what made each of its sketches, None while it is still being described, and empty
+    where it turned out to have none. ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest
+    that a run of its oracle may take. ``searcher``: number of the searcher that knows it. ``settled``: why it needs no
+    trial at all, empty where it is tuned."""
 
     task: Task
     rules: tuple[str, ...] | None
@@ -62,13 +63,26 @@ class PlannedTask:
     settled: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a state takes over from the one before it in the same run, which was lost with its process; the records and
+    the states of devices say everything else. ``secs``: of the run by then. ``budget_from_secs``: from when the time
+    budget counts, if all tasks are described. ``notices``: what people were told. ``device_changes``: see
+    :class:`fleet_tune.results.Progress`."""
+
+    secs: float = 0.0
+    budget_from_secs: float = 0.0
+    notices: tuple[Notice, ...] = ()
+    device_changes: int = 0
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """``devices``: the class of each device by its id, empty for one that has never answered: it may appear later.
     ``device_patience_secs``: how long a run waits for a device when none can work any more. ``check_every_secs``: how
     often a device that works runs its probe. ``window_wait_secs``: the longest wait for a quiet window, part of every
     lease. ``build_timeout_secs``: what every build may take, None for what the builds of its task take
-    (:mod:`policies.measuring.build_limit`)."""
+    (:mod:`policies.measuring.build_limit`). ``before``: of a run that goes on in another process."""
 
     run_id: str
     tasks: tuple[PlannedTask, ...]
@@ -81,3 +95,4 @@ class RunPlan:
     check_every_secs: float = PROBE_EVERY_SECS
     window_wait_secs: float = 900.0
     build_timeout_secs: float | None = None
+    before: Before = field(default_factory=Before)

@@ -84,7 +84,7 @@ class RunState:
         self._plan = plan
         self.phase = Phase.STARTING
         self.tasks = {each.task.id: TaskTrials(each, plan.limits.task_trials) for each in plan.tasks}
-        self.fleet = Fleet(plan.devices, plan.run_id)
+        self.fleet = Fleet(plan.devices, plan.run_id, plan.before.device_changes)
         self._timers = Timers()
         self._builds = BuildStage(plan.builders, plan.flow, self._timers, self._build_limit_secs)
         classes = dict.fromkeys(task.device_class for task in self.tasks.values())
@@ -92,7 +92,7 @@ class RunState:
         self._devices = MeasureStage(plan, self.fleet, self.tasks, self._pace, self._timers, classes)
         self._granting = Granting(plan, self.tasks, bandit, self.fleet, self._pace, self._timers)
         self._usage = Usage(classes)
-        self._seen_secs = 0.0  # until when the usage is counted
+        self._seen_secs = plan.before.secs  # until when the usage is counted
         self._of_class = {each: [task for task in self.tasks.values() if task.device_class == each] for each in classes}
         self._final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
         # Seconds of the run at which the tuning and the run are over; see _count_time.
@@ -108,8 +108,8 @@ class RunState:
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._recent: deque[float] = deque()
-        self._notices = Notices()
-        self._count_time(0.0)
+        self._notices = Notices(plan.before.notices)
+        self._count_time(plan.before.budget_from_secs)
 
     @property
     def wake_secs(self) -> float | None:

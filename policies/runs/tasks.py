@@ -55,7 +55,7 @@ class TaskTrials:
         self.build_limit = BuildLimit()
         self.searcher = planned.searcher
         self.rules = planned.rules  # of its sketches; None while it is being described
-        self.is_left_out = False  # it turned out to have no sketch
+        self.is_left_out = planned.rules == ()  # it turned out to have no sketch
         self.oracle_secs = planned.oracle_secs  # of one run
         self._floor_secs = planned.floor_secs
         self._limit = limit

@@ -139,6 +139,10 @@ class TaskSearch:
         """Forget pending candidates that will never be measured; they may be proposed again."""
         self._records.release(candidates)
 
+    def release_all(self) -> None:
+        """:meth:`release` every pending candidate."""
+        self._records.release_all()
+
     def train(self, seed: int) -> CostModel | None:
         """The method's model after everything observed; None where it has none, or there is no success.
 

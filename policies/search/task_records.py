@@ -124,6 +124,11 @@ class TaskRecords:
             key = self.key(candidate.sketch, candidate.decisions)
             self._pending[candidate.sketch].pop(key, None)
 
+    def release_all(self) -> None:
+        """:meth:`release` every pending candidate."""
+        for pending in self._pending:
+            pending.clear()
+
     # -- questions ------------------------------------------------------------------------------------------------
 
     def knows(self, candidate: Placed) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.builder import Builder, Worker
+from actors.builder import Worker, builder_actor
 from actors.calls import Shared, remote_actor
 from actors.clients import BuilderClient, DeviceClient, LearnerClient, RecorderClient, SchedulerClient, SearcherClient
 from actors.device import device_actor
@@ -126,7 +126,7 @@ class Fleet:
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         search = SearcherClient(searcher)
-        builders = [remote_actor(Builder, restarts=-1).remote(make_builder) for _ in range(self.builders)]
+        builders = [builder_actor().remote(make_builder) for _ in range(self.builders)]
         simulated = (
             partial(open_simulated, faults, at, self.noise, self.drift, self.landscape)
             for at, faults in enumerate(self.device_faults)

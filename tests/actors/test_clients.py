@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from actors.calls import ActorLostError, ActorTimeoutError
+from actors.calls import ActorDeadError, ActorLostError, ActorTimeoutError
 from actors.clients import BatchReport, DeviceClient, LearnerClient, Offer, RecorderClient, SearcherClient
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule
+from fleet_tune.errors import RecorderLostError
 from fleet_tune.records.codec import encode_record
 
 
@@ -193,3 +194,33 @@ async def test_seconds_in_which_a_learner_stands_still_are_none_of_its_silence(m
     assert looks == 20
     assert ended == [learner]
     await failures.aclose()
+
+
+async def test_what_a_lost_recorder_did_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.clients._RETRY_RECORDER_SECS", 0.001)
+    fails: list[Exception] = [ActorLostError("its process ended"), ActorLostError("it starts")]
+    handed_in: list[list[Record]] = []
+
+    async def append(records: list[Record], _epoch: int | None) -> list[int]:
+        handed_in.append(records)
+        if fails:
+            raise fails.pop()
+        return [7]
+
+    assert await RecorderClient(Actor(append=append)).append([record(1)], 3) == [7]
+    assert handed_in == [[record(1)]] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "store_secs"), [(ActorDeadError("it is dead"), 600.0), (ActorLostError("it starts"), 0.1)]
+)
+async def test_a_recorder_that_never_comes_back_is_lost(
+    error: Exception, store_secs: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.clients._STORE_SECS", store_secs)
+
+    async def last_seq() -> int:
+        raise error
+
+    with pytest.raises(RecorderLostError, match="is lost: " + str(error)):
+        await RecorderClient(Actor(last_seq=last_seq)).last_seq()

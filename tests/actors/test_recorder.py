@@ -10,9 +10,9 @@ import pytest
 from actors.recorder import Recorder, make_record
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.errors import StaleLeaseError
+from fleet_tune.errors import StaleLeaseError, StoreInUseError
 from fleet_tune.records.codec import decode_record
-from fleet_tune.records.store import RecordReader
+from fleet_tune.records.store import RecordReader, RecordStore
 from tests.helpers.tasks import make_task
 
 TASK = make_task("matmul", "cpu-2", weight=3)
@@ -143,3 +143,42 @@ async def test_a_restarted_recorder_knows_the_states_of_the_devices(recorder: Re
     assert await again.device_states() == {"here": leased(3, owner="").state}
     with pytest.raises(StaleLeaseError):
         await again.append([record(0)], epoch=3)
+
+
+async def test_nothing_counts_that_was_leased_by_one_who_is_gone(recorder: Recorder, tmp_path: Path) -> None:
+    await recorder.append_device_events([leased(4)])
+    states = await recorder.end_leases(["here", "there"], "run")
+    assert {name: (state.lease.held, state.lease.epoch) for name, state in states.items()} == {
+        "here": (False, 5),
+        "there": (False, 1),
+    }
+    # Also of a lease that nobody has told of.
+    for epoch in (4, 5):
+        with pytest.raises(StaleLeaseError):
+            await recorder.append([record(0)], epoch)
+    with RecordReader(tmp_path / "records.db") as reader:
+        assert {name: event.state for name, event in reader.device_states().items()} == states
+    await recorder.append_device_events([leased(6)])
+    assert await recorder.append([record(0)], 6) == [1]
+
+
+async def test_what_was_taken_in_before_leases_ended_is_there_when_they_have(recorder: Recorder) -> None:
+    appending = [asyncio.ensure_future(recorder.append([record(number)])) for number in range(5)]
+    await asyncio.sleep(0)
+    await recorder.end_leases(["here"], "run")
+    assert await recorder.last_seq() == 5
+    assert [seqs for [seqs] in await asyncio.gather(*appending)] == [1, 2, 3, 4, 5]
+
+
+async def test_a_recorder_waits_for_the_end_of_the_one_whose_place_it_takes(tmp_path: Path) -> None:
+    before = RecordStore(tmp_path / "records.db")
+    opening = asyncio.ensure_future(asyncio.to_thread(Recorder, str(tmp_path / "records.db"), {"network": "n"}))
+    await asyncio.sleep(0)
+    before.close()
+    assert await (await opening).last_seq() == 0
+
+
+async def test_a_store_that_another_run_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.recorder._ENDING_SECS", 0.0)
+    with RecordStore(tmp_path / "records.db"), pytest.raises(StoreInUseError, match="is writing to"):
+        Recorder(str(tmp_path / "records.db"), {"network": "n"})

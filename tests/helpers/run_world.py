@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
+from fleet_tune.device_state import Admin, DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import (
     Candidate,
     Comparison,
@@ -31,7 +31,7 @@ from fleet_tune.errors import FleetTuneError
 from policies.runs import commands as to_do
 from policies.runs import events as ev
 from policies.runs.measuring import Work
-from policies.runs.plan import Flow, PlannedTask, RunPlan
+from policies.runs.plan import Before, Flow, PlannedTask, RunPlan
 from policies.runs.state import Phase, RunState
 from policies.runs.tasks import Oracle
 from policies.search.bandits import TaskBandit
@@ -81,7 +81,8 @@ class World:
     runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
     of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
     described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
-    sketch. ``settled``: why tasks need no trial, by their id."""
+    sketch. ``settled``: why tasks need no trial, by their id. ``scheduler_lost_at``: when the process that drives the
+    run is lost, and another takes its place."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -113,6 +114,7 @@ class World:
     described_at: Mapping[str, float] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     settled: Mapping[str, str] = field(default_factory=dict)
+    scheduler_lost_at: tuple[float, ...] = ()
     device_states: Mapping[str, DeviceState] = field(default_factory=dict)
     run_id: str = "run"
     seed: int = 0
@@ -121,27 +123,7 @@ class World:
         classes = dict.fromkeys(device.device_class for device in self.devices.values())
         self.tasks = tuple(self.tasks) or tuple(task_of(each) for each in classes)
         self.members = Counter(device.device_class for device in self.devices.values())
-        plan = RunPlan(
-            run_id=self.run_id,
-            tasks=tuple(
-                PlannedTask(
-                    task,
-                    None if task.id in self.described_at else ("rule",),
-                    1e-9,
-                    self.oracle_run_secs,
-                    settled=self.settled.get(task.id, ""),
-                )
-                for task in self.tasks
-            ),
-            devices={name: "" if name in self.appear else device.device_class for name, device in self.devices.items()},
-            builders=self.builders,
-            limits=self.limits,
-            rule=self.rule,
-            flow=self.flow,
-            device_patience_secs=self.patience_secs,
-            check_every_secs=self.check_every_secs,
-            build_timeout_secs=self.build_timeout_secs,
-        )
+        plan = self._plan()
         self.flow = plan.flow
         self.state = RunState(plan, TaskBandit(self.seed))
         self.now = 0.0
@@ -180,6 +162,40 @@ class World:
             for name, device in self.devices.items()
         }
         self._uids = {record.uid for record in self.records}
+        self._failures: dict[str, Record] = {}  # of the run's own making, on their way to the recorder
+        self.losses = 0
+
+    def _plan(self, before: Before | None = None) -> RunPlan:
+        """``before``: of the state whose place another takes."""
+        now = -1.0 if before is None else before.secs
+        return RunPlan(
+            run_id=self.run_id,
+            tasks=tuple(
+                PlannedTask(
+                    task,
+                    self._rules(task.id, now),
+                    1e-9,
+                    self.oracle_run_secs,
+                    settled=self.settled.get(task.id, ""),
+                )
+                for task in self.tasks
+            ),
+            devices={name: "" if name in self.appear else device.device_class for name, device in self.devices.items()},
+            builders=self.builders,
+            limits=self.limits,
+            rule=self.rule,
+            flow=self.flow,
+            device_patience_secs=self.patience_secs,
+            check_every_secs=self.check_every_secs,
+            build_timeout_secs=self.build_timeout_secs,
+            before=before or Before(),
+        )
+
+    def _rules(self, task_id: str, now: float) -> tuple[str, ...] | None:
+        """What is known of a task's sketches by now."""
+        if self.described_at.get(task_id, -1.0) > now:
+            return None
+        return () if task_id in self.left_out & self.described_at.keys() else ("rule",)
 
     # Play -------------------------------------------------------------------------------------------------------------
 
@@ -187,6 +203,8 @@ class World:
         """Until the run is over. AssertionError where nothing could ever happen again, or it does not end."""
         for at, event in self.script.items():
             self._later(at, event)
+        for at in self.scheduler_lost_at:
+            self._later(at, self._scheduler_is_lost)
         for name, at in self.appear.items():
             self._later(at, ev.Appeared(name, self.devices[name].device_class))
         for task_id, at in self.described_at.items():
@@ -258,7 +276,8 @@ class World:
             assert task.trials == sum(record.task_id == task.task.id for record in trials)
         for record in self.records:
             assert record.measurement.outcome is not Outcome.DEVICE_LOST
-        self.check_leases()
+        if not self.losses:  # a lease that nobody was told of may be given twice
+            self.check_leases()
 
     def check_leases(self) -> None:
         """Epochs only grow, by one for each lease, and nothing ran without a lease of its own."""
@@ -311,7 +330,8 @@ class World:
                 self.restarts[task_id] += 1
             case to_do.RecordFailure(candidate, trace, measurement):
                 record = self._record(candidate, trace, measurement, "")
-                self._later(self.now + self._durable_secs(), lambda: self._append([record]))
+                self._failures[record.uid] = record
+                self._later(self.now + self._durable_secs(), lambda: self._append_failure(record))
             case to_do.KeepDeviceEvents(events):
                 for event in events:
                     self.events.append(event)
@@ -329,6 +349,48 @@ class World:
                 self.finished = True
             case to_do.Abort(error):
                 self.error = error
+
+    def _append_failure(self, record: Record) -> None:
+        if self._failures.pop(record.uid, None) is not None:
+            self._append([record])
+
+    def _scheduler_is_lost(self) -> None:
+        """With all that it waited for. The one that takes its place ends the leases, has the searchers forget what
+        they proposed, and begins with what is durable."""
+        if self.state._stopped or self.finished or self.error:
+            return
+        self.losses += 1
+        others = (ev.Ordered, ev.StopRequested, ev.Appeared, ev.Described, ev.Undescribable)
+        self._heap = [each for each in self._heap if callable(each[2]) or isinstance(each[2], others)]
+        heapq.heapify(self._heap)
+        sent = [record for record in self._failures.values() if self._rng.random() < 0.5]
+        self._failures.clear()
+        self._append(sent)
+        progress = self.state.progress(self.now)
+        states = dict(self.device_states) | {event.device_id: event.state for event in self.events}
+        for name in self.devices:
+            self.epochs[name] = states.get(name, DeviceState()).lease.epoch + 1
+            self.held[name] = -1
+            states[name] = dataclasses.replace(states.get(name, DeviceState()), lease=Lease(epoch=self.epochs[name]))
+        durable = {record.candidate.id for record in self.records}
+        for task in self.tasks:
+            candidates = (candidate_of(task, at) for at in range(self.supply))
+            self._planned[task.id] = deque(each for each in candidates if each.id not in durable)
+            self._offers[task.id] = 0
+        self._asked.clear()
+        self.built.clear()
+        described = [at for at in self.described_at.values() if at <= self.now]
+        before = Before(max(self.now, 1e-3), max(described, default=0.0), progress.notices, progress.device_changes)
+        self.state = RunState(self._plan(before), TaskBandit(self.seed))
+        given = {at: each for at, each in self.script.items() if isinstance(each, ev.Ordered) and at <= self.now}
+        orders = {given[at].device_id: (given[at].admin, given[at].reason) for at in sorted(given)}
+        self._do(self.state.handle(ev.Restored(states, orders), self.now))
+        for name, at in self.appear.items():
+            if at <= self.now:
+                self._later(self.now + 0.1, ev.Appeared(name, self.devices[name].device_class))
+        self._told = 0
+        self._tell()
+        self._do(self.state.handle(ev.CaughtUp(), self.now))
 
     def _propose(self, command: to_do.Propose) -> None:
         task_id = command.task_id

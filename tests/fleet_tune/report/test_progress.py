@@ -55,6 +55,18 @@ def test_what_bounds_the_run_is_shown() -> None:
     assert any("bound by" in line and said in line for line in lines)
 
 
+def test_processes_without_a_sign_of_life_are_shown_with_how_long() -> None:
+    silent = dataclasses.replace(PROGRESS, silent={"the recorder": 63.0, "builder 1": 5.0})
+    said = "the recorder for 0:12, builder 1 for 1:10"
+    assert f", without a sign of life: {said}, " in progress_line(silent)
+    console = Console(file=io.StringIO(), width=100, height=24, force_terminal=True, color_system=None)
+    view = ProgressView(console, "net")
+    view.update(silent)
+    with console.capture() as capture:
+        console.print(view._panel)
+    assert any("silent" in line and said in line for line in capture.get().splitlines())
+
+
 def test_without_a_terminal_lines_come_every_five_seconds_and_with_each_phase(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

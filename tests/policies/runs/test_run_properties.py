@@ -143,6 +143,51 @@ def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataO
     assert len(second.trials()) == supply_of(second)
 
 
+@examples(50)
+@given(st.data(), st.lists(SECS, min_size=1, max_size=4).map(tuple))
+def test_a_run_whose_scheduler_is_lost_again_and_again_records_everything_once(
+    data: st.DataObject, lost_at: tuple[float, ...]
+) -> None:
+    fleet, chosen = data.draw(fleets()), data.draw(surroundings())
+    appear = data.draw(st.dictionaries(st.sampled_from(sorted(fleet)), SECS, max_size=2))
+    late = data.draw(joining(chosen))
+    script = data.draw(orders(fleet))
+    world = World(fleet, script=script, appear=appear, scheduler_lost_at=lost_at, **chosen, **late).play()
+    world.check_end()
+    for task in tuned(world):
+        assert task.trials == SUPPLY or is_given_up(task)
+    progress = world.state.progress(world.now)
+    assert progress.new_trials == len(world.trials()) == progress.trials
+    assert set(progress.queues.values()) == {0}
+
+
+@examples(50)
+@given(st.data(), st.integers(1, 100), st.lists(SECS, min_size=1, max_size=4).map(tuple))
+def test_limits_are_kept_over_the_loss_of_the_scheduler(
+    data: st.DataObject, trials: int, lost_at: tuple[float, ...]
+) -> None:
+    fleet, limits = data.draw(fleets()), Limits(trials=trials)
+    chosen = data.draw(surroundings())
+    world = World(fleet, script=data.draw(orders(fleet)), limits=limits, scheduler_lost_at=lost_at, **chosen).play()
+    world.check_end()
+    assert len(world.trials()) == min(trials, supply_of(world))
+
+
+@examples(30)
+@given(st.data(), st.floats(1.0, 300.0), st.lists(SECS, min_size=1, max_size=3).map(tuple))
+def test_a_time_budget_goes_on_over_the_loss_of_the_scheduler(
+    data: st.DataObject, budget: float, lost_at: tuple[float, ...]
+) -> None:
+    fleet, chosen = data.draw(fleets()), data.draw(surroundings())
+    late, limits = data.draw(joining(chosen)), Limits(time_budget_secs=budget)
+    script = data.draw(orders(fleet))
+    world = World(fleet, script=script, limits=limits, scheduler_lost_at=lost_at, **chosen, **late).play()
+    world.check_end()
+    ends = max(late["described_at"].values(), default=0.0) + budget
+    assert max((event.unix_secs for event in world.events if event.kind == "leased"), default=0.0) <= ends
+    assert world.state.progress(world.now).time_budget_secs == ends
+
+
 @st.composite
 def joining(draw: st.DrawFn, chosen: dict[str, Any]) -> dict[str, Any]:
     """When the tasks are described, in any order, and which of them turn out to have no sketch."""

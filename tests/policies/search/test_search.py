@@ -191,6 +191,11 @@ def test_released_candidates_may_come_again(cpu: DeviceAbstraction) -> None:
     search.release(first)
     assert not search.exhausted
     assert keys(search.propose(1)) == [(0, ())]
+    search.release_all()
+    assert keys(search.propose(1)) == [(0, ())]
+    search.observe([Observation(0, (), 1e-3)])
+    search.release_all()
+    assert search.exhausted
 
 
 def test_undescribed_sketch_beside_a_described_one(

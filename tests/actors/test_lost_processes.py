@@ -1,0 +1,140 @@
+"""Every kind of process of a real session is killed and stopped while it tunes: each is noticed, named and replaced,
+and no record that was acknowledged is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import heartbeats
+from actors.calls import ask
+from actors.cluster import connected
+from actors.tuning_session import SessionPlan, TuningSession
+from fleet_tune.config.fleet_file import load_fleet
+from fleet_tune.domain import Limits, Record
+from fleet_tune.records.dataset import load
+from fleet_tune.records.store import RecordReader
+from fleet_tune.results import Progress
+from fleet_tune.search_task import SearchTask
+from tests.helpers.slow_recorded import opened_slowly
+
+DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
+DEADLINE_SECS = 120.0
+STEP = 15
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("ray_cluster")]
+
+
+class Tuned:
+    """A session that tunes recorded tasks, and what it has acknowledged."""
+
+    def __init__(self, session: TuningSession) -> None:
+        self.session = session
+        self.acknowledged: list[Record] = []
+
+    async def read(self) -> None:
+        async for record in self.session.records():
+            if record is not None:
+                self.acknowledged.append(record)
+
+    async def until(self, condition: Callable[[Progress], bool], what: str) -> Progress:
+        deadline = time.monotonic() + DEADLINE_SECS
+        while time.monotonic() < deadline:
+            progress = await self.session.progress()
+            if condition(progress):
+                return progress
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not within {DEADLINE_SECS:g} s: {what}: {progress}")
+
+    async def more(self) -> None:
+        """Until a few more trials are made."""
+        least = len(self.acknowledged) + STEP
+        await self.until(lambda _: len(self.acknowledged) >= least, f"{least} records")
+
+    def actor(self, kind: str) -> Any:
+        """The newest actor of a class."""
+        return next(each for each in reversed(self.session._actors) if kind in repr(each))
+
+
+async def process_of(actor: Any) -> int:
+    pid: int = await ask(actor.__ray_call__.remote(lambda _: os.getpid()), DEADLINE_SECS, "pid")
+    return pid
+
+
+@pytest.fixture
+async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tuned]:
+    # What hangs is ended soon: nothing here is busy for long.
+    monkeypatch.setattr(heartbeats, "EVERY_SECS", 0.2)
+    monkeypatch.setattr(heartbeats, "SILENT_SECS", 2.0)
+    monkeypatch.setattr(heartbeats, "PATIENCE_SECS", 4.0)
+    monkeypatch.setattr(heartbeats, "LONG_PATIENCE_SECS", 5.0)
+    (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{DATA}"\n[build]\nworkers = 1\n')
+    tasks = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in load(DATA))
+    with connected(None) as cluster:
+        session = TuningSession(cluster, load_fleet(tmp_path / "fleet.toml"), "run", open_device=opened_slowly)
+        try:
+            prints = await session.start_hosts()
+            classes = {name: each.device_class.name for name, each in prints.items()}
+            plan = SessionPlan("run", "random", 0, tasks, Limits())
+            await session.start_tuning(plan, tmp_path / "records.db", {"network": "toy"}, classes)
+            session.begin()
+            for entry in tasks:
+                await session.join(entry)
+            yield Tuned(session)
+        finally:
+            await session.close()
+
+
+def missed(names: Iterable[str]) -> Callable[[Progress], bool]:
+    """Whether each of these has been silent since it was asked first, whether or not all at once."""
+    waited_for = set(names)
+
+    def all_were(progress: Progress) -> bool:
+        waited_for.difference_update(progress.silent)
+        return not waited_for
+
+    return all_were
+
+
+def noticed(texts: Iterable[str]) -> Callable[[Progress], bool]:
+    return lambda progress: all(any(text in each.text for each in progress.notices) for text in texts)
+
+
+WHO_WORK = {"Builder": "builder 0", "DeviceActor": "device a", "Searcher": "searcher 0", "Learner": "the learner"}
+WHO_KNOW = {"Scheduler": "the scheduler", "Recorder": "the recorder"}
+
+
+async def test_every_process_may_die_or_hang_and_nothing_is_lost_or_doubled(tuned: Tuned, tmp_path: Path) -> None:
+    reading = asyncio.ensure_future(tuned.read())
+    for number, told in (
+        (signal.SIGKILL, "the process of {} has ended"),
+        (signal.SIGSTOP, "{} gave no sign of life for"),
+    ):
+        for names in (WHO_WORK, WHO_KNOW):
+            await tuned.more()
+            victims = {kind: await process_of(tuned.actor(kind)) for kind in names}
+            for victim in victims.values():
+                os.kill(victim, number)
+            await tuned.until(missed(names.values()), f"{names} are missed")
+            await tuned.until(lambda progress: not progress.silent, f"{names} are back")
+            for kind, victim in victims.items():
+                assert await process_of(tuned.actor(kind)) != victim
+            texts = [told.format(name) for name in names.values() if name != "the scheduler"]
+            texts += ["schedules the run was lost"] if names is WHO_KNOW else []
+            await tuned.until(noticed(texts), f"{texts} are told")
+    await tuned.session.stop()
+    await reading
+    with RecordReader(tmp_path / "records.db") as reader:
+        stored = list(reader)
+    trials = [record for record in stored if record.revision == 0]
+    assert max(Counter(record.candidate.id for record in trials).values()) == 1
+    assert [record.seq for record in tuned.acknowledged] == [record.seq for record in stored]
+    assert (await tuned.session.progress()).new_trials == len(trials)
