@@ -26,5 +26,4 @@ FLEET = Method(
 )
 """Pruner's draft on an analyzer that is calibrated online, boosted trees that start from the analyzer, AdaTune's
 expected improvement and contextual epsilon (bounded by 2 and 20 percent: docs/benchmarks.md, *Ablations*, has what that
-brings), Bansor's bandits, AutoTVM's diversity;
-batches of 8, because nothing waits for a round to end."""
+brings), Bansor's bandits, AutoTVM's diversity; batches of 8, because nothing waits for a round to end."""
