@@ -24,7 +24,7 @@ from devices.networks.torch.frontend import array_of
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import NetworkError
-from tests.zoo.catalogue import Example, lifeless, tensors
+from tests.zoo.catalogue import Example, lifeless, tensors, use_installed
 from tests.zoo.scheduling import Descriptions
 
 FORMS = ("torch", "pt2", "onnx")
@@ -125,6 +125,7 @@ def _exported(module: torch.nn.Module, inputs: tuple[Any, ...], form: str, folde
         if form == "pt2":
             torch.export.save(torch.export.export(module, inputs), str(file))
             return file, "torch.export"
+        use_installed()  # onnxscript, without which torch has the older exporter alone
         try:
             torch.onnx.export(module, inputs, str(file), dynamo=True, verbose=False)
             return file, "torch.export"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import TensorProto
 
 from devices.networks.onnx.nodes import Array, Node, NotKnownError, Writer
+
+_WHOLE = 1e-3  # of an extent that a factor of float32 gives
 
 
 def to_depth(node: Node, write: Writer) -> Sequence[str] | None:
@@ -42,11 +44,12 @@ def upsampled(node: Node, write: Writer) -> Sequence[str] | None:
     return [value if value != node.input(0) else write("Identity", value)]
 
 
-def resized_axes(node: Node, write: Writer) -> Sequence[str] | None:
-    """Resize of some axes as one of all axes."""
+def resized(node: Node, write: Writer) -> Sequence[str] | None:
+    """Resize of some axes as one of all axes, and one to the nearest elements by factors that give no whole number of
+    elements as indices: TVM takes the factors from the extents."""
     axes = node.attributes.get("axes")
     if not axes:
-        return None
+        return _nearest_by_factors(node, write)
     shape = node.shape(0)
     axes = [axis % len(shape) for axis in axes]
     settings = {name: value for name, value in node.attributes.items() if name != "axes"}
@@ -63,6 +66,41 @@ def resized_axes(node: Node, write: Writer) -> Sequence[str] | None:
     scales = np.ones(len(shape), np.float32)
     scales[axes] = node.constant(2)
     return [write("Resize", node.input(0), region, scales, **settings)]
+
+
+_PLACES: dict[str, Callable[[Array, Array], Array]] = {
+    "asymmetric": lambda at, scale: at / scale,
+    "half_pixel": lambda at, scale: (at + np.float32(0.5)) / scale - np.float32(0.5),
+    "pytorch_half_pixel": lambda at, scale: (at + np.float32(0.5)) / scale - np.float32(0.5) if len(at) > 1 else 0 * at,
+}
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    # A half that is added to what lies just below another half would be rounded up to it.
+    "round_prefer_floor": lambda places: np.floor(places) + (places - np.floor(places) > 0.5),
+}
+
+
+def _nearest_by_factors(node: Node, write: Writer) -> Sequence[str] | None:
+    """In float32, as ONNX Runtime and PyTorch find the places: some lie between two elements but for rounding."""
+    places_of = _PLACES.get(node.attributes.get("coordinate_transformation_mode", "half_pixel"))
+    if node.attributes.get("mode", "nearest") != "nearest" or places_of is None or not node.has(2):
+        return None
+    if node.input(2) not in node.graph.constants or node.input(0) not in node.graph.shapes:
+        return None
+    scales, shape = node.constant(2).astype(np.float32), node.shape(0)
+    extents = [extent * float(scale) for extent, scale in zip(shape, scales, strict=False)]
+    if len(scales) != len(shape) or all(abs(extent - round(extent)) <= _WHOLE for extent in extents):
+        return None
+    nearest = _NEAREST.get(node.attributes.get("nearest_mode", "round_prefer_floor"))
+    if nearest is None:
+        return None
+    value = node.input(0)
+    for axis, (scale, extent) in enumerate(zip(scales, extents, strict=True)):
+        if scale != 1:
+            places = places_of(np.arange(math.floor(extent + _WHOLE), dtype=np.float32), scale)
+            value = write("Gather", value, np.clip(nearest(places), 0, shape[axis] - 1).astype(np.int64), axis=axis)
+    return [value]
 
 
 def _kept_ratio(sizes: Array, extents: Sequence[int], settings: dict[str, object]) -> Array:

@@ -18,7 +18,7 @@ from devices.networks.onnx.images import (
     folded_blocks,
     pooled,
     pooled_with_places,
-    resized_axes,
+    resized,
     to_depth,
     transposed_to_shape,
 )
@@ -224,7 +224,7 @@ REWRITES: dict[str, Rewrite] = {
     "RNN": recurrent,
     "ReduceMax": _reduce_max,
     "ReduceMin": _extreme_of_booleans,
-    "Resize": resized_axes,
+    "Resize": resized,
     "ReverseSequence": _reverse_sequence,
     "STFT": short_time_fourier,
     "Scan": unrolled_scan,

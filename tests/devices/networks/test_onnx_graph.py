@@ -165,6 +165,17 @@ def test_the_operators_of_old_versions_are_read_as_they_were(tmp_path: Path) -> 
     agrees(proto, tmp_path)
 
 
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor"])
+@pytest.mark.parametrize("places", ["asymmetric", "half_pixel"])
+def test_nearest_by_factors_that_give_no_whole_number(rounding: str, places: str, tmp_path: Path) -> None:
+    """12 / 2.4 is the fifth element, if it is computed in float32."""
+    settings = {"coordinate_transformation_mode": places, "nearest_mode": rounding}
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest", **settings)
+    scales = np.float32([1, 1, 1.3, 2.4])
+    proto = model([node], {"x": (FLOAT, [1, 2, 13, 14])}, {"y": (FLOAT, [1, 2, 16, 33])}, scales=scales)
+    agrees(proto, tmp_path)
+
+
 def test_places_of_maxima_and_padding_that_follows_from_extents(tmp_path: Path) -> None:
     settings = {"kernel_shape": [3, 3], "strides": [2, 2]}
     nodes = [
