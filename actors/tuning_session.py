@@ -316,7 +316,9 @@ class TuningSession:
         assert self._roster is not None
         await asyncio.to_thread(self._roster.add, entry.without_module())
         with _lost_means_resume():
-            await self._scheduler.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches))
+            await self._scheduler.described(
+                entry.task.id, tuple(sketch.rule for sketch in entry.sketches), entry.enough
+            )
 
     async def leave_out(self, task_id: str) -> None:
         """A task of the plan has no sketch: it is not waited for."""

@@ -81,7 +81,8 @@ class World:
     runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
     of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
     described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
-    sketch. ``settled``: why tasks need no trial, by their id."""
+    sketch. ``settled``: why tasks need no trial, by their id; ``enough``: how many trials are enough for those that are
+    described later."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -113,6 +114,7 @@ class World:
     described_at: Mapping[str, float] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     settled: Mapping[str, str] = field(default_factory=dict)
+    enough: Mapping[str, int] = field(default_factory=dict)
     device_states: Mapping[str, DeviceState] = field(default_factory=dict)
     run_id: str = "run"
     seed: int = 0
@@ -191,7 +193,10 @@ class World:
             self._later(at, ev.Appeared(name, self.devices[name].device_class))
         for task_id, at in self.described_at.items():
             without = task_id in self.left_out
-            self._later(at, ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",)))
+            self._later(
+                at,
+                ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",), self.enough.get(task_id, 0)),
+            )
         self._do(self.state.handle(ev.Restored(self.device_states, {}), 0.0))
         self._tell()
         self._do(self.state.handle(ev.CaughtUp(), 0.0))
