@@ -589,9 +589,9 @@ class SchedulerClient:
         """Until its process answers."""
         await ask(self._actor.progress.remote(), _START_SECS, "scheduler")
 
-    async def described(self, task_id: str, rules: Sequence[str]) -> None:
-        """A task of the plan has sketches, made by ``rules``."""
-        await ask(self._actor.described.remote(task_id, rules), _TELL_SECS, "a task that is described")
+    async def described(self, task_id: str, rules: Sequence[str], enough: int = 0) -> None:
+        """A task of the plan has sketches, made by ``rules``. ``enough``: as :attr:`SearchTask.enough`."""
+        await ask(self._actor.described.remote(task_id, rules, enough), _TELL_SECS, "a task that is described")
 
     async def undescribable(self, task_id: str) -> None:
         """A task of the plan has no sketch."""

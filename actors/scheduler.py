@@ -103,9 +103,9 @@ class Scheduler:
         """A snapshot for views and metrics."""
         return self._state.progress(self._now())
 
-    async def described(self, task_id: str, rules: Sequence[str]) -> None:
+    async def described(self, task_id: str, rules: Sequence[str], enough: int) -> None:
         """A task that the plan has without rules has its sketches, and is in the roster."""
-        self._events.put_nowait(ev.Described(task_id, tuple(rules)))
+        self._events.put_nowait(ev.Described(task_id, tuple(rules), enough))
 
     async def undescribable(self, task_id: str) -> None:
         """A task that the plan has without rules has no sketch."""

@@ -41,7 +41,7 @@ class Scheduling:
         self._cluster = cluster
         self._scheduler = start(plan)
         self._last: Progress | None = None
-        self._rules: dict[str, tuple[str, ...]] = {}
+        self._described: dict[str, tuple[tuple[str, ...], int]] = {}  # rules of sketches, and enough trials
         self._described_secs = 0.0
         self._began: float | None = None
         self._stops = False
@@ -84,21 +84,23 @@ class Scheduling:
             notices=(*told, Notice(number + 1, self.now, text)),
             device_changes=self._last.device_changes if self._last is not None else 0,
         )
-        tasks = tuple(
-            dataclasses.replace(each, rules=self._rules.get(each.task.id, each.rules)) for each in self._plan.tasks
-        )
-        self._scheduler = self._start(dataclasses.replace(self._plan, tasks=tasks, before=before))
+        tasks = []
+        for task in self._plan.tasks:
+            rules, enough = self._described.get(task.task.id, (task.rules, task.enough))
+            tasks.append(dataclasses.replace(task, rules=rules, enough=enough))
+        self._scheduler = self._start(dataclasses.replace(self._plan, tasks=tuple(tasks), before=before))
 
-    async def described(self, task_id: str, rules: tuple[str, ...]) -> None:
-        """A task of the plan has sketches, made by ``rules``. One that begins later knows it by its plan."""
-        self._rules[task_id] = rules
+    async def described(self, task_id: str, rules: tuple[str, ...], enough: int = 0) -> None:
+        """A task of the plan has sketches, made by ``rules``; ``enough`` as :attr:`SearchTask.enough`. A scheduler that
+        begins later knows it by its plan."""
+        self._described[task_id] = rules, enough
         self._described_secs = self.now
         with contextlib.suppress(*LOST):
-            await self._scheduler.described(task_id, rules)
+            await self._scheduler.described(task_id, rules, enough)
 
     async def undescribable(self, task_id: str) -> None:
         """A task of the plan has no sketch."""
-        self._rules[task_id] = ()
+        self._described[task_id] = (), 0
         self._described_secs = self.now
         with contextlib.suppress(*LOST):
             await self._scheduler.undescribable(task_id)

@@ -115,6 +115,7 @@ class Searcher:
             pools_of(entry),
             self._priors.loaded(entry.prior),
             self._build_timeout_secs,
+            entry.seeds,
         )
         self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
         search.observe(group_observations(self._early.taken(task_id), self._sketch_index).get(task_id, ()))

@@ -354,7 +354,7 @@ class TuningSession:
         assert self._scheduling is not None
         assert self._roster is not None
         await asyncio.to_thread(self._roster.add, entry.without_module())
-        await self._scheduling.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches))
+        await self._scheduling.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches), entry.enough)
 
     async def leave_out(self, task_id: str) -> None:
         """A task of the plan has no sketch: it is not waited for."""

@@ -45,15 +45,18 @@ class _ResidualBlock(nn.Module):
         return torch.relu(self.second(self.first(x)) + self.shortcut(x))
 
 
-class _ResNet18(nn.Module):
-    def __init__(self, classes: int = 1000) -> None:
+class _ResNet(nn.Module):
+    """Of basic blocks, so many in each of the four stages."""
+
+    def __init__(self, repeats: tuple[int, int, int, int], classes: int = 1000) -> None:
         super().__init__()
         self.stem = _ConvNorm(3, 64, 7, 2)
         self.pool = nn.MaxPool2d(3, 2, 1)
         blocks: list[nn.Module] = []
         width = 64
-        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            blocks += [_ResidualBlock(width, outputs, stride), _ResidualBlock(outputs, outputs, 1)]
+        for outputs, stride, count in zip((64, 128, 256, 512), (1, 2, 2, 2), repeats, strict=True):
+            blocks.append(_ResidualBlock(width, outputs, stride))
+            blocks += [_ResidualBlock(outputs, outputs, 1) for _ in range(count - 1)]
             width = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width, classes)
@@ -192,7 +195,14 @@ def resnet18() -> Example:
     """ResNet-18 on one 224x224 image; 1000 classes, 3.6 GFLOP."""
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
-        return _finish(_ResNet18()), (torch.randn(1, 3, 224, 224),)
+        return _finish(_ResNet((2, 2, 2, 2))), (torch.randn(1, 3, 224, 224),)
+
+
+def resnet34() -> Example:
+    """ResNet-34 on one 224x224 image: the layers of ResNet-18, more often; 7.3 GFLOP."""
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        return _finish(_ResNet((3, 4, 6, 3))), (torch.randn(1, 3, 224, 224),)
 
 
 def mobilenet_v2() -> Example:

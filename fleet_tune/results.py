@@ -142,13 +142,17 @@ class FromStore:
     """What a run has taken from the store that several runs share, before its first trial.
 
     ``path``: of the store. ``records``: how many it took, one for each candidate. ``known``: tasks of which it had
-    some; ``settled``: those of them that need no trial, because as much was spent on them before.
+    some; ``settled``: those of them that need no trial, because as much was spent on them before. ``confirmed``: tasks
+    of which other versions have records, as much was spent on them, and the best few are tried once more;
+    ``seeded``: other tasks whose search begins with what was found for them by other versions, or for similar ones.
     """
 
     path: str
     records: int
     known: int
     settled: int
+    confirmed: int = 0
+    seeded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ class SearchTask:
     ``recorded``: where a dataset answers for the devices, the candidates that it has of each sketch, one decision
     matrix (n, d) for each; None where anything can be measured. ``prior``: a saved cost model that was trained on other
     records, from which the search starts; empty for none. ``own_prior``: it was trained on records of this task's own
-    workload; else the tasks of a device class have the same.
+    workload; else the tasks of a device class have the same. ``seeds``: candidates, as the position of a sketch and
+    decisions, that are tried first, in this order. ``enough``: trials after which a task with a result needs no more,
+    0 for no such number.
     """
 
     task: Task
@@ -28,6 +30,8 @@ class SearchTask:
     recorded: tuple[NDArray[np.int64], ...] | None = None
     prior: bytes = b""
     own_prior: bool = False
+    seeds: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    enough: int = 0
 
     @property
     def floor_secs(self) -> float:

@@ -7,6 +7,7 @@ network.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -67,7 +68,8 @@ def main(model: str, out: Path, budget_secs: float, seed: int, method: str, flee
     if not result.networks:
         raise BenchError(f"tuning {model} for {budget_secs:.0f} s ended without a compiled network")
     network = result.networks[0]
-    figures = timeline(out / "records.db", start_unix_secs)
+    # All that there was to find was found in a store.
+    figures = timeline(out / "records.db", start_unix_secs) if result.new_trials else {"trials": 0}
     figures |= {
         "method": method,
         "elapsed_secs": time.time() - start_unix_secs,
@@ -77,6 +79,7 @@ def main(model: str, out: Path, budget_secs: float, seed: int, method: str, flee
         "untuned_secs": network.untuned_secs,
         "torch_secs": network.torch_secs,
         "max_rel_error": network.max_rel_error,
+        "store": None if result.store is None else dataclasses.asdict(result.store),
         "task_results": [
             {"name": task.name, "weight": task.weight, "trials": task.trials, "gflops": task.gflops}
             for task in result.tasks

@@ -129,6 +129,11 @@ class SharedReader(RecordReader):
             yield page
             cursor = page[-1].seq
 
+    def workload_sizes(self, device_class: str) -> list[tuple[str, str, float]]:
+        """Hash, name and operations of each workload that was tuned for a device class."""
+        query = "SELECT hash, name, flop FROM tasks JOIN workloads ON hash = workload WHERE device_class = ?"
+        return self._rows(query, device_class)
+
     def candidates(self, task_id: str) -> frozenset[str]:
         """The ids of the candidates of a task that the store has a record of."""
         where = "WHERE workload = ? AND device_class = ?"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -187,7 +188,8 @@ class Upkeep(SharedReader):
 
 
 def prune(path: Path, seqs: Sequence[int]) -> None:
-    """Removes these records of a store, and what they alone took of the file. Raises :class:`RecordStoreError`."""
+    """Removes these records of a store, and makes the file smaller where nobody else uses it. Raises
+    :class:`RecordStoreError`."""
     with translated(path), closing(open_for_writing(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for start in range(0, len(seqs), _AT_ONCE):
@@ -196,7 +198,8 @@ def prune(path: Path, seqs: Sequence[int]) -> None:
             for table in ("traces", "records"):
                 connection.execute(f"DELETE FROM {table} WHERE seq IN ({marks})", some)
         connection.execute("COMMIT")
-        connection.execute("VACUUM")
+        with suppress(sqlite3.OperationalError):  # others use it: what is free now is used again
+            connection.execute("VACUUM")
 
 
 def differences_of(origin: Origin | None, versions: Mapping[str, str]) -> tuple[str, ...]:

@@ -300,10 +300,17 @@ def _transferred(what: Transferred) -> str:
 
 def _from_store(what: FromStore, tasks: int) -> str:
     """``3 of 5 tasks known (210 records), 2 of them need no trial: /home/me/.../store.db``."""
-    if not what.known:
-        return f"nothing of these tasks yet: {what.path}"
-    settled = f", {what.settled} of them {'needs' if what.settled == 1 else 'need'} no trial" if what.settled else ""
-    return f"{what.known} of {plural(tasks, 'task')} known ({plural(what.records, 'record')}){settled}: {what.path}"
+    parts = []
+    if what.known:
+        settled = (
+            f", {what.settled} of them {'needs' if what.settled == 1 else 'need'} no trial" if what.settled else ""
+        )
+        parts.append(f"{what.known} of {plural(tasks, 'task')} known ({plural(what.records, 'record')}){settled}")
+    if what.confirmed:
+        parts.append(f"{what.confirmed} known to other versions")
+    if what.seeded:
+        parts.append(f"{what.seeded} begun from similar ones")
+    return f"{'; '.join(parts) or 'nothing of these tasks yet'}: {what.path}"
 
 
 def _network_table(network: NetworkResult) -> Table:

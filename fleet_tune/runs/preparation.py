@@ -157,11 +157,19 @@ def prepare(
 
 
 def ready_tasks(
-    prepared: Prepared, fleet: FleetConfig, teaching: Teaching | None = None, window: QuietWindow | None = None
+    prepared: Prepared,
+    fleet: FleetConfig,
+    teaching: Teaching | None = None,
+    window: QuietWindow | None = None,
+    found: Found | None = None,
 ) -> ReadyTasks:
-    """The tasks of an imported network as they become ready."""
-    teach = None if teaching is None else teaching.taught
-    return ReadyTasks(prepared.undescribed, fleet.datasets, teach, window)
+    """The tasks of an imported network as they become ready, with what they are taught and what was found of them."""
+
+    def begun(entry: SearchTask) -> SearchTask:
+        entry = entry if teaching is None else teaching.taught(entry)
+        return entry if found is None else found.seeded(entry)
+
+    return ReadyTasks(prepared.undescribed, fleet.datasets, begun if teaching or found else None, window)
 
 
 def teaching_of(prepared: Prepared, request: RunRequest) -> Teaching | None:

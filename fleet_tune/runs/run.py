@@ -153,7 +153,7 @@ class Run:
             self._teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
         if self._store is not None:
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
-        coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window)
+        coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window, self._found)
         stack.callback(coming.close)
         coming.begin()
         meta = preparation.bind_store(request.records, prepared)
@@ -204,7 +204,8 @@ class Run:
         try:
             if last is not None and last.phase != "starting":
                 tuned_secs, trials = self._tuned
-                note_efforts(self.request.records, self.run_id, last.tasks, tuned_secs, trials)
+                limits = self.request.limits
+                note_efforts(self.request.records, self.run_id, limits, last.tasks, tuned_secs, trials)
             giving.give(hurry=self._interruption.came)
         except RecordStoreError as error:
             self._warn(f"what was measured is not in the store yet: {error.problem}")

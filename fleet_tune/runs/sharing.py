@@ -8,6 +8,7 @@ of this run are copied into the shared store now and then, and in the end.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,28 +18,50 @@ from fleet_tune.records.origin import Effort, Origin
 from fleet_tune.records.shared import SharedReader, copy_records, rescaled, shared_store
 from fleet_tune.records.store import RecordReader, RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
+from fleet_tune.search_task import SearchTask
 from policies.runs.warm_start import covered, effort_of, share_of
+from policies.search.adapting import seeds
+from policies.search.bandits import kind_of_name
 
 # Candidates of a task that are taken: of one that is settled those that the network may be made of; of another one all
 # that a search is likely to remember.
 _TOP = 8
 _MOST = 2000
+# Candidates that confirm what other versions have found; what a search begins with, of how many similar tasks.
+_CONFIRMED = 3
+_OF_SIMILAR = 2
+_SIMILAR = 3
+_MOST_SEEDS = 8
 SETTLED = "found in the store"
 """Why a task gets no trial."""
 _LAST_GIVE_SECS = 2.0
 """How long a run that was interrupted waits for others who write to the store."""
 
 
+Seed = tuple[str, str, Sequence[int]]
+"""The id of a candidate's sketch, its trace, and its decisions."""
+
+
 @dataclass(frozen=True)
 class Found:
     """What the shared store ``path`` has for a run. ``words``: by task id the records of its candidates, the best
     first, in the store's seconds; ``units``: the probe's seconds at these, by device class. ``settled``: the tasks that
-    need no trial."""
+    need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
+    ``confirmed``: those of them of the same workload are tried, and if one is right that is all."""
 
     path: Path
     words: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=dict)
     settled: frozenset[str] = frozenset()
+    seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
+    confirmed: frozenset[str] = frozenset()
+
+    def seeded(self, entry: SearchTask) -> SearchTask:
+        """A task that is described with the candidates that its search begins with."""
+        lanes = entry.abstraction.lanes
+        made = seeds(self.seeds.get(entry.task.id, ()), entry.sketches, lanes)[:_MOST_SEEDS]
+        enough = len(made) if entry.task.id in self.confirmed else 0
+        return dataclasses.replace(entry, seeds=tuple(made), enough=enough) if made else entry
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -50,7 +73,8 @@ class Found:
         """What people see of it."""
         records = sum(len(words) for words in self.words.values())
         known = sum(1 for words in self.words.values() if words)
-        return FromStore(str(self.path), records, known, len(self.settled))
+        seeded = self.seeds.keys() - self.confirmed
+        return FromStore(str(self.path), records, known, len(self.settled), len(self.confirmed), len(seeded))
 
 
 def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], limits: Limits, own: Path) -> Found:
@@ -63,12 +87,16 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
     asked = share_of(limits, max(1, len(tasks)))
     words: dict[str, Sequence[Record]] = {}
     settled: set[str] = set()
+    confirmed: set[str] = set()
+    found_seeds: dict[str, Sequence[Seed]] = {}
     with SharedReader(path) as reader:
         numbers = {name: reader.numbers_of(origin) for name, origin in origins.items()}
         spent: dict[str, list[tuple[float, float]]] = {}
+        spent_elsewhere: dict[str, list[tuple[float, float]]] = {}
         for effort, origin in reader.efforts():
-            if origin == origins.get(effort.task_id.partition("@")[2]):
-                spent.setdefault(effort.task_id, []).append((effort.secs, effort.trials))
+            here = origin == origins.get(effort.task_id.partition("@")[2])
+            (spent if here else spent_elsewhere).setdefault(effort.task_id, []).append((effort.secs, effort.trials))
+        elsewhere = _Elsewhere(reader)
         for task in tasks:
             of_class = numbers[task.device_class.name]
             best = reader.last_words(task.id, of_class, _TOP)
@@ -76,10 +104,43 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
             if has_best and task.id not in tried and covered(asked, spent.get(task.id, ())):
                 settled.add(task.id)
                 words[task.id] = best
-            else:
-                words[task.id] = reader.last_words(task.id, of_class, _MOST)
+                continue
+            words[task.id] = reader.last_words(task.id, of_class, _MOST)
+            if has_best:
+                continue
+            own_seeds = elsewhere.of_task(task.id)
+            if own_seeds and task.id not in tried and covered(asked, spent_elsewhere.get(task.id, ())):
+                confirmed.add(task.id)
+                found_seeds[task.id] = own_seeds
+            elif all_seeds := [*own_seeds, *elsewhere.of_similar(task)]:
+                found_seeds[task.id] = all_seeds
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-    return Found(path, words, units, frozenset(settled))
+    return Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed))
+
+
+class _Elsewhere:
+    """What a store has of tasks whatever it depends on: as a beginning."""
+
+    def __init__(self, reader: SharedReader) -> None:
+        self._reader = reader
+        self._origins = frozenset(reader.origins())
+        self._sizes: dict[str, list[tuple[str, str, float]]] = {}  # by device class
+
+    def of_task(self, task_id: str, most: int = _CONFIRMED) -> list[Seed]:
+        """The best candidates of a task."""
+        words = self._reader.last_words(task_id, self._origins, most)
+        usable = [word for word in words if word.measurement.verified and word.trace]
+        return [(word.candidate.sketch_id, word.trace, word.candidate.decisions) for word in usable]
+
+    def of_similar(self, task: Task) -> list[Seed]:
+        """The best of those tasks of the same operators and class whose number of operations is nearest."""
+        name, workload = task.device_class.name, task.workload
+        if name not in self._sizes:
+            self._sizes[name] = self._reader.workload_sizes(name)
+        kind = kind_of_name(workload.name)
+        similar = [each for each in self._sizes[name] if each[0] != workload.hash and kind_of_name(each[1]) == kind]
+        similar.sort(key=lambda each: abs(math.log((each[2] + 1) / (workload.flop + 1))))
+        return [seed for hash_, _, _ in similar[:_SIMILAR] for seed in self.of_task(f"{hash_}@{name}", _OF_SIMILAR)]
 
 
 def take(
@@ -124,16 +185,34 @@ class Giving:
         return copied.records
 
 
-def note_efforts(own: Path, run_id: str, tasks: Sequence[TaskProgress], elapsed_secs: float, new_trials: int) -> None:
-    """Write into the run's ``own`` store, which nobody else writes now, what it has spent on each of its ``tasks`` that
-    it tuned."""
-    efforts = [
-        Effort(task.task_id, run_id, *effort_of(elapsed_secs, new_trials, len(tasks), task.finish_reason))
-        for task in tasks
-        if task.described and task.finish_reason != SETTLED
-    ]
+def note_efforts(
+    own: Path, run_id: str, limits: Limits, tasks: Sequence[TaskProgress], elapsed_secs: float, new_trials: int
+) -> None:
+    """Write into the run's ``own`` store, which nobody else writes now, what it and earlier runs there have spent on
+    each of its ``tasks`` that it tuned."""
+    count = max(1, len(tasks))
+    asked = share_of(limits, count)
+    before = _spent_before(own, run_id)
+    efforts = []
+    for task in tasks:
+        if task.described and task.finish_reason != SETTLED:
+            secs, trials = effort_of(elapsed_secs, new_trials, count, task.finish_reason, asked)
+            earlier = before.get(task.task_id, (0.0, 0.0))
+            efforts.append(Effort(task.task_id, run_id, secs + earlier[0], trials + earlier[1]))
     with RecordStore(own) as store:
         store.put_efforts(efforts)
+
+
+def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
+    """What earlier runs in this folder have spent on its tasks, all together, with what this run depends on."""
+    with SharedReader(own) as reader:
+        origins = reader.run_origins()
+        spent: dict[str, tuple[float, float]] = {}
+        for effort, origin in reader.efforts():
+            if effort.run_id != run_id and origins.get((run_id, effort.task_id.partition("@")[2])) == origin:
+                most = spent.get(effort.task_id, (0.0, 0.0))
+                spent[effort.task_id] = max(most[0], effort.secs), max(most[1], effort.trials)
+    return spent
 
 
 def _tried(own: Path) -> set[str]:

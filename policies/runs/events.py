@@ -34,10 +34,12 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A task of the plan has its sketches, made by ``rules``, and its searcher knows it: it may be tuned."""
+    """A task of the plan has its sketches, made by ``rules``, and its searcher knows it: it may be tuned. ``enough``:
+    trials after which it needs no more, where one of them was right; 0 for no such number."""
 
     task_id: str
     rules: tuple[str, ...]
+    enough: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class PlannedTask:
     """A task of a run. ``rules``: what made each of its sketches, None while it is still being described, and empty
     where it turned out to have none. ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest
     that a run of its oracle may take. ``searcher``: number of the searcher that knows it. ``settled``: why it needs no
-    trial at all, empty where it is tuned."""
+    trial at all, empty where it is tuned. ``enough``: see :attr:`fleet_tune.search_task.SearchTask.enough`."""
 
     task: Task
     rules: tuple[str, ...] | None
@@ -61,6 +61,7 @@ class PlannedTask:
     oracle_secs: float = 0.0
     searcher: int = 0
     settled: str = ""
+    enough: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,9 +179,11 @@ class RunState:
         match event:
             case Committed(records):
                 return self._learn(records, now)
-            case Described(task_id, rules):
-                self.tasks[task_id].rules = rules
+            case Described(task_id, rules, enough):
+                task = self.tasks[task_id]
+                task.rules, task.enough = rules, enough
                 self._count_time(now)
+                return self._finish(task, task.confirmed_reason())
             case Undescribable(task_id):
                 self.tasks[task_id].is_left_out = True
                 self._count_time(now)
@@ -252,6 +254,7 @@ class RunState:
             if unwanted:
                 commands.append(Forget(unwanted))
             commands += self._finish(task, task.exhausted_reason())
+            commands += self._finish(task, task.confirmed_reason())
         return commands
 
     def _proposed(self, event: Proposed, now: float) -> list[Command]:

@@ -12,6 +12,7 @@ from fleet_tune.results import TaskProgress
 from policies.measuring.build_limit import BuildLimit
 from policies.measuring.ranking import Ranking
 from policies.runs.plan import PlannedTask
+from policies.runs.warm_start import CONFIRMED
 from policies.search.bandits import TaskState, kind_of_name
 
 
@@ -46,6 +47,7 @@ class TaskTrials:
         self.exhausted = False  # every candidate is measured or under way
         self.finish_reason = planned.settled  # empty while the task is tuned
         self.is_settled = bool(planned.settled)
+        self.enough = planned.enough  # trials after which it needs no more, if one was right; 0 for no such number
         self.oracle = Oracle.NOT_BUILT
         self.ranking = Ranking()
         self.artifacts: set[str] = set()  # ids of candidates that are built and kept: those near the best
@@ -90,7 +92,8 @@ class TaskTrials:
         """:meth:`room`, also of a task that is still being described."""
         if self.finish_reason or self.exhausted or self.is_left_out:
             return 0
-        return grant if self._limit is None else min(grant, max(0, self._limit - self.trials - self.in_flight))
+        limits = [limit for limit in (self._limit, self.enough or None) if limit is not None]
+        return min([grant, *(max(0, limit - self.trials - self.in_flight) for limit in limits)])
 
     def learn(self, record: Record) -> tuple[str, ...]:
         """A record of this task is durable. Ids of the candidates whose artifacts are not wanted any more."""
@@ -134,6 +137,16 @@ class TaskTrials:
         if not self.exhausted or self.in_flight:
             return ""
         return f"exhausted: all its candidates are measured ({self.trials})"
+
+    def confirmed_reason(self) -> str:
+        """Why a task whose first trials are what others have found is finished, once these are recorded; empty before,
+        and where none of them was right: then it is searched."""
+        if not self.enough or self.trials < self.enough or self.in_flight:
+            return ""
+        if not math.isfinite(self.best_secs):
+            self.enough = 0
+            return ""
+        return f"{CONFIRMED} by {self.trials} trials of what the store has"
 
     def progress(self, usual_speed: float = 1.0) -> TaskProgress:
         """A snapshot, with seconds at the usual speed of the task's devices."""

@@ -2,7 +2,9 @@
 
 A run spends its limits on its tasks together; what it asks for each is an even share. A task is *settled* where the
 store has a verified record of it, of just what this run's records depend on, and some run has spent at least that share
-on it: the same run again would find the same, and a run that asks for more goes on from there.
+on it: the same run again would find the same, and a run that asks for more goes on from there. Where the records depend
+on something else, another version say, it is *confirmed*: the best few are its first trials, and its last if one is
+right.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ from fleet_tune.domain import Limits
 
 # A run ends a little before or after its limit, and trials come in batches.
 _ENOUGH = 0.9
+SEARCHED = ("converged", "exhausted")
+"""How reasons begin for which the search of a task ends by itself."""
+CONFIRMED = "confirmed"
+"""How the reason begins for which a task ends whose first trials confirm what others have found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,13 @@ def covered(asked: Share, spent: Iterable[tuple[float, float]]) -> bool:
     return False
 
 
-def effort_of(elapsed_secs: float, new_trials: int, tasks: int, finish_reason: str) -> tuple[float, float]:
+def effort_of(
+    elapsed_secs: float, new_trials: int, tasks: int, finish_reason: str, asked: Share
+) -> tuple[float, float]:
     """Seconds and trials that a run has spent on one of its ``tasks``: an even share; without end where the search
-    itself found that there is nothing more to gain."""
+    itself found that there is nothing more to gain. What was confirmed had as much spent on it as was ``asked``."""
     if finish_reason.startswith(SEARCHED):
         return math.inf, math.inf
+    if finish_reason.startswith(CONFIRMED):
+        return asked.secs or 0.0, asked.trials or 0.0
     return elapsed_secs / tasks, new_trials / tasks
-
-
-SEARCHED = ("converged", "exhausted")
-"""How reasons begin for which the search of a task ends by itself."""

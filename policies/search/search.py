@@ -12,6 +12,7 @@ Deterministic: the same seed and the same sequence of calls propose the same can
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -50,7 +51,8 @@ class TaskSearch:
     ``flop``: float operations of one run of the kernel. ``pools``: what may be proposed of each sketch, one pool for
     each in their order; None: the whole of each. ``prior``: a model trained on other records, from which the search and
     its models start (:mod:`policies.search.trainer`). ``build_timeout_secs``: what every build may take, None for what
-    the builds of the task take (:mod:`policies.measuring.build_limit`). Not thread-safe: one owner calls it.
+    the builds of the task take (:mod:`policies.measuring.build_limit`). ``seeds``: what was found elsewhere, as the
+    position of a sketch and decisions: proposed before anything is searched. Not thread-safe: one owner calls it.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TaskSearch:
         pools: Sequence[Pool] | None = None,
         prior: CostModel | None = None,
         build_timeout_secs: float | None = None,
+        seeds: Iterable[tuple[int, tuple[int, ...]]] = (),
     ) -> None:
         if not sketches:
             raise ValueError("a task needs at least one sketch")
@@ -87,6 +90,7 @@ class TaskSearch:
         self._predictor.use_model(self._first)
         self._predicted_gain = math.inf
         self._expected: Floats | None = None
+        self._seeds = deque(seeds)
 
     # -- what is known --------------------------------------------------------------------------------------------
 
@@ -162,12 +166,15 @@ class TaskSearch:
     def propose(self, count: int) -> list[Proposal]:
         """At most ``count`` candidates that are neither measured nor pending, the most promising first; now pending.
 
-        Fewer where the space is nearly exhausted.
+        Fewer where the space is nearly exhausted, and where seeds are left, which are proposed by themselves.
         """
         if count < 0:
             raise ValueError(f"cannot propose {count} candidates")
         if count == 0 or self.exhausted:
             return []
+        seeded = self._seeded(count)
+        if seeded:
+            return seeded
         shares = self._shares(count)
         wanted = np.flatnonzero(shares)
         offered = [self._offer(int(at), len(wanted), int(shares[at])) for at in wanted]
@@ -198,6 +205,16 @@ class TaskSearch:
             self._records.mark(drawn)
             proposals += drawn
         return proposals
+
+    def _seeded(self, count: int) -> list[Proposal]:
+        """The next seeds that are neither measured nor pending."""
+        chosen: list[Proposal] = []
+        while self._seeds and len(chosen) < count:
+            seed = Proposal(*self._seeds.popleft(), math.inf, "found elsewhere")
+            if not self._records.knows(seed):
+                self._records.mark([seed])
+                chosen.append(seed)
+        return chosen
 
     def _left(self) -> NDArray[np.float64]:
         """Candidates of each sketch that are neither measured nor pending."""

@@ -35,8 +35,8 @@ class Scheduler:
     async def run(self) -> None:
         await self.ends
 
-    async def described(self, task_id: str, rules: tuple[str, ...]) -> None:
-        self.told.append(("described", task_id, *rules))
+    async def described(self, task_id: str, rules: tuple[str, ...], enough: int) -> None:
+        self.told.append(("described", task_id, *rules, enough))
 
     async def undescribable(self, task_id: str) -> None:
         self.told.append(("undescribable", task_id))
@@ -96,15 +96,16 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
     await asyncio.sleep(0)
     first = world.made[0]
     assert first.plan.before.secs == 0.0
-    await world.scheduling.described(TASKS[1].id, ("a", "b"))
+    await world.scheduling.described(TASKS[1].id, ("a", "b"), 3)
     await world.scheduling.undescribable(TASKS[2].id)
-    assert first.told == [("described", TASKS[1].id, "a", "b"), ("undescribable", TASKS[2].id)]
+    assert first.told == [("described", TASKS[1].id, "a", "b", 3), ("undescribable", TASKS[2].id)]
     first.progress_is = progress(notices=(Notice(3, 0.5, "something"),))
     await world.scheduling.progress()
 
     second = await world.next_one()
     assert first.ended
     assert [each.rules for each in second.plan.tasks] == [("rule",), ("a", "b"), (), None]
+    assert [each.enough for each in second.plan.tasks] == [0, 3, 0, 0]
     before = second.plan.before
     assert before.secs > 0
     assert before.device_changes == 7
@@ -117,7 +118,7 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
     second.progress_is = progress("starting")
     assert (await world.scheduling.progress()).phase == "tuning"
     await world.scheduling.described(TASKS[3].id, ("c",))
-    assert second.told[-1] == ("described", TASKS[3].id, "c")
+    assert second.told[-1] == ("described", TASKS[3].id, "c", 0)
     second.ends.set_result(None)
     await running
 

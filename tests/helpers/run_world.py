@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -81,8 +82,9 @@ class World:
     runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
     of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
     described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
-    sketch. ``settled``: why tasks need no trial, by their id. ``scheduler_lost_at``: when the process that drives the
-    run is lost, and another takes its place."""
+    sketch. ``settled``: why tasks need no trial, by their id; ``enough``: how many trials are enough for those that are
+    described later. ``scheduler_lost_at``: when the process that drives the run is lost, and another takes its
+    place."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -114,6 +116,7 @@ class World:
     described_at: Mapping[str, float] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     settled: Mapping[str, str] = field(default_factory=dict)
+    enough: Mapping[str, int] = field(default_factory=dict)
     scheduler_lost_at: tuple[float, ...] = ()
     device_states: Mapping[str, DeviceState] = field(default_factory=dict)
     run_id: str = "run"
@@ -177,6 +180,7 @@ class World:
                     1e-9,
                     self.oracle_run_secs,
                     settled=self.settled.get(task.id, ""),
+                    enough=self._enough(task.id, now),
                 )
                 for task in self.tasks
             ),
@@ -197,6 +201,10 @@ class World:
             return None
         return () if task_id in self.left_out & self.described_at.keys() else ("rule",)
 
+    def _enough(self, task_id: str, now: float) -> int:
+        """What is known by now of how many trials are enough for a task."""
+        return self.enough.get(task_id, 0) if self.described_at.get(task_id, math.inf) <= now else 0
+
     # Play -------------------------------------------------------------------------------------------------------------
 
     def play(self, most_events: int = 200_000) -> World:
@@ -209,7 +217,10 @@ class World:
             self._later(at, ev.Appeared(name, self.devices[name].device_class))
         for task_id, at in self.described_at.items():
             without = task_id in self.left_out
-            self._later(at, ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",)))
+            self._later(
+                at,
+                ev.Undescribable(task_id) if without else ev.Described(task_id, ("rule",), self.enough.get(task_id, 0)),
+            )
         self._do(self.state.handle(ev.Restored(self.device_states, {}), 0.0))
         self._tell()
         self._do(self.state.handle(ev.CaughtUp(), 0.0))

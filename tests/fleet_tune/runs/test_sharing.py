@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Limits, Outcome, Record, Task
 from fleet_tune.records.origin import Origin
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.runs.sharing import SETTLED, Giving, look_up, note_efforts, take
+from fleet_tune.search_task import SearchTask
+from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate, make_task
 
@@ -60,7 +64,7 @@ def run(
         progress(each, bests.get(each.id, math.inf), SETTLED if each.id in found.settled else reason)
         for each in (CONV, DENSE)
     ]
-    note_efforts(own, run_id, progresses, elapsed_secs, len(measured))
+    note_efforts(own, run_id, limits, progresses, elapsed_secs, len(measured))
     Giving(own, shared).give()
     return found.summary, found.settled
 
@@ -104,9 +108,68 @@ def test_a_search_that_came_to_its_end_settles_a_task_for_any_limits(tmp_path: P
     assert run(tmp_path / "b", shared, "b", limits=Limits(3600.0, 10_000))[1] == {CONV.id, DENSE.id}
 
 
+def test_what_the_runs_of_a_folder_spend_adds_up(tmp_path: Path, shared: Path) -> None:
+    run(tmp_path / "a", shared, "a", [record(CONV, 1, 1e-3, "a")], elapsed_secs=20.0)
+    assert run(tmp_path / "b", shared, "b", elapsed_secs=1.0)[1] == frozenset(), "it was interrupted"
+    run(tmp_path / "a", shared, "a2", elapsed_secs=20.0)
+    run(tmp_path / "a", shared, "a3", elapsed_secs=20.0)
+    assert run(tmp_path / "c", shared, "c")[1] == {CONV.id}
+
+
 def test_other_versions_settle_nothing(tmp_path: Path, shared: Path) -> None:
     run(tmp_path / "a", shared, "a", [record(CONV, 1, 1e-3, "a")], origins=OTHER)
-    assert run(tmp_path / "b", shared, "b") == (FromStore(str(shared), 0, 0, 0), frozenset())
+    summary, settled = run(tmp_path / "b", shared, "b")
+    assert (summary.records, summary.known, settled) == (0, 0, frozenset())
+
+
+STEPS = [
+    ["GetSBlock", [], ["conv", "main"], ["b0"]],
+    ["GetLoops", ["b0"], [], ["l1"]],
+    ["SamplePerfectTile", ["l1"], [2, 64], ["v2", "v3"]],
+]
+TRACE = json.dumps([[*STEPS, ["EnterPostproc", [], [], []]], [[2, [4, 8]]]])
+
+
+def traced(task: Task, decisions: tuple[int, ...], cost_secs: float, run_id: str) -> Record:
+    made = make_record(make_candidate(task, *decisions), ok(cost_secs), f"{run_id}-{decisions}", trace=TRACE)
+    return dataclasses.replace(made, run_id=run_id)
+
+
+def described(task: Task, extent: int) -> SearchTask:
+    return SearchTask(task, (Sketch(0, "tiles", json.dumps(STEPS), (Tile(extent, 2, 64),), ()),), SIMULATED_CPU)
+
+
+def test_what_other_versions_have_found_is_confirmed(tmp_path: Path, shared: Path) -> None:
+    mine = [traced(CONV, (at, 32 // at), 1e-3 * at, "a") for at in (1, 2, 4, 8)]
+    run(tmp_path / "a", shared, "a", mine, origins=OTHER)
+    found = look_up(shared, [CONV, DENSE], HERE, LIMITS, tmp_path / "b" / "records.db")
+    assert found.summary == FromStore(str(shared), 0, 0, 0, 1, 0)
+    entry = found.seeded(described(CONV, 32))
+    assert entry.seeds == ((0, (1, 32)), (0, (2, 16)), (0, (4, 8)))
+    assert entry.enough == 3
+    assert found.seeded(described(DENSE, 32)) == described(DENSE, 32)
+    longer = look_up(shared, [CONV, DENSE], HERE, Limits(6000.0), tmp_path / "b" / "records.db")
+    assert (longer.summary.confirmed, longer.summary.seeded) == (0, 1)
+    assert longer.seeded(described(CONV, 32)).enough == 0, "more is asked for: a search that begins with them"
+    without_sketch = dataclasses.replace(entry, sketches=(), seeds=(), enough=0)
+    assert found.seeded(without_sketch) == without_sketch
+
+
+def test_a_search_begins_with_what_similar_workloads_have(tmp_path: Path, shared: Path) -> None:
+    near, far = make_task("conv2", flop=2e6), make_task("conv3", flop=9e9)
+    own = tmp_path / "a" / "records.db"
+    with RecordStore(own) as store:
+        for task in (near, far, DENSE):
+            store.put_task(task)
+        store.put_run("a", OTHER)
+        store.append([traced(near, (4, 8), 1e-3, "a"), traced(near, (8, 4), 2e-3, "a")])
+        store.append([traced(far, (2, 16), 1e-3, "a"), traced(DENSE, (1, 32), 1e-3, "a")])
+    Giving(own, shared).give()
+    found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
+    assert found.summary == FromStore(str(shared), 0, 0, 0, 0, 1)
+    entry = found.seeded(described(CONV, 64))
+    assert entry.seeds == ((0, (8, 8)), (0, (16, 4)), (0, (4, 16))), "the nearest first, none of another operator"
+    assert entry.enough == 0
 
 
 def test_a_folder_with_trials_of_its_own_goes_on_with_them(tmp_path: Path, shared: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -151,7 +152,8 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     out, store = tmp_path / "out", str(tmp_path / "team" / "store.db")
     result = run_here(out, "--trials", "24", "--store", store, "--json", "--seed", "3").json()
     assert result["new_trials"] == 24
-    assert result["store"] == {"path": store, "records": 0, "known": 0, "settled": 0}
+    nothing = dict.fromkeys(("records", "known", "settled", "confirmed", "seeded"), 0)
+    assert result["store"] == {"path": store, **nothing}
     assert sum(result["outcomes"].values()) == 24
     (network,) = result["networks"]
     assert min(network["tuned_secs"], network["untuned_secs"]) > 0
@@ -197,6 +199,15 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
             assert best is not None
             assert found.candidate.id == best.candidate.id
     np.testing.assert_allclose(fleet_tune.load(tmp_path / "again")(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+    # What another version has measured is confirmed: tried again, a few candidates of each task.
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute('UPDATE origins SET body = replace(body, \'"kernels": "\', \'"kernels": "before\')')
+    later = run_here(tmp_path / "later", "--trials", "24", "--store", store, "--json", "--seed", "5").json()
+    assert later["store"]["confirmed"] == len(later["tasks"])
+    assert 0 < later["new_trials"] <= 3 * len(later["tasks"])
+    assert all(task["finish_reason"].startswith("confirmed") for task in later["tasks"])
+    np.testing.assert_allclose(fleet_tune.load(tmp_path / "later")(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
 
     # The folder belongs to this network.
     foreign = run_here(out, "--trials", "1", network="examples/networks.py:small_cnn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 
 import pytest
 
@@ -26,16 +27,28 @@ def test_what_a_run_asks_for_each_of_20_tasks(limits: Limits, share: Share) -> N
     assert share_of(limits, 20) == share
 
 
+def _spent(secs: float, trials: int, tasks: int, reason: str = "") -> tuple[float, float]:
+    return effort_of(secs, trials, tasks, reason, Share(None, None))
+
+
 def test_a_task_is_settled_by_a_run_that_spent_as_much_on_it() -> None:
     asked = share_of(Limits(600.0), 20)
     assert not covered(asked, [])
-    assert covered(asked, [effort_of(603.0, 150, 20, "")]), "the same run"
-    assert covered(asked, [effort_of(1200.0, 300, 40, "")]), "a longer one of more tasks"
-    assert not covered(asked, [effort_of(300.0, 9999, 20, "")]), "a shorter one"
-    assert not covered(share_of(Limits(6000.0), 20), [effort_of(600.0, 150, 20, "")]), "more is asked for now"
-    assert covered(share_of(Limits(6000.0), 20), [effort_of(5.0, 1, 20, "converged: ...")])
-    assert not covered(share_of(Limits(6000.0), 20), [effort_of(5.0, 1, 20, "its searcher failed")])
-    assert not covered(asked, [effort_of(200.0, 0, 20, ""), effort_of(400.0, 0, 20, "")]), "several are not one"
+    assert covered(asked, [_spent(603.0, 150, 20)]), "the same run"
+    assert covered(asked, [_spent(1200.0, 300, 40)]), "a longer one of more tasks"
+    assert not covered(asked, [_spent(300.0, 9999, 20)]), "a shorter one"
+    assert not covered(share_of(Limits(6000.0), 20), [_spent(600.0, 150, 20)]), "more is asked for now"
+    assert covered(share_of(Limits(6000.0), 20), [_spent(5.0, 1, 20, "converged: ...")])
+    assert not covered(share_of(Limits(6000.0), 20), [_spent(5.0, 1, 20, "its searcher failed")])
+    assert not covered(asked, [_spent(200.0, 0, 20), _spent(400.0, 0, 20)]), "several are not one"
+
+
+def test_what_was_confirmed_had_as_much_spent_on_it_as_was_asked() -> None:
+    asked = share_of(Limits(600.0), 20)
+    spent = effort_of(3.0, 3, 20, "confirmed by 3 trials of what the store has", asked)
+    assert spent == (30.0, 0.0)
+    assert covered(asked, [spent])
+    assert not covered(share_of(Limits(6000.0), 20), [spent])
 
 
 def test_a_run_of_two_limits_ends_with_the_first_that_it_reaches() -> None:
@@ -84,3 +97,47 @@ def test_a_run_whose_tasks_are_all_settled_measures_nothing() -> None:
     ).play()
     assert not world.trials()
     assert not world.built_ever
+
+
+def test_a_task_is_confirmed_by_its_first_trials_and_gets_no_more() -> None:
+    confirmed, tuned = task_of("board", "conv"), task_of("board", "dense")
+    world = World(
+        {"one": Device("board")},
+        (confirmed, tuned),
+        limits=Limits(trials=20),
+        described_at={confirmed.id: 1.0},
+        enough={confirmed.id: 3},
+    ).play()
+    world.check_end()
+    trials = Counter(record.task_id for record in world.trials())
+    assert trials == {confirmed.id: 3, tuned.id: 17}
+    shown = {task.task_id: task for task in world.state.progress(world.now).tasks}
+    assert shown[confirmed.id].finish_reason == "confirmed by 3 trials of what the store has"
+
+
+def test_a_task_of_which_nothing_is_right_any_more_is_searched() -> None:
+    task = task_of("board")
+    world = World(
+        {"one": Device("board")},
+        (task,),
+        limits=Limits(trials=12),
+        build_fails=frozenset({0, 1, 2}),
+        described_at={task.id: 1.0},
+        enough={task.id: 3},
+    ).play()
+    world.check_end()
+    assert len(world.trials()) == 12
+
+
+def test_what_an_earlier_run_has_confirmed_needs_no_trial() -> None:
+    task = task_of("board")
+    stored = tuple(dataclasses.replace(make_record(candidate_of(task, at), ok(1e-3)), seq=at + 1) for at in range(3))
+    world = World(
+        {"one": Device("board")},
+        (task,),
+        limits=Limits(600.0),
+        stored=stored,
+        described_at={task.id: 1.0},
+        enough={task.id: 3},
+    ).play()
+    assert len(world.trials()) == 3

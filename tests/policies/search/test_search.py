@@ -198,6 +198,19 @@ def test_released_candidates_may_come_again(cpu: DeviceAbstraction) -> None:
     assert search.exhausted
 
 
+def test_seeds_are_proposed_first_and_once(sketches: tuple[Sketch, ...], cpu: DeviceAbstraction) -> None:
+    rows = [sample(sketch, 2, np.random.default_rng(5)).tolist() for sketch in sketches]
+    seeds = [(1, tuple(rows[1][0])), (0, tuple(rows[0][0])), (1, tuple(rows[1][1]))]
+    search = TaskSearch(sketches, FLOP, cpu, method_named("fleet"), np.random.default_rng(0), seeds=seeds)
+    search.observe([Observation(*seeds[1], 1e-3)])
+    first = search.propose(1)
+    assert [(each.sketch, each.decisions, each.reason) for each in first] == [(*seeds[0], "found elsewhere")]
+    assert [(each.sketch, each.decisions) for each in search.propose(8)] == [seeds[2]], "the other one is measured"
+    more = search.propose(8)
+    assert len(more) == 8
+    assert not {(each.sketch, each.decisions) for each in more} & set(seeds)
+
+
 def test_undescribed_sketch_beside_a_described_one(
     blocked: Sketch, undescribed: Sketch, cpu: DeviceAbstraction
 ) -> None:

@@ -1,0 +1,119 @@
+"""Schedules that were found for one program, for another one of other shapes: the same sketch, adapted decisions.
+
+Sketches of two workloads are matched by their instructions without what shapes, targets and names decide. Then the
+decision vectors have the same layout. A tile keeps the factors of its inner loops as far as the new extent allows, and
+the outermost one takes what is left: what an inner loop works on has to fit into the same registers and caches, and to
+fill whole vectors (48 channels in vectors of 16 as 16 or 48, and not as 24, however near to 32 that is).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fleet_tune.sketch import Sketch, Tile
+from policies.space.sampling import TABLE_LIMIT, options, tile_count, tile_table
+
+# What is done to every program when all decisions are taken, and no part of a sketch.
+_END = "EnterPostproc"
+_BY_TARGET = ("Annotate", "SamplePerfectTile")
+GROWTH = 2.0
+
+
+def outline(trace: str) -> str:
+    """A trace, or a sketch's, without decisions, extents, names of blocks and what its target decides: equal for the
+    same sketch of two shapes. ValueError for what is no trace of TVM's."""
+    try:
+        parsed = json.loads(trace)
+        if not isinstance(parsed, list):
+            raise TypeError("it is no list")
+        # A whole trace is its instructions and its decisions; a sketch's are the instructions alone.
+        steps = parsed[0] if parsed and parsed[0] and isinstance(parsed[0][0], list) else parsed
+        outlined = []
+        for kind, inputs, attributes, outputs in steps:
+            if kind == _END:
+                break
+            named = [each for each in inputs if isinstance(each, str)]
+            kept = attributes[:1] if kind in _BY_TARGET else [] if kind == "GetSBlock" else attributes
+            outlined.append([kind, named, kept, outputs])
+    except (TypeError, ValueError, KeyError, IndexError, RecursionError) as error:
+        raise ValueError(f"no trace: {error}") from error
+    return json.dumps(outlined)
+
+
+def adapted(decisions: Sequence[int], sketch: Sketch, lanes: int) -> tuple[int, ...] | None:
+    """A decision vector of a sketch of the same outline, for this ``sketch``: itself where it is one of it, else with
+    the nearest tiles. ``lanes``: values of a vector of the device. None where a choice has no equal here, or a tile too
+    many factorisations to look through."""
+    if len(decisions) != sketch.width:
+        return None
+    found: list[int] = []
+    for decision, start in zip(sketch.decisions, sketch.offsets, strict=True):
+        part = decisions[start : start + decision.width]
+        if isinstance(decision, Tile):
+            tile = nearest_tile(part, decision, lanes)
+            if tile is None:
+                return None
+            found += tile
+        elif 0 <= part[0] < options(decision):
+            found.append(part[0])
+        else:
+            return None
+    return tuple(found)
+
+
+def nearest_tile(factors: Sequence[int], tile: Tile, lanes: int) -> tuple[int, ...] | None:
+    """The factorisation of the tile's extent whose inner factors are nearest to ``factors``, as the sum of what their
+    logarithms differ by. None where there are none, or more than :data:`TABLE_LIMIT`.
+
+    A factor that grows counts :data:`GROWTH` times, for what it works on may not fit any more. Where the innermost one
+    was a multiple of ``lanes`` it stays one if it can. Of two that are as near the one of the larger inner factors.
+    """
+    if min(factors, default=0) < 1:
+        return None
+    if math.prod(factors) == tile.extent and factors[-1] <= tile.innermost_limit:
+        return tuple(factors)
+    if not 0 < tile_count(tile.extent, tile.parts, tile.innermost_limit) <= TABLE_LIMIT:
+        return None
+    table = tile_table(tile.extent, tile.parts, tile.innermost_limit)
+    whole = table[:, -1] % lanes == 0
+    if factors[-1] % lanes == 0 and whole.any():
+        table = table[whole]
+    grown = np.log(table[:, 1:]) - np.log(np.asarray(factors[1:], dtype=np.float64))
+    distance = np.where(grown > 0, GROWTH * grown, -grown).sum(axis=1)
+    near = np.flatnonzero(distance <= distance.min() + 1e-9)
+    row = table[near[np.argmin(table[near, 0])]]
+    return tuple(row.tolist())
+
+
+def seeds(
+    found: Iterable[tuple[str, str, Sequence[int]]], sketches: Sequence[Sketch], lanes: int
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Candidates of these ``sketches``, by their position, for what was found elsewhere: a sketch's id, a trace and
+    its decision vector; in their order, each once, without those that fit no sketch here. A sketch of the same id is
+    preferred to those of the same outline. ``lanes``: see :func:`adapted`."""
+    by_id = {sketch.id: position for position, sketch in enumerate(sketches)}
+    by_outline: dict[str, list[int]] = {}
+    for position, sketch in enumerate(sketches):
+        name = _outline_or_none(sketch.trace_text)
+        if name is not None:
+            by_outline.setdefault(name, []).append(position)
+    made: dict[tuple[int, tuple[int, ...]], None] = {}
+    for sketch_id, trace, decisions in found:
+        same = by_id.get(sketch_id)
+        positions = by_outline.get(_outline_or_none(trace) or "", ()) if same is None else (same,)
+        for position in positions:
+            candidate = adapted(decisions, sketches[position], lanes)
+            if candidate is not None:
+                made[position, candidate] = None
+    return list(made)
+
+
+def _outline_or_none(trace: str) -> str | None:
+    try:
+        return outline(trace)
+    except ValueError:
+        return None
