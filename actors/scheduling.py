@@ -21,6 +21,7 @@ from policies.runs.plan import Before, RunPlan
 
 # Where the cluster is lost, that is known by then, and is the reason that people are told.
 _REST_SECS = 1.0
+_MOST_TRIES = 30  # of telling something
 _MOST_LOSSES = 5
 """Schedulers in a row that are lost without a record in between."""
 
@@ -125,8 +126,12 @@ class Scheduling:
         asyncio.ensure_future(self._noticed(text, well))  # noqa: RUF006 - it ends by its deadline
 
     async def _noticed(self, text: str, well: bool) -> None:
-        with contextlib.suppress(*LOST):
-            await self._scheduler.noticed(text, well)
+        """Tell the one that there is; one that is lost cannot be told, and the next one is."""
+        for _ in range(_MOST_TRIES):
+            with contextlib.suppress(*LOST):
+                await self._scheduler.noticed(text, well)
+                return
+            await asyncio.sleep(_REST_SECS)
 
     async def beat(self) -> None:
         """A sign of life of the process there is."""

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,43 +93,23 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await session.close()
 
 
-def missed(names: Iterable[str]) -> Callable[[Progress], bool]:
-    """Whether each of these has been silent since it was asked first, whether or not all at once."""
-    waited_for = set(names)
-
-    def all_were(progress: Progress) -> bool:
-        waited_for.difference_update(progress.silent)
-        return not waited_for
-
-    return all_were
-
-
-def noticed(texts: Iterable[str]) -> Callable[[Progress], bool]:
-    return lambda progress: all(any(text in each.text for each in progress.notices) for text in texts)
-
-
-WHO_WORK = {"Builder": "builder 0", "DeviceActor": "device a", "Searcher": "searcher 0", "Learner": "the learner"}
-WHO_KNOW = {"Scheduler": "the scheduler", "Recorder": "the recorder"}
-
-
 async def test_every_process_may_die_or_hang_and_nothing_is_lost_or_doubled(tuned: Tuned, tmp_path: Path) -> None:
     reading = asyncio.ensure_future(tuned.read())
-    for number, told in (
-        (signal.SIGKILL, "the process of {} has ended"),
-        (signal.SIGSTOP, "{} gave no sign of life for"),
-    ):
-        for names in (WHO_WORK, WHO_KNOW):
+    kinds = ("Scheduler", "Recorder", "Builder", "DeviceActor", "Searcher", "Learner")
+    names = ("the scheduler", "the recorder", "builder 0", "device a", "searcher 0", "the learner")
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        for kind, name in zip(kinds, names, strict=True):
             await tuned.more()
-            victims = {kind: await process_of(tuned.actor(kind)) for kind in names}
-            for victim in victims.values():
-                os.kill(victim, number)
-            await tuned.until(missed(names.values()), f"{names} are missed")
-            await tuned.until(lambda progress: not progress.silent, f"{names} are back")
-            for kind, victim in victims.items():
-                assert await process_of(tuned.actor(kind)) != victim
-            texts = [told.format(name) for name in names.values() if name != "the scheduler"]
-            texts += ["schedules the run was lost"] if names is WHO_KNOW else []
-            await tuned.until(noticed(texts), f"{texts} are told")
+            victim = await process_of(tuned.actor(kind))
+            os.kill(victim, number)
+            await tuned.until(lambda progress, name=name: name in progress.silent, f"{name} is missed")
+            await tuned.until(lambda progress, name=name: name not in progress.silent, f"{name} is back")
+            assert await process_of(tuned.actor(kind)) != victim
+            told = (
+                f"the process of {name} has ended" if number == signal.SIGKILL else f"{name} gave no sign of life for"
+            )
+            told = "schedules the run was lost" if kind == "Scheduler" else told
+            await tuned.until(lambda progress, told=told: any(told in each.text for each in progress.notices), told)
     await tuned.session.stop()
     await reading
     with RecordReader(tmp_path / "records.db") as reader:

@@ -44,6 +44,11 @@ class Scheduler:
     async def progress(self) -> Progress:
         return self.progress_is
 
+    async def noticed(self, text: str, _well: bool) -> None:
+        if self.ends.done():
+            raise ActorLostError("its process ended")
+        self.told.append(("noticed", text))
+
     async def stop(self) -> None:
         self.told.append(("stop",))
 
@@ -120,6 +125,22 @@ async def test_the_next_one_knows_the_tasks_the_time_and_what_people_were_told()
     await world.scheduling.described(TASKS[3].id, ("c",))
     assert second.told[-1] == ("described", TASKS[3].id, "c", 0)
     second.ends.set_result(None)
+    await running
+
+
+async def test_what_a_lost_one_could_not_be_told_the_next_one_is() -> None:
+    world = World()
+    running = asyncio.ensure_future(world.scheduling.run())
+    await asyncio.sleep(0)
+    first = world.made[0]
+    first.lose()
+    world.scheduling.notice("the process of the recorder has ended", False)
+    async with asyncio.timeout(60.0):
+        while len(world.made) == 1 or not world.made[-1].told:
+            await asyncio.sleep(0)
+    assert first.told == []
+    assert world.made[-1].told == [("noticed", "the process of the recorder has ended")]
+    world.made[-1].ends.set_result(None)
     await running
 
 

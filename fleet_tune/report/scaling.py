@@ -1,0 +1,86 @@
+"""How a run scales, for a person as tables and bars, for a program as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from actors.simulated_run import SIMULATED, SimulatedUse
+from fleet_tune.report.words import NONE
+
+_BAR_WIDTH = 40
+_MIB = 2**20
+
+
+def render_scaling(uses: Sequence[SimulatedUse]) -> RenderableType:
+    """What the devices did, a bar for how busy they were, and what the processes took."""
+    return Group(
+        _devices(uses),
+        Text(),
+        _bars(uses),
+        Text(),
+        _roles(uses, "CPU ms a record", lambda use, role: f"{use.roles[role].cpu_secs_a_record * 1e3:.2f}"),
+        Text(),
+        _roles(uses, "memory, MiB", lambda use, role: f"{use.roles[role].memory_bytes / _MIB:.0f}"),
+    )
+
+
+def scaling_json(uses: Sequence[SimulatedUse]) -> str:
+    """The same as one line of JSON."""
+    rows: list[dict[str, Any]] = [
+        {**dataclasses.asdict(use), "cpu_secs_a_record": use.cpu_secs_a_record} for use in uses
+    ]
+    return json.dumps({"rows": rows})
+
+
+def _devices(uses: Sequence[SimulatedUse]) -> Table:
+    classes = list(dict.fromkeys(name for use in uses for name in use.busy_by_class))
+    table = _table("devices", "trials/s", "of what they could", "busy", *classes, "bound by", "builders", "searchers")
+    for use in uses:
+        table.add_row(
+            f"{use.devices:,}",
+            f"{use.trials_a_second:,.1f}",
+            f"{use.trials_a_second / use.demand:.0%}",
+            f"{use.busy:.1%}",
+            *(f"{use.busy_by_class[name]:.1%}" if name in use.busy_by_class else NONE for name in classes),
+            ", ".join(sorted({bound for bound in use.bound.values() if bound})) or NONE,
+            f"{use.builders:,}",
+            f"{use.searchers:,}",
+        )
+    return table
+
+
+def _bars(uses: Sequence[SimulatedUse]) -> Table:
+    """How busy the devices were, and each class of them."""
+    grid = Table.grid(padding=(0, 1))
+    for use in uses:
+        for name, share in (("all", use.busy), *use.busy_by_class.items()):
+            head = f"{use.devices:,} devices" if name == "all" else ""
+            colour = "cyan" if name == "all" else "bright_black"
+            bar = Bar(1.0, 0.0, min(1.0, share), width=_BAR_WIDTH, color=colour)
+            grid.add_row(Text(head, justify="right"), Text(name), bar, Text(f"{share:.1%}", justify="right"))
+    return grid
+
+
+def _roles(uses: Sequence[SimulatedUse], what: str, shown: Any) -> Table:
+    roles = sorted({role for use in uses for role in use.roles}, key=lambda role: (role in SIMULATED, role))
+    table = _table("devices", *roles)
+    table.title, table.title_justify = what, "left"
+    for use in uses:
+        table.add_row(f"{use.devices:,}", *(shown(use, role) if role in use.roles else NONE for role in roles))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at, name in enumerate(columns):
+        table.add_column(name, justify="left" if not at else "right")
+    return table

@@ -1,0 +1,96 @@
+"""How a run scales: the real runtime with more and more simulated devices, one count after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.cluster import connected
+from actors.simulated_run import SimulatedFleet, SimulatedRun, SimulatedUse
+from fleet_tune.config.values import seconds, share
+from fleet_tune.errors import RequestError
+
+MOST_DEVICES = 100_000
+WARM_UP_SECS = 10.0
+_COUNTS = "give counts as 1,2,4,8"
+
+
+@dataclass(frozen=True)
+class ScaleRequest:
+    """``devices``: how many at a time. ``candidate_secs``, ``build_secs``: what these take; ``faults``: share of
+    candidates that crash; ``secs``: how long each count is watched. ``address``: of a Ray cluster, None for an embedded
+    one."""
+
+    devices: tuple[int, ...]
+    candidate_secs: float
+    build_secs: float
+    faults: float
+    secs: float
+    address: str | None = None
+
+
+def scale_request(
+    devices: str,
+    *,
+    candidate_secs: float,
+    build_secs: float,
+    faults: float,
+    secs: float,
+    address: str | None = None,
+) -> ScaleRequest:
+    """Checks what a user asks for. ``devices``: counts, as ``1,2,4``. Raises :class:`RequestError`."""
+    return ScaleRequest(
+        devices=_counts(devices),
+        candidate_secs=seconds("what a candidate takes", candidate_secs, "--candidate"),
+        build_secs=seconds("what a build takes", build_secs, "--build"),
+        faults=share("the share of faults", faults, "--faults"),
+        secs=seconds("the time for each count", secs, "--seconds"),
+        address=address,
+    )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not re.fullmatch(r"[0-9]{1,18}", part) or not 1 <= int(part) <= MOST_DEVICES:
+            shown = repr(part if len(part) <= 40 else f"{part[:37]}...")
+            raise RequestError(f"--devices has counts from 1 to {MOST_DEVICES}, not {shown}", _COUNTS)
+    counts = tuple(int(part) for part in parts)
+    if len(set(counts)) < len(counts):
+        raise RequestError(f"--devices has a count twice: {text}", _COUNTS)
+    return counts
+
+
+def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[SimulatedUse]:
+    """What fleets of so many devices do, in the order of the request. ``on_count`` is told each count when its fleet
+    starts. Raises ClusterError where the cluster cannot be reached."""
+    with connected(request.address) as cluster:
+
+        async def play() -> list[SimulatedUse]:
+            uses = []
+            for count in request.devices:
+                on_count(count)
+                fleet = SimulatedFleet(count, request.candidate_secs, request.build_secs, request.faults)
+                uses.append(
+                    await _played(SimulatedRun(cluster, fleet, _made(cluster.folder / f"scale-{count}")), request)
+                )
+            return uses
+
+        return asyncio.run(play())
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+async def _played(run: SimulatedRun, request: ScaleRequest) -> SimulatedUse:
+    try:
+        await run.start()
+        await run.warm_up(WARM_UP_SECS)
+        return await run.use(request.secs)
+    finally:
+        await run.stop()

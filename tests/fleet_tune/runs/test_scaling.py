@@ -1,0 +1,72 @@
+"""The real runtime around simulated devices, and what is shown of it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from fleet_tune.cli import main as cli
+from fleet_tune.errors import RequestError
+from fleet_tune.runs import scaling
+from fleet_tune.runs.scaling import scale_request
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_counts_of_devices_are_measured_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "WARM_UP_SECS", 1.0)
+    picture = tmp_path / "scale.svg"
+    times = "--candidate 0.05 --build 0.05 --seconds 2"
+    assert cli.main(f"scale --devices 1,4 {times} --json --svg {picture}".split()) == 0
+    shown = capsys.readouterr()
+    one, four = json.loads(shown.out.splitlines()[-1])["rows"]
+    assert (one["devices"], four["devices"]) == (1, 4)
+    assert list(one["busy_by_class"]) == ["board"]
+    assert list(four["busy_by_class"]) == list(four["bound"]) == ["board", "server", "card"]
+    for row in (one, four):
+        assert row["trials_a_second"] > 0
+        assert 0 < row["busy"] <= 1.05
+        assert {"scheduler", "recorder", "searchers", "devices (simulated)", "this command"} <= row["roles"].keys()
+        assert row["roles"]["scheduler"]["cpu_secs_a_record"] > 0
+        assert row["roles"]["recorder"]["memory_bytes"] > 2**20
+        assert row["cpu_secs_a_record"] < sum(role["cpu_secs_a_record"] for role in row["roles"].values())
+    assert "trials/s" in shown.err
+    text = "".join(ElementTree.parse(picture).getroot().itertext())
+    assert "trials/s" in text
+    assert "memory," in text
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--devices 1,x", "--devices has counts from 1 to 100000, not 'x'"),
+        ("--devices 0", "--devices has counts from 1 to 100000, not '0'"),
+        ("--devices 1,,2", "--devices has counts from 1 to 100000, not ''"),
+        ("--devices 4,4", "--devices has a count twice: 4,4"),
+        ("--devices 1 --candidate 0", "what a candidate takes is a positive, finite number of seconds"),
+        ("--devices 1 --build nan", "what a build takes is a positive, finite number of seconds"),
+        ("--devices 1 --seconds -3", "the time for each count is a positive, finite number of seconds"),
+        ("--devices 1 --faults 2", "the share of faults is a number from 0 to 1, not 2.0"),
+        ("--devices 1 --svg /nowhere/at/all.svg", "--svg: /nowhere/at/all.svg cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_before_anything_starts(
+    options: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["scale", *options.split()]) == 2
+    error, next_step = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {told}")
+    assert next_step.startswith("next: ")
+
+
+def test_counts_may_stand_apart() -> None:
+    request = scale_request(" 1, 2,16", candidate_secs=0.5, build_secs=0.6, faults=0.02, secs=20.0)
+    assert request.devices == (1, 2, 16)
+    with pytest.raises(RequestError, match="give counts as 1,2,4,8"):
+        scale_request("1;2", candidate_secs=0.5, build_secs=0.6, faults=0.02, secs=20.0)
