@@ -170,7 +170,7 @@ class World:
 
     def _plan(self, before: Before | None = None) -> RunPlan:
         """``before``: of the state whose place another takes."""
-        now = -1.0 if before is None else before.secs
+        now = -1.0 if before is None else self.now
         return RunPlan(
             run_id=self.run_id,
             tasks=tuple(
