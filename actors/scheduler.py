@@ -103,7 +103,7 @@ class Scheduler:
         """A snapshot for views and metrics."""
         return self._state.progress(self._now())
 
-    async def described(self, task_id: str, rules: Sequence[str], enough: int) -> None:
+    async def described(self, task_id: str, rules: Sequence[str], enough: int = 0) -> None:
         """A task that the plan has without rules has its sketches, and is in the roster."""
         self._events.put_nowait(ev.Described(task_id, tuple(rules), enough))
 

@@ -258,6 +258,18 @@ class InNetwork:
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenInPlace:
+    """A task whose kernel is not the one that is the fastest alone, because another is faster in its place in the
+    network. ``ratio``: of the other's seconds to that one's there, the geometric mean of so many ``rounds``; ``error``:
+    its standard error, as a share of it."""
+
+    task_id: str
+    ratio: float
+    error: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkResult:
     """The compiled network of one device class, measured on its device.
 
@@ -269,7 +281,8 @@ class NetworkResult:
     ``checked_on``: where the outputs were compared before the network was published: ``this machine`` or a device;
     empty where they were not, and ``unchecked`` says why. ``published``: ``untuned`` where that is faster than the
     ``tuned`` one, or where ``problem`` says what is wrong with that, and ``nothing`` where ``problem`` says why.
-    ``fallbacks``: the tasks that got something else than their best. ``in_network``: where the time of the published
+    ``fallbacks``: the tasks that got something else than their best. ``chosen_in_place``: those that got what is the
+    best in the network, and not alone. ``in_network``: where the time of the published
     network goes, None where its kernels were not timed.
     """
 
@@ -285,6 +298,7 @@ class NetworkResult:
     published: Literal["tuned", "untuned", "nothing"] = "tuned"
     problem: str = ""
     fallbacks: tuple[Fallback, ...] = ()
+    chosen_in_place: tuple[ChosenInPlace, ...] = ()
     in_network: InNetwork | None = None
 
     @property

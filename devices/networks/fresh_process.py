@@ -74,8 +74,22 @@ def in_place(folder: Path, inputs: Sequence[Array], budget_secs: float) -> InPla
     """The time of each kernel of the network in ``folder``, in its place, by runs that take about ``budget_secs``.
     Raises as :func:`outputs_of`."""
     with _work_folder(inputs) as work:
-        found = _run(folder, work, budget_secs, _KERNELS)
+        [found] = _run(folder, work, budget_secs, _KERNELS)["networks"]
         return InPlace(**found)
+
+
+def in_place_in_turn(
+    folders: Sequence[Path], inputs: Sequence[Array], rounds: int, budget_secs: float
+) -> Iterator[list[InPlace]]:
+    """The times of the kernels of several networks, round for round, each round in a process of its own, where tensors
+    lie elsewhere in memory; once forth, once back: what gets faster or slower meanwhile favours nobody.
+    ``budget_secs``: of each network in a round. Raises as :func:`outputs_of`."""
+    with _work_folder(inputs) as work:
+        for number in range(rounds):
+            ordered = folders if number % 2 == 0 else folders[::-1]
+            found = _run(ordered[0], work, budget_secs, _KERNELS, *map(str, ordered[1:]))["networks"]
+            timed = [InPlace(**each) for each in found]
+            yield timed if number % 2 == 0 else timed[::-1]
 
 
 @contextmanager
@@ -120,8 +134,9 @@ def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, 
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``FOLDER WORK BUDGET_SECS PARENT_PID [kernels]``: run the network on the inputs in ``WORK``, write its outputs
-    there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or the fields of ``InPlace``."""
+    """``FOLDER WORK BUDGET_SECS PARENT_PID [kernels FOLDER...]``: run the network on the inputs in ``WORK``, write its
+    outputs there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or ``networks``, the fields
+    of ``InPlace`` for it and those in the other folders, one after the other."""
     die_with_parent(int(arguments[3]))
     without_torch()
     from devices.networks.compiled import load
@@ -130,7 +145,8 @@ def main(arguments: Sequence[str]) -> None:
     network, inputs = load(folder), list(read(work / _INPUTS).values())
     try:
         if _KERNELS in arguments[4:]:
-            print(json.dumps(asdict(network.in_place(inputs, budget_secs))))
+            networks = [network, *(load(Path(each)) for each in arguments[5:])]
+            print(json.dumps({"networks": [asdict(each.in_place(inputs, budget_secs)) for each in networks]}))
             return
         if budget_secs > 0:
             print(json.dumps({"secs": network.measure_within(inputs, budget_secs)}))

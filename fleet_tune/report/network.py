@@ -36,6 +36,10 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         framework = "PyTorch" if network.torch_secs is not None else "the framework"
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         yield "largest error", error + where, ""
+    if network.chosen_in_place:
+        count = len(network.chosen_in_place)
+        which = "one kernel, another is" if count == 1 else f"{count} kernels, others are"
+        yield "chosen in place", f"{which} faster alone, but not in the network", ""
     if network.in_network is not None:
         yield "time", _where_the_time_goes(network.in_network), ""
     yield "network", f"{network.folder}: network.so, its parameters, manifest.json", ""

@@ -10,8 +10,9 @@ import contextlib
 import dataclasses
 import logging
 import math
+import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +35,7 @@ from fleet_tune.errors import (
     UserError,
 )
 from fleet_tune.records.store import RecordReader
-from fleet_tune.results import Fallback, NetworkResult, TaskProgress, Used
+from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, TaskProgress, Used
 from fleet_tune.runs import versions_in_place
 from fleet_tune.runs.admission import Admitted, UnscheduledWrongError, admit
 from fleet_tune.runs.cancellation import Cancellation
@@ -42,13 +43,13 @@ from fleet_tune.runs.in_network import in_network
 from fleet_tune.runs.incumbents import Incumbents, Supply
 from fleet_tune.runs.places import THIS_MACHINE, Place
 from fleet_tune.runs.telling import Teller
+from fleet_tune.runs.versions_in_place import Ranked
 from fleet_tune.search_task import SearchTask
+from policies.measuring.in_place import is_worth_it
 
 # Times that differ by less are the same.
 _SAME = 1.02
 _FRAMEWORK_REPEATS = 50
-# Of starting, loading a network and timing its kernels once.
-_ROUND_SECS = 3.0
 # Of compiling a network: how much longer than the builds of its records it may take, and what those that are not known
 # are taken for.
 _LONGER = 10.0
@@ -229,6 +230,7 @@ class _ClassBuild:
     stage: Path = Path()
     errors: tuple[float, float] | None = None  # absolute and relative, of the last network that was right
     compile_secs: float = 0.0
+    chosen: tuple[ChosenInPlace, ...] = ()
     suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
 
     @property
@@ -260,6 +262,7 @@ class _ClassBuild:
                 checked_on="" if self.place is None else self.place.name,
                 unchecked=self.unchecked if self.place is None else "",
                 fallbacks=fallbacks,
+                chosen_in_place=self.chosen,
             )
             return self._published(self._with_kernels(self._measured(result, admitted), admitted))
 
@@ -268,36 +271,58 @@ class _ClassBuild:
         right with them and faster as a whole; :attr:`stage` is that network then. What goes wrong changes nothing."""
         near = versions_in_place.ranked(admitted.records, incumbents.next_best)
         networks = versions_in_place.networks_of(admitted.records, near)
-        if self.place is None or not networks or self._expected_secs(len(networks)) > self.what.spare_secs:
+        if self.place is None or not networks:
             return admitted
-        self._tell(f"choosing between records of {len(near)} tasks by their time in the network")
+        while networks and versions_in_place.expected_secs(len(networks), self.compile_secs) > self.what.spare_secs:
+            networks.pop()
+        if not networks:
+            _LOG.info("no time to choose between kernels of %d tasks by their time in the network", len(near))
+            return admitted
+        self._tell(f"choosing between kernels of {len(near)} tasks by their time in the network")
+        deadline = time.monotonic() + 2 * self.what.spare_secs
+        folders = {0: self.stage}
         try:
-            folders = [self.stage]
             for number, records in enumerate(networks, 1):
-                folder = self.stage.with_name(f"version-{number}")
-                folders.append(self.compiler.compile_network(self.lowered, traces(records), folder))
-            changed = versions_in_place.fastest(near, self.lowered, folders, self.place)
-            if not changed:
-                return admitted
-            chosen = dataclasses.replace(admitted, records={**admitted.records, **changed})
-            folder = self.stage.with_name("chosen")
-            self.compiler.compile_network(self.lowered, traces(chosen.records), folder, self._extra(chosen))
-            absolute, relative = compare(self.place.outputs(folder), self.expected)
-            before_secs, secs = self.place.measure_in_turn(self.stage, folder)
-        except (DiskFullError, ChildStartError):
-            raise
-        except Exception as error:  # of a version that crashes, say: nobody is to blame for what is not used
-            self._warn(f"has kernels that are not chosen by their time in it: {brief(error)}")
+                with self._only_warned("a version of its kernels is not tried"):
+                    folder = self.stage.with_name(f"version-{number}")
+                    folders[number] = self.compiler.compile_network(self.lowered, traces(records), folder)
+            with self._only_warned("its kernels are not chosen by their time in it"):
+                return self._with_chosen(admitted, near, folders, self.place, deadline)
+        finally:
+            for number in set(folders) - {0}:
+                shutil.rmtree(folders[number], ignore_errors=True)
+        return admitted
+
+    def _with_chosen(
+        self, admitted: Admitted, near: Ranked, folders: Mapping[int, Path], place: Place, deadline: float
+    ) -> Admitted:
+        """See :meth:`_chosen_in_place`. ``folders``: of the networks by the number of the version."""
+        if len(folders) == 1:
             return admitted
-        if not relative <= tolerance(self.lowered) or secs >= before_secs:
+        changed = versions_in_place.fastest(near, self.lowered, folders, place, deadline)
+        if not changed:
+            return admitted
+        records = {**admitted.records, **{task_id: record for task_id, (record, _) in changed.items()}}
+        chosen = dataclasses.replace(admitted, records=records)
+        folder = self.stage.with_name("chosen")
+        self.compiler.compile_network(self.lowered, traces(records), folder, self._extra(chosen))
+        absolute, relative = compare(place.outputs(folder), self.expected)
+        if not relative <= tolerance(self.lowered):
+            raise UncheckedError(f"with those it is wrong: relative error {relative:.2g}")
+        before_secs, secs = place.measure_in_turn(self.stage, folder)
+        if not is_worth_it(secs, before_secs):
             return admitted
         self.stage, self.errors = folder, (absolute, relative)
+        self.chosen = tuple(why for _, why in changed.values())
         return chosen
 
-    def _expected_secs(self, networks: int) -> float:
-        """What choosing between versions in so many more networks takes."""
-        rounds = (networks + 1) * versions_in_place.ROUNDS * _ROUND_SECS
-        return (networks + 1) * self.compile_secs + rounds + _ROUND_SECS
+    @contextlib.contextmanager
+    def _only_warned(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong is a warning, ``what`` with its reason: the network is right without it."""
+        try:
+            yield
+        except Exception as error:  # a version that crashes, no space for it: nobody is to blame for what is not used
+            self._warn(f"is as it was, {what}: {brief(error)}")
 
     def judge(self, records: Mapping[str, Record]) -> Measurement | None:
         """See :data:`fleet_tune.runs.admission.Judge`: compiles the network into the stage and runs it."""
@@ -466,6 +491,8 @@ class _ClassBuild:
 
     def _published(self, result: NetworkResult) -> NetworkResult:
         """Complete the manifest, and move the network to where users load it, unless nothing is to be published."""
+        if result.published != "tuned":
+            result = dataclasses.replace(result, chosen_in_place=())
         if result.published == "nothing":
             return result
         known: dict[str, Any] = {
@@ -474,6 +501,7 @@ class _ClassBuild:
             "checked_on": result.checked_on or None,
             "unchecked": result.unchecked or None,
             "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],
+            "chosen_in_place": [dataclasses.asdict(each) for each in result.chosen_in_place],
         }
         names = ("tuned_secs", "untuned_secs", "torch_secs", "max_abs_error", "max_rel_error")
         measured = {name: getattr(result, name) for name in names}

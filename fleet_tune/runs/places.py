@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -38,8 +38,11 @@ class Place(Protocol):
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         """Median seconds per run of two networks, under the same conditions as far as possible."""
 
-    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
-        """The time of each kernel in its place in the network; in one of ``rounds``, which share what one takes."""
+    def in_place(self, folder: Path) -> InPlace:
+        """The time of each kernel in its place in the network."""
+
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
+        """Of several networks, round for round."""
 
     def close(self) -> None: ...
 
@@ -61,8 +64,11 @@ class Here:
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
 
-    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
-        return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS / rounds)
+    def in_place(self, folder: Path) -> InPlace:
+        return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
+
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
+        return fresh_process.in_place_in_turn(folders, self._inputs, rounds, _BUDGET_SECS / rounds)
 
     def close(self) -> None:
         pass
@@ -90,8 +96,15 @@ class OnDevice:
         # The middle one of three: each is a median itself.
         return sorted(each[0] for each in rounds)[1], sorted(each[1] for each in rounds)[1]
 
-    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
-        return self._loaded(folder).in_place(_BUDGET_SECS / rounds)
+    def in_place(self, folder: Path) -> InPlace:
+        return self._loaded(folder).in_place(_BUDGET_SECS)
+
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
+        networks = [self._loaded(folder) for folder in folders]
+        for number in range(rounds):
+            ordered = networks if number % 2 == 0 else networks[::-1]
+            timed = [each.in_place(_BUDGET_SECS / rounds) for each in ordered]
+            yield timed if number % 2 == 0 else timed[::-1]
 
     def close(self) -> None:
         self._device = None

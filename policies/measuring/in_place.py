@@ -2,13 +2,13 @@
 
 A shoot-out decides between kernels that run alone, over and over: their weights and inputs lie in the caches as far as
 they fit. In the network they come from memory, and another kernel may be the fastest there. The versions are timed in
-rounds, each in a network of its own; of every round the logarithm ``d`` of a version's seconds over the incumbent's is
-kept, and with the mean of ``n`` rounds and its error, as in :mod:`policies.measuring.duel`,
+rounds, all in each and each in a network of its own; of every round the logarithm ``d`` of a version's seconds over the
+incumbent's is kept. As in :mod:`policies.measuring.duel`, with the mean of ``n`` rounds and its error,
 
-    faster:  mean <= -LIMIT * error        error = max(deviation(d), FLOOR) / sqrt(n)
+    faster:  mean <= -t(n) * error        error = max(deviation(d), FLOOR) / sqrt(n)
 
-That is wrong for one kernel in forty that is not faster, so what is chosen is to be compared as a whole before it is
-used.
+with Student's ``t`` at a one-sided probability of 0.01: of a hundred versions that are not faster one is taken for it.
+What is chosen for the tasks of a network is therefore compared as a whole before it is used (:func:`is_worth_it`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,33 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from policies.measuring.duel import FLOOR
+from policies.measuring.duel import FLOOR, WORTH, Verdict
 
-LIMIT = 2.0
+# Student's t at 0.99, by the number of rounds.
+_T = {2: 31.821, 3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}
+MOST_ROUNDS = max(_T)
 
 
-def fastest_in_place(secs: Sequence[Sequence[float]]) -> int:
-    """The number of the version that is to be used. ``secs``: of each version, the incumbent's first, its seconds in
-    each round; all have as many, two at least. The incumbent, 0, unless another is faster beyond its error; of several
-    such the one of the lowest mean."""
+def judged_in_place(secs: Sequence[float], incumbent_secs: Sequence[float]) -> Verdict:
+    """What rounds say of a version: both took these seconds in each, two to ``MOST_ROUNDS`` of them."""
+    rounds = len(secs)
+    if rounds not in _T:
+        raise ValueError(f"{rounds} rounds: from 2 to {MOST_ROUNDS} tell something")
+    ratios = [math.log(mine / theirs) for mine, theirs in zip(secs, incumbent_secs, strict=True)]
+    error = max(statistics.stdev(ratios), FLOOR) / math.sqrt(rounds)
+    mean = statistics.fmean(ratios)
+    return Verdict(math.exp(mean), error, rounds, mean <= -_T[rounds] * error)
+
+
+def fastest_in_place(secs: Sequence[Sequence[float]]) -> tuple[int, Verdict] | None:
+    """The number of the version that is to be used in place of the incumbent, and why. ``secs``: of each version, the
+    incumbent's first, its seconds in each round. None where none is faster beyond doubt; of several the fastest."""
     incumbent, *others = secs
-    means = [0.0]
-    for other in others:
-        ratios = [math.log(mine / base) for mine, base in zip(other, incumbent, strict=True)]
-        error = max(statistics.stdev(ratios), FLOOR) / math.sqrt(len(ratios))
-        mean = statistics.fmean(ratios)
-        means.append(mean if mean <= -LIMIT * error else math.inf)
-    return means.index(min(means))
+    verdicts = [(number, judged_in_place(other, incumbent)) for number, other in enumerate(others, 1)]
+    faster = [(number, verdict) for number, verdict in verdicts if verdict.faster]
+    return min(faster, key=lambda each: each[1].ratio, default=None)
+
+
+def is_worth_it(secs: float, before_secs: float) -> bool:
+    """Whether a network is faster than before by what an improvement has to be."""
+    return secs <= before_secs * (1 - WORTH)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -261,14 +261,15 @@ class Timed(Faked):
         self._names = {digest: name for name, digest in lowered.workloads.items()}
         self._tasks, self._secs, self._whole = lowered.tasks, secs, whole
 
-    def in_place(self, folder: Path, rounds: int = 1) -> InPlace:
-        timed = super().in_place(folder, rounds)
-        if rounds == 1:
-            return timed
-        at = 0 if folder.name == "network" else int(folder.name.removeprefix("version-"))
+    def in_place_in_turn(self, folders: Sequence[Path], rounds: int) -> Iterator[list[InPlace]]:
         first = self._names[self._tasks[0].workload.hash]
-        secs = {name: self._secs[at] if kernel_of(name) == first else 1.0 for name in timed.kernel_secs}
-        return dataclasses.replace(timed, kernel_secs=secs)
+        for timed in super().in_place_in_turn(folders, rounds):
+            yield [
+                dataclasses.replace(
+                    each, kernel_secs={name: secs if kernel_of(name) == first else 1.0 for name in each.kernel_secs}
+                )
+                for each, secs in zip(timed, self._secs, strict=True)
+            ]
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
         return self._whole if second.name == "chosen" else super().measure_in_turn(first, second)
@@ -289,35 +290,61 @@ def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
     spare_secs: float,
     number: int,
 ) -> None:
-    monkeypatch.setattr(versions_in_place, "ROUNDS", 2)  # each takes a second and more
+    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)  # each takes a second and more
     with RecordStore(tmp_path / "records.db") as opened:
         for task in lowered.tasks:
             for at, cost_secs in enumerate((1.00e-6, 1.05e-6, 1.1e-6, 1.2e-6)):
                 candidate = make_candidate(task, at)
                 opened.append([make_record(candidate, ok(cost_secs), trace=trace(task, rows=at + 1))])
-    place = Timed(network, lowered, [1.0, 1.1, 0.8], whole)
+    place = Timed(network, lowered, [1.0, 1.1, 0.8], whole)  # the rounds agree
     result = built(network, lowered, entries, tmp_path / "records.db", place, spare_secs=spare_secs)
     assert result.published == "tuned"
     error, manifest = published(network, tmp_path)
     assert error < 1e-5
     used = {entry["id"]: entry["decisions"] for entry in manifest["tasks"]}
     assert used == {task.id: [number if task is lowered.tasks[0] else 0] for task in lowered.tasks}
+    chosen = [(each.task_id, pytest.approx(each.ratio), each.rounds) for each in result.chosen_in_place]
+    assert chosen == ([(lowered.tasks[0].id, 0.8, 3)] if number else [])
+    assert manifest["chosen_in_place"] == [dataclasses.asdict(each) for each in result.chosen_in_place]
     assert manifest["measured"]["max_rel_error"] < 1e-5
 
 
-def test_a_version_that_crashes_in_the_network_takes_nothing_from_it(
-    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+class FullDisk:
+    """A compiler for which there is no space when it compiles into this folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def compile_network(self, lowered: LoweredNetwork, best: Any, out: Path, manifest_extra: Any = None) -> Path:
+        if out.name == self._folder:
+            raise DiskFullError("no space left", "free some")
+        return compiled.compile_network(lowered, best, out, manifest_extra)
+
+
+@pytest.mark.parametrize("what", ["crashes", "version-1", "chosen"])
+def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
 ) -> None:
+    """One that crashes in it, or for which there is no space."""
+    monkeypatch.setattr(versions_in_place, "ROUNDS", 3)
     with RecordStore(tmp_path / "records.db") as opened:
         for task in lowered.tasks:
-            for at, text in enumerate((trace(task), crashing(task))):
+            for at, text in enumerate((trace(task), crashing(task) if what == "crashes" else trace(task, rows=2))):
                 opened.append([make_record(make_candidate(task, at), ok(1e-6 * (1 + at / 100)), trace=text)])
     told = Told()
-    result = built(network, lowered, entries, tmp_path / "records.db", Faked(network), teller=told)
-    assert result.published == "tuned"
-    assert not result.fallbacks
+    place = Faked(network) if what == "crashes" else Timed(network, lowered, [1.0, 0.8], (2.0, 1.0))
+    prints = {"cpu": make_fingerprint(CLASS)}
+    records = tmp_path / "records.db"
+    plan = ToBuild(network, {"cpu": lowered}, prints, entries, {"cpu": place}, records, teller=told)
+    [result] = build_networks(plan, tmp_path, Cancellation(), FullDisk(what))
+    assert (result.published, result.fallbacks, result.chosen_in_place) == ("tuned", (), ())
     [notice] = told.notices
-    assert "not chosen by their time" in notice.text
+    assert ("version of its kernels" if what == "version-1" else "not chosen by their time") in notice.text
     assert published(network, tmp_path)[0] < 1e-5
 
 

@@ -31,7 +31,7 @@ def test_counts_of_devices_are_measured_one_after_the_other(
     assert list(four["busy_by_class"]) == list(four["bound"]) == ["board", "server", "card"]
     for row in (one, four):
         assert row["trials_a_second"] > 0
-        assert 0 < row["busy"] <= 1.05
+        assert 0 < row["busy"] < 2  # of two seconds: a batch that ends just inside of them counts whole
         assert {"scheduler", "recorder", "searchers", "devices (simulated)", "this command"} <= row["roles"].keys()
         assert row["roles"]["scheduler"]["cpu_secs_a_record"] > 0
         assert row["roles"]["recorder"]["memory_bytes"] > 2**20
