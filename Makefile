@@ -21,7 +21,7 @@ SHELL := /bin/bash
 BUDGET ?= 5m
 OUT ?= demo-out
 PYTEST_ARGS ?=
-TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 2 ? cores + 2 : 4)))
 FUZZ_EXAMPLES ?= 1000
 FUZZ_READERS ?= 120000
 PYTHON ?=
@@ -44,7 +44,7 @@ $(STAMP): requirements.lock pyproject.toml .ci/setup.sh
 demo: setup
 	$(BIN)/fleet-tune tune examples/networks.py:resnet18 --time-budget $(BUDGET) --out $(OUT)
 
-# Files beside each other, one more than there are cores: many tests wait for processes to start and to end. Not more than
+# Files beside each other, two more than there are cores: many tests wait for processes to start and to end. Not more than
 # four: they measure kernels with as many threads as there are cores.
 # In the order of tests/conftest.py, the longest first: xdist's own puts those of the fewest tests last.
 test: setup
