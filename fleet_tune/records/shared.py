@@ -254,7 +254,7 @@ def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
 
     def counted(record: Record) -> Record:
         """The record in the target's seconds."""
-        place = record.device_id, _class_of(record.task_id)
+        place = record.device_id, class_of(record.task_id)
         if place not in units:
             secs = source.unit_secs(*place)
             units[place] = 1.0 if secs is None else target.unit(class_unit(place[1]), secs) / secs
@@ -273,18 +273,19 @@ def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
         copied += target.add([counted(each) for each in usable])
     efforts = [effort for effort, _ in source.efforts()]
     for effort in efforts:
-        put_run((effort.run_id, _class_of(effort.task_id)))
+        put_run((effort.run_id, class_of(effort.task_id)))
     if efforts:
         target.put_efforts(efforts)
     return Copied(copied, cursor, left_out)
 
 
-def _class_of(task_id: str) -> str:
+def class_of(task_id: str) -> str:
+    """The name of the device class of a task, by its id."""
     return task_id.partition("@")[2]
 
 
 def _run_of(record: Record) -> tuple[str, str]:
-    return record.run_id, _class_of(record.task_id)
+    return record.run_id, class_of(record.task_id)
 
 
 def _batches(names: Sequence[str], most: int) -> Iterator[Sequence[str]]:

@@ -156,7 +156,8 @@ class Run:
         coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window, self._found)
         stack.callback(coming.close)
         coming.begin()
-        meta = preparation.bind_store(request.records, prepared)
+        origins = {} if request.fleet.datasets else prepared.origins
+        meta = preparation.bind_store(request.records, prepared, self.run_id, origins)
         if self._found is not None:
             await unless_interrupted(in_thread(self._take, self._found, prepared))
         prepared = await unless_interrupted(in_thread(preparation.without_damaged, prepared, request.records))
@@ -187,7 +188,7 @@ class Run:
 
     def _take(self, found: Found, prepared: Prepared) -> None:
         devices = {name: [config.name for config in configs] for name, configs in prepared.devices.items()}
-        take(found, self.request.records, self.run_id, prepared.origins, devices)
+        take(found, self.request.records, prepared.origins, devices)
         self._giving = Giving(self.request.records, found.path)
 
     async def _give_regularly(self) -> None:

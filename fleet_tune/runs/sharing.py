@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fleet_tune.domain import Limits, Record, Task
 from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.shared import SharedReader, copy_records, rescaled, shared_store
+from fleet_tune.records.shared import SharedReader, class_of, copy_records, rescaled, shared_store
 from fleet_tune.records.store import RecordReader, RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.search_task import SearchTask
@@ -94,7 +94,7 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
         spent: dict[str, list[tuple[float, float]]] = {}
         spent_elsewhere: dict[str, list[tuple[float, float]]] = {}
         for effort, origin in reader.efforts():
-            here = origin == origins.get(effort.task_id.partition("@")[2])
+            here = origin == origins.get(class_of(effort.task_id))
             (spent if here else spent_elsewhere).setdefault(effort.task_id, []).append((effort.secs, effort.trials))
         elsewhere = _Elsewhere(reader)
         for task in tasks:
@@ -143,23 +143,23 @@ class _Elsewhere:
         return [seed for hash_, _, _ in similar[:_SIMILAR] for seed in self.of_task(f"{hash_}@{name}", _OF_SIMILAR)]
 
 
-def take(
-    found: Found, own: Path, run_id: str, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]
-) -> None:
-    """Write what was found into the run's ``own`` store, and what its own records depend on. ``devices``: the ids of
-    the run's devices of each class, whose seconds are counted at the shared store's unit where they are counted at none
-    yet. What the own store knows of a candidate is left as it is."""
+def take(found: Found, own: Path, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]) -> None:
+    """Write what was found into the run's ``own`` store, with what it depends on: the run's ``origins``, which
+    :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are counted at
+    the shared store's unit where they are counted at none yet. What the own store knows of a candidate is left as it
+    is."""
     with RecordStore(own) as store:
-        store.put_run(run_id, origins)
+        for run_id, name in sorted(
+            {(word.run_id, class_of(task)) for task, words in found.words.items() for word in words}
+        ):
+            store.put_run(run_id, {name: origins[name]})
         factors: dict[str, float] = {}
         for name, secs in found.units.items():
             units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
             factors[name] = units[0] / secs if units else 1.0
         with SharedReader(own) as reader:
             fresh = [
-                dataclasses.replace(
-                    rescaled(word, factors.get(task_id.partition("@")[2], 1.0)), revision=max(1, word.revision)
-                )
+                dataclasses.replace(rescaled(word, factors.get(class_of(task_id), 1.0)), revision=max(1, word.revision))
                 for task_id, words in found.words.items()
                 for known in [reader.candidates(task_id)]
                 for word in words
@@ -209,7 +209,7 @@ def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
         origins = reader.run_origins()
         spent: dict[str, tuple[float, float]] = {}
         for effort, origin in reader.efforts():
-            if effort.run_id != run_id and origins.get((run_id, effort.task_id.partition("@")[2])) == origin:
+            if effort.run_id != run_id and origins.get((run_id, class_of(effort.task_id))) == origin:
                 most = spent.get(effort.task_id, (0.0, 0.0))
                 spent[effort.task_id] = max(most[0], effort.secs), max(most[1], effort.trials)
     return spent

@@ -13,6 +13,7 @@ import pytest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Limits, Outcome, Record, Task
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.runs.sharing import SETTLED, Giving, look_up, note_efforts, take
@@ -56,7 +57,8 @@ def run(
     with RecordStore(own) as store:
         for task in (CONV, DENSE):
             store.put_task(task)
-    take(found, own, run_id, origins, {"board": ["dev"]})
+        store.put_run(run_id, origins)
+    take(found, own, origins, {"board": ["dev"]})
     with RecordStore(own) as store:
         store.append(measured)
         bests = {record.task_id: record.measurement.cost_secs for record in measured}
@@ -86,6 +88,9 @@ def test_the_same_run_again_takes_the_best_and_needs_no_trial(tmp_path: Path, sh
         assert (best.candidate.decisions, best.run_id, best.revision) == ((1,), "a", 1)
         assert best.trace == "trace"
         assert reader.counts() == {}, "what others have measured is no trial of this folder"
+    with SharedReader(tmp_path / "b" / "records.db") as own:
+        assert own.run_origins() == {("a", "board"): HERE["board"], ("b", "board"): HERE["board"]}
+        assert {word.run_id for word in own.last_words(CONV.id, own.numbers_of(HERE["board"]), 9)} == {"a"}
     with RecordReader(shared) as reader:
         assert len(list(reader)) == 4, "what was taken is not given back"
 
