@@ -397,6 +397,12 @@ class RecordReader:
             rows = self._rows(f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *_split(task_id))
         return {Outcome(outcome): count for outcome, count in rows}
 
+    def tried(self, after_seq: int = 0) -> set[str]:
+        """The ids of the tasks with trials that came after ``after_seq``."""
+        is_trial = "revision = 0" if self._has_column("revision") else "1"
+        query = f"SELECT DISTINCT workload, device_class FROM records WHERE {is_trial} AND seq > ?"
+        return {f"{workload}@{device_class}" for workload, device_class in self._rows(query, after_seq)}
+
     def workloads(self) -> list[Workload]:
         """The stored workloads, by name."""
         rows = self._rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
     with it. Raises :class:`RecordStoreError`."""
     if not path.exists():
         return Found(path)
-    tried = _tried(own)
+    tried = tried_in(own)
     asked = share_of(limits, max(1, len(tasks)))
     words: dict[str, Sequence[Record]] = {}
     settled: set[str] = set()
@@ -186,19 +186,27 @@ class Giving:
 
 
 def note_efforts(
-    own: Path, run_id: str, limits: Limits, tasks: Sequence[TaskProgress], elapsed_secs: float, new_trials: int
+    own: Path,
+    run_id: str,
+    limits: Limits,
+    tasks: Sequence[TaskProgress],
+    elapsed_secs: float,
+    new_trials: int,
+    tried: Collection[str],
 ) -> None:
     """Write into the run's ``own`` store, which nobody else writes now, what it and earlier runs there have spent on
-    each of its ``tasks`` that it tuned."""
+    each of its ``tasks`` that it tuned. ``tried``: the ids of those that had trials in this run."""
     count = max(1, len(tasks))
     asked = share_of(limits, count)
     before = _spent_before(own, run_id)
     efforts = []
     for task in tasks:
         if task.described and task.finish_reason != SETTLED:
-            secs, trials = effort_of(elapsed_secs, new_trials, count, task.finish_reason, asked)
-            earlier = before.get(task.task_id, (0.0, 0.0))
-            efforts.append(Effort(task.task_id, run_id, secs + earlier[0], trials + earlier[1]))
+            is_tried = task.task_id in tried
+            spent = effort_of(elapsed_secs, new_trials, count, task.finish_reason, asked, is_tried)
+            if spent is not None:
+                earlier = before.get(task.task_id, (0.0, 0.0))
+                efforts.append(Effort(task.task_id, run_id, spent[0] + earlier[0], spent[1] + earlier[1]))
     with RecordStore(own) as store:
         store.put_efforts(efforts)
 
@@ -215,9 +223,9 @@ def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
     return spent
 
 
-def _tried(own: Path) -> set[str]:
-    """The tasks with trials in a run's own store."""
+def tried_in(own: Path, after_seq: int = 0) -> set[str]:
+    """The ids of the tasks with trials in a run's own store, those that came after ``after_seq``."""
     if not own.exists():
         return set()
     with RecordReader(own) as reader:
-        return {task.id for task in reader.tasks() if reader.counts(task.id)}
+        return reader.tried(after_seq)

@@ -16,7 +16,7 @@ from fleet_tune.records.origin import Origin
 from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import FromStore, TaskProgress
-from fleet_tune.runs.sharing import SETTLED, Giving, look_up, note_efforts, take
+from fleet_tune.runs.sharing import SETTLED, Giving, look_up, note_efforts, take, tried_in
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.records import failed, make_record, ok
@@ -59,14 +59,15 @@ def run(
             store.put_task(task)
         store.put_run(run_id, origins)
     take(found, own, origins, {"board": ["dev"]})
-    with RecordStore(own) as store:
+    with RecordStore(own) as store, RecordReader(own) as reader:
+        before = reader.last_seq()
         store.append(measured)
         bests = {record.task_id: record.measurement.cost_secs for record in measured}
     progresses = [
         progress(each, bests.get(each.id, math.inf), SETTLED if each.id in found.settled else reason)
         for each in (CONV, DENSE)
     ]
-    note_efforts(own, run_id, limits, progresses, elapsed_secs, len(measured))
+    note_efforts(own, run_id, limits, progresses, elapsed_secs, len(measured), tried_in(own, before))
     Giving(own, shared).give()
     return found.summary, found.settled
 
@@ -116,8 +117,16 @@ def test_a_search_that_came_to_its_end_settles_a_task_for_any_limits(tmp_path: P
 def test_what_the_runs_of_a_folder_spend_adds_up(tmp_path: Path, shared: Path) -> None:
     run(tmp_path / "a", shared, "a", [record(CONV, 1, 1e-3, "a")], elapsed_secs=20.0)
     assert run(tmp_path / "b", shared, "b", elapsed_secs=1.0)[1] == frozenset(), "it was interrupted"
-    run(tmp_path / "a", shared, "a2", elapsed_secs=20.0)
-    run(tmp_path / "a", shared, "a3", elapsed_secs=20.0)
+    run(tmp_path / "a", shared, "a2", [record(CONV, 2, 2e-3, "a2")], elapsed_secs=20.0)
+    run(tmp_path / "a", shared, "a3", [record(CONV, 3, 3e-3, "a3")], elapsed_secs=20.0)
+    assert run(tmp_path / "c", shared, "c")[1] == {CONV.id}
+
+
+def test_a_task_without_a_trial_in_a_run_had_nothing_spent_on_it(tmp_path: Path, shared: Path) -> None:
+    """The devices of a class were gone: the best of it that another run has left settles nothing yet."""
+    mine = [record(CONV, 1, 1e-3, "a"), record(DENSE, 1, 1e-3, "a")]
+    run(tmp_path / "a", shared, "a", mine, elapsed_secs=1.0)
+    run(tmp_path / "b", shared, "b", [record(CONV, 2, 2e-3, "b")])
     assert run(tmp_path / "c", shared, "c")[1] == {CONV.id}
 
 
