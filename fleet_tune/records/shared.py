@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -239,9 +239,12 @@ class Target(Protocol):
     def add(self, records: Sequence[Record]) -> int: ...
 
 
-def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
+def copy_records(
+    source: Source, target: Target, cursor: int = 0, is_late: Callable[[], bool] = lambda: False
+) -> Copied:
     """Copy to ``target`` what ``source`` has after ``cursor``, a page in each transaction, with its tasks, origins and
-    efforts. What the target has already stays as it is."""
+    efforts. What the target has already stays as it is. ``is_late``: asked after each page; the rest is left then, and
+    the efforts, which count for records that may be among it."""
     origins, tasks = source.run_origins(), {task.id: task for task in source.tasks()}
     put_tasks: set[str] = set()
     put_runs: set[tuple[str, str]] = set()
@@ -271,6 +274,8 @@ def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
                 target.put_task(tasks[record.task_id])
                 put_tasks.add(record.task_id)
         copied += target.add([counted(each) for each in usable])
+        if is_late():
+            return Copied(copied, cursor, left_out)
     efforts = [effort for effort, _ in source.efforts()]
     for effort in efforts:
         put_run((effort.run_id, class_of(effort.task_id)))

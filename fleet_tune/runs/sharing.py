@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +36,7 @@ _MOST_SEEDS = 8
 SETTLED = "found in the store"
 """Why a task gets no trial."""
 _LAST_GIVE_SECS = 2.0
-"""How long a run that was interrupted waits for others who write to the store."""
+"""How long a run that was interrupted waits for others who write to the store, and begins another page of records."""
 
 
 Seed = tuple[str, str, Sequence[int]]
@@ -171,16 +172,19 @@ def take(found: Found, own: Path, origins: Mapping[str, Origin], devices: Mappin
 class Giving:
     """Copies the records of a run's ``own`` store to the ``shared`` one: what is new each time."""
 
-    def __init__(self, own: Path, shared: Path) -> None:
+    def __init__(self, own: Path, shared: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._own = own
         self._shared = shared
         self._cursor = 0
 
     def give(self, *, hurry: bool = False) -> int:
-        """How many records the shared store did not have. ``hurry``: others who write are hardly waited for. Raises
+        """How many records the shared store did not have. ``hurry``: others who write are hardly waited for, and what
+        takes longer is left to the next run in this folder, which begins at its first record. Raises
         :class:`RecordStoreError`."""
+        deadline = self._clock() + _LAST_GIVE_SECS if hurry else math.inf
         with SharedReader(self._own) as reader, shared_store(self._shared, _LAST_GIVE_SECS if hurry else None) as store:
-            copied = copy_records(reader, store, self._cursor)
+            copied = copy_records(reader, store, self._cursor, lambda: self._clock() > deadline)
         self._cursor = copied.cursor
         return copied.records
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -226,6 +227,22 @@ def test_seconds_of_the_store_become_those_of_a_folder_that_counts_them_otherwis
         assert best is not None
         assert best.measurement.cost_secs == pytest.approx(0.010)
         assert reader.unit_of("dev") == 0.002, "a new folder counts as the store does"
+
+
+def test_a_giver_in_a_hurry_leaves_what_takes_too_long_to_the_next_run(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "a" / "records.db"
+    run(tmp_path / "a", tmp_path / "other.db", "a", [record(CONV, at, 1e-3, "a") for at in range(5)])
+    since = SharedReader.since
+    monkeypatch.setattr(SharedReader, "since", lambda self, cursor, limit=2: since(self, cursor, min(limit, 2)))
+    ticks = itertools.count(step=1.5)  # seconds: two pages of two records
+    assert Giving(own, shared, lambda: next(ticks)).give(hurry=True) == 4
+    with SharedReader(shared) as reader:
+        assert reader.efforts() == [], "what was spent counts once the records are there"
+    assert Giving(own, shared, lambda: next(ticks)).give() == 1
+    with SharedReader(shared) as reader:
+        assert [effort.run_id for effort, _ in reader.efforts()] == ["a"]
 
 
 def test_a_giver_goes_on_where_it_was(tmp_path: Path, shared: Path) -> None:
