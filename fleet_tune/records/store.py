@@ -562,6 +562,18 @@ def class_unit(device_class: str) -> str:
     return f"class {device_class}"
 
 
+@contextlib.contextmanager
+def locked_store(path: Path, busy_secs: float | None = None) -> Iterator[None]:
+    """Nobody opens the store to write it meanwhile. Raises :class:`RecordStoreError` where a run holds its own, or the
+    lock is not free within ``busy_secs``."""
+    with translated(path):
+        lock = _lock_in_turn(path, busy_secs)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def _lock_in_turn(path: Path, busy_secs: float | None) -> int:
     """:func:`_lock`, after waiting for others."""
     deadline = time.monotonic() + (_LOCK_SECS if busy_secs is None else busy_secs)

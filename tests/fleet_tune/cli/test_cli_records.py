@@ -239,6 +239,16 @@ def test_pruning_follows_its_rules(store: Path, capsys: pytest.CaptureFixture[st
     assert told(capsys, "verify", "--store", store)["sound"] is True
 
 
+def test_what_a_run_is_writing_is_not_pruned(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RecordStore(store):
+        _, err = called(capsys, "prune", "--other-versions", "--store", store, code=2)
+        assert f"has locked {store}" in err
+        assert len(err.splitlines()) == 2
+        assert told(capsys, "prune", "--other-versions", "--store", store, "--dry-run")["matching"] == 2
+    assert uids(store) == ["1", "2", "3", "4", "5"]
+    assert told(capsys, "prune", "--other-versions", "--store", store)["removed"] == 2
+
+
 def test_why_a_record_counts_or_not(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RecordStore(store) as opened:
         opened.append([of("a", "7", None, 1, outcome=Outcome.WRONG_OUTPUT, revision=1)])
