@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fleet_tune.domain import Limits, Record, Task
 from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.shared import SharedReader, class_of, copy_records, rescaled, shared_store
+from fleet_tune.records.shared import SharedReader, class_of, copy_records, is_found_wrong, rescaled, shared_store
 from fleet_tune.records.store import RecordReader, RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.search_task import SearchTask
@@ -101,12 +101,13 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
         for task in tasks:
             of_class = numbers[task.device_class.name]
             best = reader.last_words(task.id, of_class, _TOP)
+            wrong = reader.found_wrong(task.id, of_class)
             has_best = bool(best) and best[0].measurement.verified
             if has_best and task.id not in tried and covered(asked, spent.get(task.id, ())):
                 settled.add(task.id)
-                words[task.id] = best
+                words[task.id] = _together(best, wrong)
                 continue
-            words[task.id] = reader.last_words(task.id, of_class, _MOST)
+            words[task.id] = _together(reader.last_words(task.id, of_class, _MOST), wrong)
             if has_best:
                 continue
             own_seeds = elsewhere.of_task(task.id)
@@ -117,6 +118,12 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
                 found_seeds[task.id] = all_seeds
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
     return Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed))
+
+
+def _together(words: Sequence[Record], wrong: Sequence[Record]) -> list[Record]:
+    """Words of a task, and what of it was found wrong, each candidate once."""
+    known = {word.candidate.id for word in words}
+    return [*words, *(word for word in wrong if word.candidate.id not in known)]
 
 
 class _Elsewhere:
@@ -148,7 +155,7 @@ def take(found: Found, own: Path, origins: Mapping[str, Origin], devices: Mappin
     """Write what was found into the run's ``own`` store, with what it depends on: the run's ``origins``, which
     :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are counted at
     the shared store's unit where they are counted at none yet. What the own store knows of a candidate is left as it
-    is."""
+    is, unless it was found wrong since."""
     with RecordStore(own) as store:
         for run_id, name in sorted(
             {(word.run_id, class_of(task)) for task, words in found.words.items() for word in words}
@@ -159,13 +166,14 @@ def take(found: Found, own: Path, origins: Mapping[str, Origin], devices: Mappin
             units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
             factors[name] = units[0] / secs if units else 1.0
         with SharedReader(own) as reader:
-            fresh = [
-                dataclasses.replace(rescaled(word, factors.get(class_of(task_id), 1.0)), revision=max(1, word.revision))
-                for task_id, words in found.words.items()
-                for known in [reader.candidates(task_id)]
-                for word in words
-                if word.candidate.id not in known
-            ]
+            known = {task_id: reader.revisions(task_id) for task_id in found.words}
+        fresh = []
+        for task_id, words in found.words.items():
+            for word in words:
+                last = known[task_id].get(word.candidate.id)
+                if last is None or is_found_wrong(word):  # a revision takes the place of those before it
+                    scaled = rescaled(word, factors.get(class_of(task_id), 1.0))
+                    fresh.append(dataclasses.replace(scaled, revision=max(1 + (last or 0), word.revision)))
         store.append(fresh)
 
 

@@ -197,6 +197,21 @@ def test_a_folder_with_trials_of_its_own_goes_on_with_them(tmp_path: Path, share
     assert summary.records == 1
 
 
+def test_what_was_found_wrong_since_counts_where_it_is_known_already(tmp_path: Path, shared: Path) -> None:
+    run(tmp_path / "a", shared, "a", [record(CONV, 1, 1e-3, "a"), record(CONV, 2, 2e-3, "a")])
+    run(tmp_path / "b", shared, "b", [record(CONV, 1, 1e-3, "b", revision=4)])
+    wrong = dataclasses.replace(record(CONV, 1, None, "c", revision=1), measurement=failed(Outcome.WRONG_OUTPUT))
+    run(tmp_path / "c", shared, "c", [wrong])
+    for _ in range(2):
+        run(tmp_path / "b", shared, "b2")
+        with RecordReader(tmp_path / "b" / "records.db") as reader:
+            best = reader.best(CONV.id)
+            assert best is not None
+            assert best.candidate.decisions == (2,)
+            withdrawn = [each.revision for each in reader if each.measurement.outcome is Outcome.WRONG_OUTPUT]
+            assert withdrawn == [5], "after what was known, and once"
+
+
 def test_what_a_killed_run_has_left_is_given_by_the_next_one(tmp_path: Path, shared: Path) -> None:
     own = tmp_path / "a" / "records.db"
     with RecordStore(own) as store:
