@@ -149,8 +149,9 @@ class SharedReader(RecordReader):
         where = f"workload = ? AND device_class = ? AND origin IN ({', '.join('?' * len(origins))})"
         workload, _, device_class = task_id.partition("@")
         values: tuple[str | int, ...] = (workload, device_class, *sorted(origins))
-        # By the best that was ever measured of each: its last word is no better, but may be worse, or a withdrawal.
-        least = "coalesce(min(CASE WHEN verified THEN rank_secs END), 1e999)"
+        # By the best that was ever measured of each that was verified once: its last word is no better, but may be
+        # worse, or a withdrawal.
+        least = "coalesce(CASE WHEN max(verified) THEN min(rank_secs) END, 1e999)"
         ordered = self._rows(
             f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate ORDER BY 2, min(seq)", *values
         )
@@ -160,9 +161,8 @@ class SharedReader(RecordReader):
             some = [name for name, _ in ordered[at : at + min(max(most, _IDS_AT_LEAST), _IDS_AT_ONCE)]]
             words += self._words_of(some, where, values)
             at += len(some)
-        return sorted(words, key=lambda each: (not each.measurement.verified, each.measurement.rank_secs, each.seq))[
-            :most
-        ]
+        words.sort(key=lambda each: (not each.measurement.verified, each.measurement.rank_secs, each.seq))
+        return words[:most]
 
     def found_wrong(self, task_id: str, origins: Collection[int]) -> list[Record]:
         """What the store has of those candidates of a task with one of these origins that were found wrong."""

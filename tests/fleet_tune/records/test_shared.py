@@ -173,6 +173,16 @@ def test_what_is_worth_less_in_the_end_takes_the_place_of_nothing_better(tmp_pat
         assert reader.found_wrong(TASK.id, []) == []
 
 
+def test_a_candidate_that_became_the_best_when_it_met_others_is_the_best(tmp_path: Path) -> None:
+    """It was verified as the slowest, and was not compared again when it turned out to be the fastest."""
+    trials = [of_run("a", f"t{at}", 1e-3 * (1 + at), at) for at in range(40)]
+    met = of_run("a", "m39", 1e-4, 39, revision=1, verified=False)
+    write_run(tmp_path / "a.db", "a", *trials, met)
+    with SharedReader(tmp_path / "a.db") as reader:
+        (word,) = reader.last_words(TASK.id, reader.numbers_of(HERE), 1)
+    assert (word.uid, word.measurement.verified) == ("m39", True)
+
+
 def test_efforts_go_along_and_the_last_of_a_run_counts(tmp_path: Path, shared: Path) -> None:
     write_run(tmp_path / "a.db", "a", of_run("a", "1"))
     with RecordStore(tmp_path / "a.db") as store:
