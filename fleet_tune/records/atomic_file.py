@@ -34,7 +34,12 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview], 
 
 def sync_folder(folder: Path) -> None:
     """Make the new names of files durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to a file, which is closed by now, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

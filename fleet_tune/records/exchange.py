@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from fleet_tune.domain import DeviceClass, Record, Task, Workload
 from fleet_tune.errors import RecordFileError, UnreadableRecordError
-from fleet_tune.records.atomic_file import sync_folder
+from fleet_tune.records.atomic_file import sync_file, sync_folder
 from fleet_tune.records.codec import record_from_json, record_to_json
 from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
 from fleet_tune.records.store import class_unit
@@ -40,6 +40,8 @@ class RecordsFileWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise RecordFileError(f"{path} is a folder", "give the name of a file in it")
         self.path = path
         self.records = 0
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -50,7 +52,11 @@ class RecordsFileWriter:
     def __enter__(self) -> Self:
         with self._told():
             self._file = _opened(self.path, self._part, "wb")
+        try:
             self._write({"kind": "head", "format": FORMAT, "version": VERSION})
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(
@@ -60,6 +66,7 @@ class RecordsFileWriter:
             with self._told():
                 self._file.close()
                 if kind is None:
+                    sync_file(self._part)
                     os.replace(self._part, self.path)
                     sync_folder(self.path.parent)
         finally:

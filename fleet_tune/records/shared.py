@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,7 @@ STORE_VARIABLE = "FLEET_TUNE_STORE"
 """The environment variable that names the store in place of the default one; empty for none."""
 WITHOUT = "give another file with --store, or go without one with --no-store"
 _LOG = logging.getLogger(__name__)
+_IDS_AT_LEAST = 16
 _IDS_AT_ONCE = 500
 
 
@@ -134,11 +136,10 @@ class SharedReader(RecordReader):
         query = "SELECT hash, name, flop FROM tasks JOIN workloads ON hash = workload WHERE device_class = ?"
         return self._rows(query, device_class)
 
-    def candidates(self, task_id: str) -> frozenset[str]:
-        """The ids of the candidates of a task that the store has a record of."""
-        where = "WHERE workload = ? AND device_class = ?"
-        rows = self._rows(f"SELECT DISTINCT candidate FROM records {where}", *task_id.partition("@")[::2])
-        return frozenset(name for (name,) in rows)
+    def revisions(self, task_id: str) -> dict[str, int]:
+        """The candidates of a task that the store has a record of, by id, each with its last revision."""
+        where = "WHERE workload = ? AND device_class = ? GROUP BY candidate"
+        return dict(self._rows(f"SELECT candidate, max(revision) FROM records {where}", *task_id.partition("@")[::2]))
 
     def last_words(self, task_id: str, origins: Collection[int], most: int) -> list[Record]:
         """What the store has of the ``most`` best candidates of a task with one of these origins, one record each, the
@@ -148,21 +149,50 @@ class SharedReader(RecordReader):
         where = f"workload = ? AND device_class = ? AND origin IN ({', '.join('?' * len(origins))})"
         workload, _, device_class = task_id.partition("@")
         values: tuple[str | int, ...] = (workload, device_class, *sorted(origins))
-        chosen = self._rows(
-            f"SELECT candidate FROM records WHERE {where} GROUP BY candidate"
-            " ORDER BY coalesce(min(CASE WHEN verified THEN rank_secs END), 1e999), min(seq) LIMIT ?",
-            *values,
-            most,
+        # By the best that was ever measured of each that was verified once: its last word is no better, but may be
+        # worse, or a withdrawal.
+        least = "coalesce(CASE WHEN max(verified) THEN min(rank_secs) END, 1e999)"
+        ordered = self._rows(
+            f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate ORDER BY 2, min(seq)", *values
         )
         words: list[Record] = []
-        for some in _batches([name for (name,) in chosen], _IDS_AT_ONCE):
-            marks = ", ".join("?" * len(some))
-            found: dict[str, list[Record]] = {}
-            rows = self._record_rows(f"WHERE {where} AND candidate IN ({marks}) ORDER BY records.seq", *values, *some)
-            for record in self._readable(rows):
-                found.setdefault(record.candidate.id, []).append(record)
-            words += [word for records in found.values() if (word := last_word(records)) is not None]
-        return sorted(words, key=lambda each: (not each.measurement.verified, each.measurement.rank_secs, each.seq))
+        at = 0
+        while at < len(ordered) and not _are_enough(words, most, ordered[at][1]):
+            some = [name for name, _ in ordered[at : at + min(max(most, _IDS_AT_LEAST), _IDS_AT_ONCE)]]
+            words += self._words_of(some, where, values)
+            at += len(some)
+        words.sort(key=lambda each: (not each.measurement.verified, each.measurement.rank_secs, each.seq))
+        return words[:most]
+
+    def found_wrong(self, task_id: str, origins: Collection[int]) -> list[Record]:
+        """What the store has of those candidates of a task with one of these origins that were found wrong."""
+        if not origins:
+            return []
+        where = f"workload = ? AND device_class = ? AND origin IN ({', '.join('?' * len(origins))})"
+        workload, _, device_class = task_id.partition("@")
+        values: tuple[str | int, ...] = (workload, device_class, *sorted(origins))
+        failed = f"(revision > 0 AND outcome != '{Outcome.OK.value}') OR outcome = '{Outcome.WRONG_OUTPUT.value}'"
+        rows = self._rows(f"SELECT DISTINCT candidate FROM records WHERE {where} AND ({failed})", *values)
+        names = [name for (name,) in rows]
+        batches = (names[start : start + _IDS_AT_ONCE] for start in range(0, len(names), _IDS_AT_ONCE))
+        return [word for some in batches for word in self._words_of(some, where, values) if is_found_wrong(word)]
+
+    def _words_of(self, candidates: Sequence[str], where: str, values: Sequence[str | int]) -> list[Record]:
+        """The last word of each of these candidates, where there is one, of the records that a condition chooses."""
+        marks = ", ".join("?" * len(candidates))
+        found: dict[str, list[Record]] = {}
+        condition = f"WHERE {where} AND candidate IN ({marks}) ORDER BY records.seq"
+        for record in self._readable(self._record_rows(condition, *values, *candidates)):
+            found.setdefault(record.candidate.id, []).append(record)
+        return [word for records in found.values() if (word := last_word(records)) is not None]
+
+
+def _are_enough(words: Sequence[Record], most: int, least_secs: float) -> bool:
+    """Whether the ``most`` best are among these words, where all others take ``least_secs`` at least; infinite: they
+    were never verified."""
+    if math.isinf(least_secs) and len(words) >= most:
+        return True
+    return sum(1 for each in words if each.measurement.verified and each.measurement.rank_secs <= least_secs) >= most
 
 
 def last_word(records: Sequence[Record]) -> Record | None:
@@ -173,7 +203,7 @@ def last_word(records: Sequence[Record]) -> Record | None:
         measured = record.measurement
         if not measured.outcome.blames_candidate:
             continue
-        if is_withdrawal(record):
+        if is_found_wrong(record):
             return record
         if word is not None:
             if record.revision < word.revision:
@@ -187,6 +217,11 @@ def last_word(records: Sequence[Record]) -> Record | None:
 def is_withdrawal(record: Record) -> bool:
     """Whether the record says that a candidate which ran before was found to be wrong."""
     return record.revision > 0 and record.measurement.outcome is not Outcome.OK
+
+
+def is_found_wrong(record: Record) -> bool:
+    """Whether the record says for good that its candidate is wrong: it is a withdrawal, or its output was wrong."""
+    return is_withdrawal(record) or record.measurement.outcome is Outcome.WRONG_OUTPUT
 
 
 def rescaled(record: Record, factor: float) -> Record:
@@ -239,9 +274,12 @@ class Target(Protocol):
     def add(self, records: Sequence[Record]) -> int: ...
 
 
-def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
+def copy_records(
+    source: Source, target: Target, cursor: int = 0, is_late: Callable[[], bool] = lambda: False
+) -> Copied:
     """Copy to ``target`` what ``source`` has after ``cursor``, a page in each transaction, with its tasks, origins and
-    efforts. What the target has already stays as it is."""
+    efforts. What the target has already stays as it is. ``is_late``: asked after each page; the rest is left then, and
+    the efforts, which count for records that may be among it."""
     origins, tasks = source.run_origins(), {task.id: task for task in source.tasks()}
     put_tasks: set[str] = set()
     put_runs: set[tuple[str, str]] = set()
@@ -254,7 +292,7 @@ def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
 
     def counted(record: Record) -> Record:
         """The record in the target's seconds."""
-        place = record.device_id, _class_of(record.task_id)
+        place = record.device_id, class_of(record.task_id)
         if place not in units:
             secs = source.unit_secs(*place)
             units[place] = 1.0 if secs is None else target.unit(class_unit(place[1]), secs) / secs
@@ -271,21 +309,20 @@ def copy_records(source: Source, target: Target, cursor: int = 0) -> Copied:
                 target.put_task(tasks[record.task_id])
                 put_tasks.add(record.task_id)
         copied += target.add([counted(each) for each in usable])
+        if is_late():
+            return Copied(copied, cursor, left_out)
     efforts = [effort for effort, _ in source.efforts()]
     for effort in efforts:
-        put_run((effort.run_id, _class_of(effort.task_id)))
+        put_run((effort.run_id, class_of(effort.task_id)))
     if efforts:
         target.put_efforts(efforts)
     return Copied(copied, cursor, left_out)
 
 
-def _class_of(task_id: str) -> str:
+def class_of(task_id: str) -> str:
+    """The name of the device class of a task, by its id."""
     return task_id.partition("@")[2]
 
 
 def _run_of(record: Record) -> tuple[str, str]:
-    return record.run_id, _class_of(record.task_id)
-
-
-def _batches(names: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    return (names[start : start + most] for start in range(0, len(names), most))
+    return record.run_id, class_of(record.task_id)

@@ -397,6 +397,12 @@ class RecordReader:
             rows = self._rows(f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *_split(task_id))
         return {Outcome(outcome): count for outcome, count in rows}
 
+    def tried(self, after_seq: int = 0) -> set[str]:
+        """The ids of the tasks with trials that came after ``after_seq``."""
+        is_trial = "revision = 0" if self._has_column("revision") else "1"
+        query = f"SELECT DISTINCT workload, device_class FROM records WHERE {is_trial} AND seq > ?"
+        return {f"{workload}@{device_class}" for workload, device_class in self._rows(query, after_seq)}
+
     def workloads(self) -> list[Workload]:
         """The stored workloads, by name."""
         rows = self._rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")
@@ -554,6 +560,18 @@ def check_store(path: Path) -> None:
 def class_unit(device_class: str) -> str:
     """Under which name a shared store keeps the unit of a device class' seconds: its devices have no other."""
     return f"class {device_class}"
+
+
+@contextlib.contextmanager
+def locked_store(path: Path, busy_secs: float | None = None) -> Iterator[None]:
+    """Nobody opens the store to write it meanwhile. Raises :class:`RecordStoreError` where a run holds its own, or the
+    lock is not free within ``busy_secs``."""
+    with translated(path):
+        lock = _lock_in_turn(path, busy_secs)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _lock_in_turn(path: Path, busy_secs: float | None) -> int:

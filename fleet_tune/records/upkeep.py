@@ -12,10 +12,13 @@ from pathlib import Path
 from fleet_tune.domain import Outcome, Record, Task
 from fleet_tune.records.database import open_for_writing
 from fleet_tune.records.origin import Origin
-from fleet_tune.records.shared import SharedReader, is_withdrawal, last_word
+from fleet_tune.records.shared import SharedReader, is_found_wrong, is_withdrawal, last_word
+from fleet_tune.records.store import locked_store
 from fleet_tune.records.store_errors import translated
 
 _AT_ONCE = 500
+_LOCK_SECS = 0.5
+"""Who shares a store holds its lock while opening it, a run that of its own all the time."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Reason:
 @dataclass(frozen=True)
 class Rule:
     """Which records are pruned: those to which everything applies that is given. ``before_unix_secs``: measured before;
-    ``keep_best``: not of this many best candidates of their task and origin, nor a withdrawal; ``versions``: those of
-    the record's origin differ from these; ``device_class``: of this one."""
+    ``keep_best``: not of this many best candidates of their task and origin, nor what was found wrong;
+    ``versions``: those of the record's origin differ from these; ``device_class``: of this one."""
 
     before_unix_secs: float | None = None
     keep_best: int | None = None
@@ -181,7 +184,7 @@ class Upkeep(SharedReader):
                 old = rule.before_unix_secs is None or record.unix_secs < rule.before_unix_secs
                 origin = run_origins.get((record.run_id, name))
                 other = rule.versions is None or bool(differences_of(origin, rule.versions))
-                spare = rule.keep_best is None or not (is_withdrawal(record) or (origin, record.candidate.id) in kept)
+                spare = rule.keep_best is None or not (is_found_wrong(record) or (origin, record.candidate.id) in kept)
                 if old and other and spare:
                     matching.append(record.seq)
         return sorted(matching)
@@ -189,8 +192,8 @@ class Upkeep(SharedReader):
 
 def prune(path: Path, seqs: Sequence[int]) -> None:
     """Removes these records of a store, and makes the file smaller where nobody else uses it. Raises
-    :class:`RecordStoreError`."""
-    with translated(path), closing(open_for_writing(path)) as connection:
+    :class:`RecordStoreError`, also where a run is writing its own."""
+    with locked_store(path, _LOCK_SECS), translated(path), closing(open_for_writing(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for start in range(0, len(seqs), _AT_ONCE):
             some = seqs[start : start + _AT_ONCE]

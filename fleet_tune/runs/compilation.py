@@ -101,7 +101,7 @@ class ToBuild:
     without one is not checked. ``supplies``: what finds records for tasks without one. ``teller``: is told what is
     done, and what a network goes without. ``spare_secs``: what it may take to choose between records that are nearly as
     good, by their time in the network; it is left where it would take longer. ``run_id``: whose records these are,
-    empty for no run's.
+    empty where no run is compiled: what is withdrawn then is of the run that had measured it.
     """
 
     network: Network

@@ -20,7 +20,7 @@ class Incumbents:
 
     What is blamed is stored as a revision of its record, so that no later run chooses it again. ``supply``: what finds
     records for tasks without one. ``supplied``: the tasks for which it did. ``warn``: is told what cannot be stored.
-    ``run_id``: whose revisions these are; empty for a run of their own.
+    ``run_id``: whose revisions these are; empty for the run of what is blamed, so that they depend on the same.
     """
 
     def __init__(self, path: Path, supply: Supply | None, warn: Callable[[str], None], run_id: str = "") -> None:
@@ -28,7 +28,8 @@ class Incumbents:
         self._path = path
         self._supply = supply
         self._warn = warn
-        self._run_id = run_id or uuid.uuid4().hex[:12]
+        self._run_id = run_id
+        self._own_id = run_id or uuid.uuid4().hex[:12]  # of the revisions' ids: that run may have given some of its own
         self._wrong: set[str] = set()  # ids of candidates, also where the store cannot be written
 
     def best(self, task_id: str) -> Record | None:
@@ -52,8 +53,8 @@ class Incumbents:
                 ]
             revision = max(known, default=0) + 1
             revised = Record(
-                uid=f"{self._run_id}-{record.candidate.id}-{revision}",
-                run_id=self._run_id,
+                uid=f"{self._own_id}-{record.candidate.id}-{revision}",
+                run_id=self._run_id or record.run_id,
                 candidate=record.candidate,
                 trace=record.trace,
                 measurement=fault,

@@ -373,8 +373,11 @@ def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Pr
     return dataclasses.replace(last, tasks=tasks, outcomes=outcomes, trials=trials, new_trials=new_trials)
 
 
-def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
-    """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others."""
+def bind_store(
+    path: Path, prepared: Prepared, run_id: str = "", origins: Mapping[str, Origin] | None = None
+) -> dict[str, str]:
+    """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others.
+    ``origins``: what the records of the run ``run_id``, which begins, depend on; none of what others have recorded."""
     targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
     meta = {
         "network": prepared.network.fingerprint,
@@ -384,4 +387,6 @@ def bind_store(path: Path, prepared: Prepared) -> dict[str, str]:
     with RecordStore(path) as store:
         store.bind(meta)
         store.annotate({FINGERPRINTS: json.dumps([encode_value(print_) for print_ in prepared.prints.values()])})
+        if origins:
+            store.put_run(run_id, origins)
     return meta

@@ -29,7 +29,7 @@ from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.out_folder import held_folder
-from fleet_tune.runs.sharing import Found, Giving, note_efforts, take
+from fleet_tune.runs.sharing import Found, Giving, note_efforts, take, tried_in
 from fleet_tune.runs.telling import Teller
 from policies.search.methods import method_named
 
@@ -71,7 +71,8 @@ class Run:
     _store: Path | None = None  # the one that several runs share, while it can be used
     _found: Found | None = None  # in it
     _giving: Giving | None = None
-    _tuned: tuple[float, int] = (0.0, 0)  # seconds and trials of the tuning, once it is over
+    # Seconds and trials of the tuning, and the tasks that had some, once it is over.
+    _tuned: tuple[float, int, frozenset[str]] = (0.0, 0, frozenset())
 
     def __post_init__(self) -> None:
         self._interruption = Interruption(self._stop)
@@ -156,7 +157,8 @@ class Run:
         coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window, self._found)
         stack.callback(coming.close)
         coming.begin()
-        meta = preparation.bind_store(request.records, prepared)
+        origins = {} if request.fleet.datasets else prepared.origins
+        meta = preparation.bind_store(request.records, prepared, self.run_id, origins)
         if self._found is not None:
             await unless_interrupted(in_thread(self._take, self._found, prepared))
         prepared = await unless_interrupted(in_thread(preparation.without_damaged, prepared, request.records))
@@ -187,7 +189,7 @@ class Run:
 
     def _take(self, found: Found, prepared: Prepared) -> None:
         devices = {name: [config.name for config in configs] for name, configs in prepared.devices.items()}
-        take(found, self.request.records, self.run_id, prepared.origins, devices)
+        take(found, self.request.records, prepared.origins, devices)
         self._giving = Giving(self.request.records, found.path)
 
     async def _give_regularly(self) -> None:
@@ -203,9 +205,7 @@ class Run:
         last = self._last
         try:
             if last is not None and last.phase != "starting":
-                tuned_secs, trials = self._tuned
-                limits = self.request.limits
-                note_efforts(self.request.records, self.run_id, limits, last.tasks, tuned_secs, trials)
+                note_efforts(self.request.records, self.run_id, self.request.limits, last.tasks, *self._tuned)
             giving.give(hurry=self._interruption.came)
         except RecordStoreError as error:
             self._warn(f"what was measured is not in the store yet: {error.problem}")
@@ -268,7 +268,9 @@ class Run:
             session, self._session = self._session, None
             await session.close()
             if self._last is not None:
-                self._tuned = self._last.elapsed_secs, self._last.new_trials
+                # Now: first choices that are measured to compile a task are no search of it.
+                tried = await in_thread(tried_in, self.request.records, self._start_seq)
+                self._tuned = self._last.elapsed_secs, self._last.new_trials, frozenset(tried)
             if self._watching is not None:
                 self._watching.cancel()  # nothing of what follows needs the cluster
             # What a dataset answers for was never built here: there is nothing to compile.

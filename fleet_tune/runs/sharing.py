@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet_tune.domain import Limits, Record, Task
 from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.shared import SharedReader, copy_records, rescaled, shared_store
+from fleet_tune.records.shared import SharedReader, class_of, copy_records, is_found_wrong, rescaled, shared_store
 from fleet_tune.records.store import RecordReader, RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.search_task import SearchTask
@@ -35,7 +36,7 @@ _MOST_SEEDS = 8
 SETTLED = "found in the store"
 """Why a task gets no trial."""
 _LAST_GIVE_SECS = 2.0
-"""How long a run that was interrupted waits for others who write to the store."""
+"""How long a run that was interrupted waits for others who write to the store, and begins another page of records."""
 
 
 Seed = tuple[str, str, Sequence[int]]
@@ -83,7 +84,7 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
     with it. Raises :class:`RecordStoreError`."""
     if not path.exists():
         return Found(path)
-    tried = _tried(own)
+    tried = tried_in(own)
     asked = share_of(limits, max(1, len(tasks)))
     words: dict[str, Sequence[Record]] = {}
     settled: set[str] = set()
@@ -94,18 +95,19 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
         spent: dict[str, list[tuple[float, float]]] = {}
         spent_elsewhere: dict[str, list[tuple[float, float]]] = {}
         for effort, origin in reader.efforts():
-            here = origin == origins.get(effort.task_id.partition("@")[2])
+            here = origin == origins.get(class_of(effort.task_id))
             (spent if here else spent_elsewhere).setdefault(effort.task_id, []).append((effort.secs, effort.trials))
         elsewhere = _Elsewhere(reader)
         for task in tasks:
             of_class = numbers[task.device_class.name]
             best = reader.last_words(task.id, of_class, _TOP)
+            wrong = reader.found_wrong(task.id, of_class)
             has_best = bool(best) and best[0].measurement.verified
             if has_best and task.id not in tried and covered(asked, spent.get(task.id, ())):
                 settled.add(task.id)
-                words[task.id] = best
+                words[task.id] = _together(best, wrong)
                 continue
-            words[task.id] = reader.last_words(task.id, of_class, _MOST)
+            words[task.id] = _together(reader.last_words(task.id, of_class, _MOST), wrong)
             if has_best:
                 continue
             own_seeds = elsewhere.of_task(task.id)
@@ -116,6 +118,12 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
                 found_seeds[task.id] = all_seeds
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
     return Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed))
+
+
+def _together(words: Sequence[Record], wrong: Sequence[Record]) -> list[Record]:
+    """Words of a task, and what of it was found wrong, each candidate once."""
+    known = {word.candidate.id for word in words}
+    return [*words, *(word for word in wrong if word.candidate.id not in known)]
 
 
 class _Elsewhere:
@@ -143,62 +151,74 @@ class _Elsewhere:
         return [seed for hash_, _, _ in similar[:_SIMILAR] for seed in self.of_task(f"{hash_}@{name}", _OF_SIMILAR)]
 
 
-def take(
-    found: Found, own: Path, run_id: str, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]
-) -> None:
-    """Write what was found into the run's ``own`` store, and what its own records depend on. ``devices``: the ids of
-    the run's devices of each class, whose seconds are counted at the shared store's unit where they are counted at none
-    yet. What the own store knows of a candidate is left as it is."""
+def take(found: Found, own: Path, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]) -> None:
+    """Write what was found into the run's ``own`` store, with what it depends on: the run's ``origins``, which
+    :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are counted at
+    the shared store's unit where they are counted at none yet. What the own store knows of a candidate is left as it
+    is, unless it was found wrong since."""
     with RecordStore(own) as store:
-        store.put_run(run_id, origins)
+        for run_id, name in sorted(
+            {(word.run_id, class_of(task)) for task, words in found.words.items() for word in words}
+        ):
+            store.put_run(run_id, {name: origins[name]})
         factors: dict[str, float] = {}
         for name, secs in found.units.items():
             units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
             factors[name] = units[0] / secs if units else 1.0
         with SharedReader(own) as reader:
-            fresh = [
-                dataclasses.replace(
-                    rescaled(word, factors.get(task_id.partition("@")[2], 1.0)), revision=max(1, word.revision)
-                )
-                for task_id, words in found.words.items()
-                for known in [reader.candidates(task_id)]
-                for word in words
-                if word.candidate.id not in known
-            ]
+            known = {task_id: reader.revisions(task_id) for task_id in found.words}
+        fresh = []
+        for task_id, words in found.words.items():
+            for word in words:
+                last = known[task_id].get(word.candidate.id)
+                if last is None or is_found_wrong(word):  # a revision takes the place of those before it
+                    scaled = rescaled(word, factors.get(class_of(task_id), 1.0))
+                    fresh.append(dataclasses.replace(scaled, revision=max(1 + (last or 0), word.revision)))
         store.append(fresh)
 
 
 class Giving:
     """Copies the records of a run's ``own`` store to the ``shared`` one: what is new each time."""
 
-    def __init__(self, own: Path, shared: Path) -> None:
+    def __init__(self, own: Path, shared: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._own = own
         self._shared = shared
         self._cursor = 0
 
     def give(self, *, hurry: bool = False) -> int:
-        """How many records the shared store did not have. ``hurry``: others who write are hardly waited for. Raises
+        """How many records the shared store did not have. ``hurry``: others who write are hardly waited for, and what
+        takes longer is left to the next run in this folder, which begins at its first record. Raises
         :class:`RecordStoreError`."""
+        deadline = self._clock() + _LAST_GIVE_SECS if hurry else math.inf
         with SharedReader(self._own) as reader, shared_store(self._shared, _LAST_GIVE_SECS if hurry else None) as store:
-            copied = copy_records(reader, store, self._cursor)
+            copied = copy_records(reader, store, self._cursor, lambda: self._clock() > deadline)
         self._cursor = copied.cursor
         return copied.records
 
 
 def note_efforts(
-    own: Path, run_id: str, limits: Limits, tasks: Sequence[TaskProgress], elapsed_secs: float, new_trials: int
+    own: Path,
+    run_id: str,
+    limits: Limits,
+    tasks: Sequence[TaskProgress],
+    elapsed_secs: float,
+    new_trials: int,
+    tried: Collection[str],
 ) -> None:
     """Write into the run's ``own`` store, which nobody else writes now, what it and earlier runs there have spent on
-    each of its ``tasks`` that it tuned."""
+    each of its ``tasks`` that it tuned. ``tried``: the ids of those that had trials in this run."""
     count = max(1, len(tasks))
     asked = share_of(limits, count)
     before = _spent_before(own, run_id)
     efforts = []
     for task in tasks:
         if task.described and task.finish_reason != SETTLED:
-            secs, trials = effort_of(elapsed_secs, new_trials, count, task.finish_reason, asked)
-            earlier = before.get(task.task_id, (0.0, 0.0))
-            efforts.append(Effort(task.task_id, run_id, secs + earlier[0], trials + earlier[1]))
+            is_tried = task.task_id in tried
+            spent = effort_of(elapsed_secs, new_trials, count, task.finish_reason, asked, is_tried)
+            if spent is not None:
+                earlier = before.get(task.task_id, (0.0, 0.0))
+                efforts.append(Effort(task.task_id, run_id, spent[0] + earlier[0], spent[1] + earlier[1]))
     with RecordStore(own) as store:
         store.put_efforts(efforts)
 
@@ -209,15 +229,15 @@ def _spent_before(own: Path, run_id: str) -> dict[str, tuple[float, float]]:
         origins = reader.run_origins()
         spent: dict[str, tuple[float, float]] = {}
         for effort, origin in reader.efforts():
-            if effort.run_id != run_id and origins.get((run_id, effort.task_id.partition("@")[2])) == origin:
+            if effort.run_id != run_id and origins.get((run_id, class_of(effort.task_id))) == origin:
                 most = spent.get(effort.task_id, (0.0, 0.0))
                 spent[effort.task_id] = max(most[0], effort.secs), max(most[1], effort.trials)
     return spent
 
 
-def _tried(own: Path) -> set[str]:
-    """The tasks with trials in a run's own store."""
+def tried_in(own: Path, after_seq: int = 0) -> set[str]:
+    """The ids of the tasks with trials in a run's own store, those that came after ``after_seq``."""
     if not own.exists():
         return set()
     with RecordReader(own) as reader:
-        return {task.id for task in reader.tasks() if reader.counts(task.id)}
+        return reader.tried(after_seq)

@@ -34,6 +34,11 @@ def store_at(path: Path) -> Path:
     return file
 
 
+def _target_at(path: Path) -> Path:
+    """As :func:`store_at`, but a file may be missing: it is made."""
+    return store_at(path) if path.is_dir() else path
+
+
 @dataclass(frozen=True)
 class Moved:
     """What was copied: see :class:`fleet_tune.records.shared.Copied`. ``skipped``: lines of a file that could not be
@@ -52,19 +57,19 @@ def export(store: Path, file: Path) -> Moved:
 def import_file(file: Path, store: Path) -> Moved:
     """Take the records of a file into a store, which is made where it is missing. Raises :class:`RecordFileError`."""
     source = RecordsFile(file)
-    with shared_store(store) as target:
+    with shared_store(_target_at(store)) as target:
         copied = copy_records(source, target)
     return Moved(copied, tuple(source.skipped))
 
 
 def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
     """Copy the records of several stores, or runs' folders, into one, which is made where it is missing."""
-    files = [store_at(source) for source in sources]
-    if store.exists() and any(file.samefile(store) for file in files):
+    files, into = [store_at(source) for source in sources], _target_at(store)
+    if into.exists() and any(file.samefile(into) for file in files):
         raise RequestError(f"{store} cannot be merged into itself", "name another one with --store")
     moved = []
     for file in files:
-        with SharedReader(file) as reader, shared_store(store) as target:
+        with SharedReader(file) as reader, shared_store(into) as target:
             moved.append((file, Moved(copy_records(reader, target))))
     return moved
 

@@ -52,12 +52,17 @@ def covered(asked: Share, spent: Iterable[tuple[float, float]]) -> bool:
 
 
 def effort_of(
-    elapsed_secs: float, new_trials: int, tasks: int, finish_reason: str, asked: Share
-) -> tuple[float, float]:
+    elapsed_secs: float, new_trials: int, tasks: int, finish_reason: str, asked: Share, tried: bool
+) -> tuple[float, float] | None:
     """Seconds and trials that a run has spent on one of its ``tasks``: an even share; without end where the search
-    itself found that there is nothing more to gain. What was confirmed had as much spent on it as was ``asked``."""
+    itself found that there is nothing more to gain. What was confirmed had as much spent on it as was ``asked``.
+
+    None for one that was given up, and for one without a trial in this run (not ``tried``): its devices were gone, say.
+    """
     if finish_reason.startswith(SEARCHED):
         return math.inf, math.inf
     if finish_reason.startswith(CONFIRMED):
         return asked.secs or 0.0, asked.trials or 0.0
+    if finish_reason or not tried:
+        return None
     return elapsed_secs / tasks, new_trials / tasks

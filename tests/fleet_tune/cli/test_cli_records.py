@@ -14,6 +14,8 @@ import pytest
 
 from fleet_tune.cli import main as cli
 from fleet_tune.domain import Outcome, Record
+from fleet_tune.errors import RecordFileError
+from fleet_tune.records.exchange import RecordsFileWriter
 from fleet_tune.records.origin import Effort, Origin
 from fleet_tune.records.shared import STORE_VARIABLE, SharedReader
 from fleet_tune.records.store import RecordReader, RecordStore
@@ -140,6 +142,48 @@ def test_what_is_no_file_of_records_is_told(store: Path, tmp_path: Path, capsys:
     assert not (tmp_path / "x.db").exists()
 
 
+def test_a_folder_is_no_file_to_export_to(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in (".", folder, "/"):
+        _, err = called(capsys, "export", name, "--store", store, code=2)
+        assert f"{name} is a folder" in err
+        assert len(err.splitlines()) == 2
+    assert not list(folder.iterdir())
+
+
+def test_a_file_whose_head_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(writer: RecordsFileWriter, _: object) -> None:
+        raise RecordFileError(f"{writer.path} cannot be written: no space", "choose another place")
+
+    monkeypatch.setattr(RecordsFileWriter, "_write", full)
+    writer = RecordsFileWriter(tmp_path / "records.jsonl.gz")
+    with pytest.raises(RecordFileError, match="no space"), writer:
+        pass
+    assert writer._file.closed
+    assert not list(tmp_path.iterdir())
+
+
+def test_records_come_into_the_folder_of_a_run(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, file = tmp_path / "out", tmp_path / "records.jsonl"
+    write(out / "records.db", "d", HERE, of("d", "6", 1e-3, 6, DENSE.id))
+    called(capsys, "export", file, "--store", store)
+    assert told(capsys, "import", file, "--store", out)["records"] == 4
+    assert told(capsys, "merge", store, "--store", out) == {"records": 0, "left_out": 1}
+    assert uids(out / "records.db") == ["6", "1", "2", "3", "4"]
+    _, err = called(capsys, "merge", out, "--store", out, code=2)
+    assert "into itself" in err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for arguments in (("import", file), ("merge", store)):
+        assert "there is no record store" in called(capsys, *arguments, "--store", empty, code=2)[1]
+    assert not [each.name for each in tmp_path.iterdir() if each.name in ("out.lock", "empty.lock")]
+    assert not list(empty.iterdir())
+
+
 def test_stores_and_folders_of_runs_are_merged(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "out" / "records.db", "d", HERE, of("d", "6", 1e-3, 6, DENSE.id))
     other = tmp_path / "all.db"
@@ -193,6 +237,16 @@ def test_pruning_follows_its_rules(store: Path, capsys: pytest.CaptureFixture[st
     assert told(capsys, "prune", "--keep-best", "1", "--store", store)["removed"] == 2
     assert uids(store) == ["2", "7"], "the best, and what was found wrong"
     assert told(capsys, "verify", "--store", store)["sound"] is True
+
+
+def test_what_a_run_is_writing_is_not_pruned(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RecordStore(store):
+        _, err = called(capsys, "prune", "--other-versions", "--store", store, code=2)
+        assert f"has locked {store}" in err
+        assert len(err.splitlines()) == 2
+        assert told(capsys, "prune", "--other-versions", "--store", store, "--dry-run")["matching"] == 2
+    assert uids(store) == ["1", "2", "3", "4", "5"]
+    assert told(capsys, "prune", "--other-versions", "--store", store)["removed"] == 2
 
 
 def test_why_a_record_counts_or_not(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

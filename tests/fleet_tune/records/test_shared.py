@@ -131,6 +131,9 @@ def test_the_last_word_of_a_candidate() -> None:
     assert (word.uid, word.measurement.verified) == ("2", True), "verified once, and no trial undoes a revision"
     assert last_word([trial, other]) == other, "of two trials the later one"
     assert last_word([trial, wrong, other]) == wrong, "wrong once is wrong"
+    wrong_trial = of_run("b", "7", None, outcome=Outcome.WRONG_OUTPUT)
+    assert last_word([wrong_trial, trial]) == wrong_trial, "and so is the output of a trial"
+    assert last_word([of_run("b", "8", None), trial]) == trial, "a crash may have been of something else"
     assert last_word([lost]) is None
     assert last_word([]) is None
     failure = of_run("a", "6", None)
@@ -149,6 +152,35 @@ def test_what_was_withdrawn_counts_for_nobody(tmp_path: Path, shared: Path) -> N
         ("3", Outcome.OK),
         ("2", Outcome.WRONG_OUTPUT),
     ]
+
+
+def test_what_is_worth_less_in_the_end_takes_the_place_of_nothing_better(tmp_path: Path) -> None:
+    """Candidates 0 to 19 were lucky or wrong: 20 is the best, then 21."""
+    lucky = [of_run("a", f"t{at}", 1e-6, at) for at in range(20)]
+    met = [of_run("a", f"m{at}", 1.0 + at, at, revision=1) for at in range(10)]
+    wrong = [of_run("a", f"w{at}", None, at, outcome=Outcome.RUN_ERROR, revision=1) for at in range(10, 20)]
+    good = [of_run("a", f"g{at}", 1e-4 * at, at) for at in (21, 20)]
+    never = [of_run("a", f"n{at}", None, at) for at in (30, 31)]
+    write_run(tmp_path / "a.db", "a", *never, *lucky, *met, *wrong, *good)
+    with SharedReader(tmp_path / "a.db") as reader:
+        here = reader.numbers_of(HERE)
+        for most in (1, 2, 3, 12):
+            expected = ["g20", "g21", *(f"m{at}" for at in range(10))][:most]
+            assert [word.uid for word in reader.last_words(TASK.id, here, most)] == expected
+        assert len(reader.last_words(TASK.id, here, 13)) == 13
+        assert len(reader.last_words(TASK.id, here, 99)) == 24
+        assert {word.uid for word in reader.found_wrong(TASK.id, here)} == {f"w{at}" for at in range(10, 20)}
+        assert reader.found_wrong(TASK.id, []) == []
+
+
+def test_a_candidate_that_became_the_best_when_it_met_others_is_the_best(tmp_path: Path) -> None:
+    """It was verified as the slowest, and was not compared again when it turned out to be the fastest."""
+    trials = [of_run("a", f"t{at}", 1e-3 * (1 + at), at) for at in range(40)]
+    met = of_run("a", "m39", 1e-4, 39, revision=1, verified=False)
+    write_run(tmp_path / "a.db", "a", *trials, met)
+    with SharedReader(tmp_path / "a.db") as reader:
+        (word,) = reader.last_words(TASK.id, reader.numbers_of(HERE), 1)
+    assert (word.uid, word.measurement.verified) == ("m39", True)
 
 
 def test_efforts_go_along_and_the_last_of_a_run_counts(tmp_path: Path, shared: Path) -> None:

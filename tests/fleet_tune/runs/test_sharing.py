@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ import pytest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Limits, Outcome, Record, Task
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.store import RecordReader, RecordStore
 from fleet_tune.results import FromStore, TaskProgress
-from fleet_tune.runs.sharing import SETTLED, Giving, look_up, note_efforts, take
+from fleet_tune.runs.sharing import SETTLED, Giving, look_up, note_efforts, take, tried_in
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.records import failed, make_record, ok
@@ -56,15 +58,17 @@ def run(
     with RecordStore(own) as store:
         for task in (CONV, DENSE):
             store.put_task(task)
-    take(found, own, run_id, origins, {"board": ["dev"]})
-    with RecordStore(own) as store:
+        store.put_run(run_id, origins)
+    take(found, own, origins, {"board": ["dev"]})
+    with RecordStore(own) as store, RecordReader(own) as reader:
+        before = reader.last_seq()
         store.append(measured)
         bests = {record.task_id: record.measurement.cost_secs for record in measured}
     progresses = [
         progress(each, bests.get(each.id, math.inf), SETTLED if each.id in found.settled else reason)
         for each in (CONV, DENSE)
     ]
-    note_efforts(own, run_id, limits, progresses, elapsed_secs, len(measured))
+    note_efforts(own, run_id, limits, progresses, elapsed_secs, len(measured), tried_in(own, before))
     Giving(own, shared).give()
     return found.summary, found.settled
 
@@ -86,6 +90,9 @@ def test_the_same_run_again_takes_the_best_and_needs_no_trial(tmp_path: Path, sh
         assert (best.candidate.decisions, best.run_id, best.revision) == ((1,), "a", 1)
         assert best.trace == "trace"
         assert reader.counts() == {}, "what others have measured is no trial of this folder"
+    with SharedReader(tmp_path / "b" / "records.db") as own:
+        assert own.run_origins() == {("a", "board"): HERE["board"], ("b", "board"): HERE["board"]}
+        assert {word.run_id for word in own.last_words(CONV.id, own.numbers_of(HERE["board"]), 9)} == {"a"}
     with RecordReader(shared) as reader:
         assert len(list(reader)) == 4, "what was taken is not given back"
 
@@ -111,8 +118,16 @@ def test_a_search_that_came_to_its_end_settles_a_task_for_any_limits(tmp_path: P
 def test_what_the_runs_of_a_folder_spend_adds_up(tmp_path: Path, shared: Path) -> None:
     run(tmp_path / "a", shared, "a", [record(CONV, 1, 1e-3, "a")], elapsed_secs=20.0)
     assert run(tmp_path / "b", shared, "b", elapsed_secs=1.0)[1] == frozenset(), "it was interrupted"
-    run(tmp_path / "a", shared, "a2", elapsed_secs=20.0)
-    run(tmp_path / "a", shared, "a3", elapsed_secs=20.0)
+    run(tmp_path / "a", shared, "a2", [record(CONV, 2, 2e-3, "a2")], elapsed_secs=20.0)
+    run(tmp_path / "a", shared, "a3", [record(CONV, 3, 3e-3, "a3")], elapsed_secs=20.0)
+    assert run(tmp_path / "c", shared, "c")[1] == {CONV.id}
+
+
+def test_a_task_without_a_trial_in_a_run_had_nothing_spent_on_it(tmp_path: Path, shared: Path) -> None:
+    """The devices of a class were gone: the best of it that another run has left settles nothing yet."""
+    mine = [record(CONV, 1, 1e-3, "a"), record(DENSE, 1, 1e-3, "a")]
+    run(tmp_path / "a", shared, "a", mine, elapsed_secs=1.0)
+    run(tmp_path / "b", shared, "b", [record(CONV, 2, 2e-3, "b")])
     assert run(tmp_path / "c", shared, "c")[1] == {CONV.id}
 
 
@@ -182,6 +197,21 @@ def test_a_folder_with_trials_of_its_own_goes_on_with_them(tmp_path: Path, share
     assert summary.records == 1
 
 
+def test_what_was_found_wrong_since_counts_where_it_is_known_already(tmp_path: Path, shared: Path) -> None:
+    run(tmp_path / "a", shared, "a", [record(CONV, 1, 1e-3, "a"), record(CONV, 2, 2e-3, "a")])
+    run(tmp_path / "b", shared, "b", [record(CONV, 1, 1e-3, "b", revision=4)])
+    wrong = dataclasses.replace(record(CONV, 1, None, "c", revision=1), measurement=failed(Outcome.WRONG_OUTPUT))
+    run(tmp_path / "c", shared, "c", [wrong])
+    for _ in range(2):
+        run(tmp_path / "b", shared, "b2")
+        with RecordReader(tmp_path / "b" / "records.db") as reader:
+            best = reader.best(CONV.id)
+            assert best is not None
+            assert best.candidate.decisions == (2,)
+            withdrawn = [each.revision for each in reader if each.measurement.outcome is Outcome.WRONG_OUTPUT]
+            assert withdrawn == [5], "after what was known, and once"
+
+
 def test_what_a_killed_run_has_left_is_given_by_the_next_one(tmp_path: Path, shared: Path) -> None:
     own = tmp_path / "a" / "records.db"
     with RecordStore(own) as store:
@@ -212,6 +242,22 @@ def test_seconds_of_the_store_become_those_of_a_folder_that_counts_them_otherwis
         assert best is not None
         assert best.measurement.cost_secs == pytest.approx(0.010)
         assert reader.unit_of("dev") == 0.002, "a new folder counts as the store does"
+
+
+def test_a_giver_in_a_hurry_leaves_what_takes_too_long_to_the_next_run(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "a" / "records.db"
+    run(tmp_path / "a", tmp_path / "other.db", "a", [record(CONV, at, 1e-3, "a") for at in range(5)])
+    since = SharedReader.since
+    monkeypatch.setattr(SharedReader, "since", lambda self, cursor, limit=2: since(self, cursor, min(limit, 2)))
+    ticks = itertools.count(step=1.5)  # seconds: two pages of two records
+    assert Giving(own, shared, lambda: next(ticks)).give(hurry=True) == 4
+    with SharedReader(shared) as reader:
+        assert reader.efforts() == [], "what was spent counts once the records are there"
+    assert Giving(own, shared, lambda: next(ticks)).give() == 1
+    with SharedReader(shared) as reader:
+        assert [effort.run_id for effort, _ in reader.efforts()] == ["a"]
 
 
 def test_a_giver_goes_on_where_it_was(tmp_path: Path, shared: Path) -> None:

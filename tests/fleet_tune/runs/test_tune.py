@@ -24,6 +24,7 @@ import pytest
 
 import fleet_tune
 from examples.networks import mlp
+from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.store import RecordReader, RecordStore
 from tests.helpers.commands import Done, fleet_tune_here
 
@@ -300,6 +301,8 @@ async def test_stream_yields_each_record_as_it_becomes_durable(tmp_path: Path) -
         seen.append(record)
     assert len([record for record in seen if record.revision == 0]) == 12
     assert (tmp_path / "out" / "network.so").is_file()
+    with SharedReader(tmp_path / "out" / "records.db") as shared:  # this run had no store: another may take them later
+        assert {run_id for run_id, _ in shared.run_origins()} == {record.run_id for record in seen}
 
 
 @pytest.mark.usefixtures("ray_cluster")

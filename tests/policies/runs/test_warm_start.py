@@ -28,7 +28,9 @@ def test_what_a_run_asks_for_each_of_20_tasks(limits: Limits, share: Share) -> N
 
 
 def _spent(secs: float, trials: int, tasks: int, reason: str = "") -> tuple[float, float]:
-    return effort_of(secs, trials, tasks, reason, Share(None, None))
+    spent = effort_of(secs, trials, tasks, reason, Share(None, None), tried=True)
+    assert spent is not None
+    return spent
 
 
 def test_a_task_is_settled_by_a_run_that_spent_as_much_on_it() -> None:
@@ -39,16 +41,31 @@ def test_a_task_is_settled_by_a_run_that_spent_as_much_on_it() -> None:
     assert not covered(asked, [_spent(300.0, 9999, 20)]), "a shorter one"
     assert not covered(share_of(Limits(6000.0), 20), [_spent(600.0, 150, 20)]), "more is asked for now"
     assert covered(share_of(Limits(6000.0), 20), [_spent(5.0, 1, 20, "converged: ...")])
-    assert not covered(share_of(Limits(6000.0), 20), [_spent(5.0, 1, 20, "its searcher failed")])
     assert not covered(asked, [_spent(200.0, 0, 20), _spent(400.0, 0, 20)]), "several are not one"
 
 
 def test_what_was_confirmed_had_as_much_spent_on_it_as_was_asked() -> None:
     asked = share_of(Limits(600.0), 20)
-    spent = effort_of(3.0, 3, 20, "confirmed by 3 trials of what the store has", asked)
+    spent = effort_of(3.0, 3, 20, "confirmed by 3 trials of what the store has", asked, tried=True)
     assert spent == (30.0, 0.0)
     assert covered(asked, [spent])
     assert not covered(share_of(Limits(6000.0), 20), [spent])
+
+
+@pytest.mark.parametrize(
+    ("reason", "tried", "spent"),
+    [
+        ("", True, (30.0, 5.0)),
+        ("", False, None),  # no device of its class was there
+        ("its searcher failed 3 times in a row: boom", True, None),
+        ("the unscheduled program does not build: boom", False, None),
+        ("exhausted: all its candidates are measured (9)", False, (math.inf, math.inf)),  # by an earlier run
+    ],
+)
+def test_nothing_is_spent_on_a_task_that_was_not_searched(
+    reason: str, tried: bool, spent: tuple[float, float] | None
+) -> None:
+    assert effort_of(600.0, 100, 20, reason, share_of(Limits(600.0), 20), tried) == spent
 
 
 def test_a_run_of_two_limits_ends_with_the_first_that_it_reaches() -> None:
