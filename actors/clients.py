@@ -48,6 +48,7 @@ _LOOK_SECS = 1.0
 _RETRY_RECORDER_SECS = 0.2
 _FETCH_SECS = 30.0
 _TELL_SECS = 30.0
+_ENDING_SECS = 2.0  # what hangs need not hang for longer
 _FOLLOW_SECS = 5.0
 GATHER_SECS = 0.05
 """Who follows the recorder lets that much come before it asks again: commits are 10 ms apart, and each answer is a
@@ -600,6 +601,10 @@ class SchedulerClient:
     async def noticed(self, text: str, well: bool = False) -> None:
         """People are to be told this."""
         await ask(self._actor.noticed.remote(text, well), _TELL_SECS, "tell people")
+
+    async def ending(self, who: int | str) -> None:
+        """The process of a builder, by its number, or of a device, by its id, is ended now, because it hangs."""
+        await ask(self._actor.ending.remote(who), _ENDING_SECS, "note who is ended")
 
     async def beat(self) -> None:
         """See :mod:`actors.heartbeats`."""
