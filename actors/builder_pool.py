@@ -21,6 +21,11 @@ class BuilderPool:
     def __init__(self, builders: Sequence[BuilderClient], artifacts: Artifacts) -> None:
         self._builders = builders
         self._artifacts = artifacts
+        self._ended: set[int] = set()
+
+    def ends(self, builder: int) -> None:
+        """Its process is ended because it hangs: what it works on is not to blame."""
+        self._ended.add(builder)
 
     async def build(self, command: Build) -> Built | BuilderLost:
         """Build, and keep the artifact."""
@@ -30,11 +35,14 @@ class BuilderPool:
         except UserError:
             raise
         except ActorLostError as error:
-            return BuilderLost(command.builder, first_line(error))
+            ours = command.builder in self._ended
+            self._ended.discard(command.builder)
+            return BuilderLost(command.builder, first_line(error), ours=ours)
         except Exception as error:
             # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.
             ours = isinstance(error, BuilderStartError | QuietTimeoutError)
             return BuilderLost(command.builder, told(error), ours=ours)
+        self._ended.discard(command.builder)
         if failure is not None:
             return Built(command.builder, failure.measurement, failure.trace)
         self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_fixed
 
+from actors import waiting
 from actors.calls import (
     WINDOW_WAIT_SECS,
     ActorDeadError,
@@ -48,6 +49,7 @@ _LOOK_SECS = 1.0
 _RETRY_RECORDER_SECS = 0.2
 _FETCH_SECS = 30.0
 _TELL_SECS = 30.0
+_ENDING_SECS = 2.0  # what hangs need not hang for longer
 _FOLLOW_SECS = 5.0
 GATHER_SECS = 0.05
 """Who follows the recorder lets that much come before it asks again: commits are 10 ms apart, and each answer is a
@@ -55,26 +57,46 @@ call."""
 _FOLLOW_SPARE_SECS = 55.0
 _RETRY_SECS = 1.0
 _NEWCOMER_SECS = 5.0
-# The answer of a thread that has nothing else to do, on a machine that may be busy.
-_BEAT_SECS = 15.0
-_BEAT_EVERY_SECS = 5.0
-_LOOK_AGAIN_SECS = 0.1
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
 # Searchers share their host with builders and devices, and a device that says what it is may be a slow one.
 _MISSED_BEATS_OF_OTHERS = 4
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS, _WELL_SECS = 1.0, 60.0, 600.0
 
 
-class RecorderClient:
+class ActorClient:
+    """``actor``: the handle of one that gives signs of life."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(self._actor.beat.remote(), None, "a sign of life")
+
+
+class RestartedClient(ActorClient):
+    """Of an actor that Ray starts again."""
+
+    def restart(self) -> None:
+        """End its process, which hangs or has failed; another one takes its place."""
+        _end(self._actor)
+
+
+class BusyClient(RestartedClient):
+    """Of one that does its work in a thread of its own, and gives signs of life beside it."""
+
+    async def beat(self) -> None:
+        """See :mod:`actors.heartbeats`."""
+        await ask(_beating(self._actor), None, "a sign of life")
+
+
+class RecorderClient(RestartedClient):
     """See :class:`actors.recorder.Recorder`. It is waited for as long as a disk may take that is busy with other
     things, and as the process takes to start that takes the place of a lost one: every call may be made twice. A run
     without it cannot go on.
 
     Every call may raise :class:`fleet_tune.errors.RecorderLostError` in place of what calls usually do.
     """
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
         await self._asked(lambda: self._actor.put_tasks.remote(tasks), "store the tasks")
@@ -172,14 +194,6 @@ class RecorderClient:
         """Close the store; what was acknowledged is durable already."""
         await ask(self._actor.close.remote(), 1.0, "close the record store")
 
-    async def beat(self) -> None:
-        """See :mod:`actors.heartbeats`."""
-        await ask(self._actor.beat.remote(), None, "a sign of life")
-
-    def restart(self) -> None:
-        """End its process, which hangs; another one takes its place."""
-        _end(self._actor)
-
     async def _asked(self, call: Callable[[], Any], what: str) -> Any:
         """The answer to ``call``, which is made again when another process has taken the place of a lost one."""
         deadline = time.monotonic() + _STORE_SECS
@@ -229,12 +243,12 @@ class Offer:
     predicted_gain: float
 
 
-class SearcherClient:
+class SearcherClient(RestartedClient):
     """See :class:`actors.searcher.Searcher`. ``window``: in which it stands still, None where none is of its host; such
     seconds are none of its silence."""
 
     def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
-        self._actor = actor
+        super().__init__(actor)
         self._window = window
         self._is_lost = False
 
@@ -246,14 +260,14 @@ class SearcherClient:
         """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received. After a
         loss, the process that takes the place of the lost one is waited for first: that it starts is nobody's fault."""
         if self._is_lost:
-            async for attempt in _patiently(_START_SECS, _clock(self._window)):
+            async for attempt in _patiently(_START_SECS, waiting.clock_of(self._window)):
                 with attempt:
                     await self._beat()
             self._is_lost = False
         working = ask(self._actor.propose.remote(task_id, count, taken), WINDOW_WAIT_SECS, "propose candidates")
         try:
-            clock = _clock(self._window)
-            return await _watched(working, self._beat, _MISSED_BEATS_OF_OTHERS, "the searcher", clock)
+            clock = waiting.clock_of(self._window)
+            return await waiting.watched(working, self._beat, _MISSED_BEATS_OF_OTHERS, "the searcher", clock)
         except LOST:
             self._is_lost = True
             raise
@@ -263,36 +277,23 @@ class SearcherClient:
         await ask(self._actor.forget.remote(), WINDOW_WAIT_SECS, "forget what was proposed")
 
     def restart(self) -> None:
-        """End its process, which hangs or has failed; another one takes its place."""
         self._is_lost = True
-        _end(self._actor)
-
-    async def beat(self) -> None:
-        """See :mod:`actors.heartbeats`."""
-        await ask(self._actor.beat.remote(), None, "a sign of life")
+        super().restart()
 
     async def _beat(self) -> None:
-        await ask(self._actor.beat.remote(), _BEAT_SECS, "a sign of life")
+        await ask(self._actor.beat.remote(), waiting.BEAT_SECS, "a sign of life")
 
 
-class LearnerClient:
+class LearnerClient(RestartedClient):
     """See :class:`actors.learner.Learner`. ``window``: as of :class:`SearcherClient`."""
 
     def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
-        self._actor = actor
+        super().__init__(actor)
         self._window = window
 
     def start(self) -> None:
         """Begin to follow the records and to train; not waited for."""
         self._actor.start.remote()
-
-    async def beat(self) -> None:
-        """See :mod:`actors.heartbeats`."""
-        await ask(self._actor.beat.remote(), None, "a sign of life")
-
-    def restart(self) -> None:
-        """End its process, which hangs; another one takes its place."""
-        _end(self._actor)
 
     async def failures(self) -> AsyncIterator[str]:
         """How the learner failed, each time that it does. Its process is then ended, and another one begins anew with
@@ -319,9 +320,9 @@ class LearnerClient:
             yield detail
             await asyncio.sleep(pause_secs)
             with contextlib.suppress(*LOST):  # that another process takes its place is no failure
-                async for attempt in _patiently(_START_SECS, _clock(self._window)):
+                async for attempt in _patiently(_START_SECS, waiting.clock_of(self._window)):
                     with attempt:
-                        await ask(self._actor.failure.remote(0.0), _BEAT_SECS, "a sign of life")
+                        await ask(self._actor.failure.remote(0.0), waiting.BEAT_SECS, "a sign of life")
 
     async def stream(self) -> AsyncIterator[dict[str, bytes]]:
         """New models as they are published: their bytes by the id of a task or the name of a device class. A learner
@@ -340,26 +341,17 @@ class LearnerClient:
 
     async def _asked(self, reference: Any, what: str) -> Any:
         """What is answered after ``_FOLLOW_SECS`` at the latest, and counts as lost well after that."""
-        return await _asked_by(_clock(self._window), reference, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, what)
+        return await waiting.asked_by(
+            waiting.clock_of(self._window), reference, _FOLLOW_SECS + _FOLLOW_SPARE_SECS, what
+        )
 
 
-class BuilderClient:
+class BuilderClient(BusyClient):
     """See :class:`actors.builder.Builder`."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
 
     def warm_up(self) -> None:
         """Start its worker process; not waited for."""
         self._actor.warm_up.remote()
-
-    async def beat(self) -> None:
-        """See :mod:`actors.heartbeats`."""
-        await ask(_beating(self._actor), None, "a sign of life")
-
-    def restart(self) -> None:
-        """End its process, which hangs; another one takes its place."""
-        _end(self._actor)
 
     async def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Any]:
         """The failure, or None and the object reference of the artifact, which is not fetched."""
@@ -427,7 +419,7 @@ class DeviceHandle(Protocol):
         """End the process that owns the device, which hangs; another one takes its place."""
 
 
-class DeviceClient:
+class DeviceClient(BusyClient):
     """See :class:`actors.device.DeviceActor`. ``target``: that of the device's class, empty while that is not known.
 
     Ray may start the actor again at any time. A process that owns a device and gives no sign of life is not waited for
@@ -435,7 +427,7 @@ class DeviceClient:
     """
 
     def __init__(self, actor: Any, target: str, recorder: RecorderClient) -> None:
-        self._actor = actor
+        super().__init__(actor)
         self._target = target
         self._recorder = recorder
 
@@ -486,78 +478,21 @@ class DeviceClient:
         running = self._actor.shoot_out.remote(entered, task, rule, self._recorder, epoch)
         return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
 
-    async def beat(self) -> None:
-        """See :mod:`actors.heartbeats`."""
-        await ask(_beating(self._actor), None, "a sign of life")
-
-    def restart(self) -> None:
-        _end(self._actor)
-
     async def _alive(self, working: Awaitable[BatchReport]) -> BatchReport:
-        """The report of what the device does now; see :func:`_watched`."""
-        return await _watched(
+        """The report of what the device does now; see :func:`actors.waiting.watched`."""
+        return await waiting.watched(
             working, lambda: _device_beat(self._actor), _MISSED_BEATS, "the process that owns the device"
         )
 
 
 async def _device_beat(actor: Any) -> None:
     """A sign of life of the process that owns a device, also while it measures."""
-    await ask(_beating(actor), _BEAT_SECS, "a sign of life")
+    await ask(_beating(actor), waiting.BEAT_SECS, "a sign of life")
 
 
 def _beating(actor: Any) -> Any:
     """A sign of life that is asked for beside an actor's work."""
     return actor.beat.options(concurrency_group="beat").remote()
-
-
-def _clock(window: QuietWindow | None) -> Callable[[], float]:
-    """By which the silence of a process counts that may be stopped in this window."""
-    return time.monotonic if window is None else window.clock
-
-
-async def _asked_by(clock: Callable[[], float], reference: Any, deadline_secs: float, what: str) -> Any:
-    """:func:`actors.calls.ask`, with a deadline by a clock that may stand still at times."""
-    deadline = clock() + deadline_secs
-    work = asyncio.ensure_future(ask(reference, None, what))
-    try:
-        while (left_secs := deadline - clock()) > 0:
-            # Where it stands still, nobody asks for it more often.
-            done, _ = await asyncio.wait([work], timeout=max(left_secs, _LOOK_AGAIN_SECS))
-            if done:
-                return work.result()
-        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s")
-    finally:
-        work.cancel()
-
-
-async def _watched(
-    working: Awaitable[_T],
-    beat: Callable[[], Awaitable[None]],
-    most: int,
-    who: str,
-    clock: Callable[[], float] = time.monotonic,
-) -> _T:
-    """What ``working`` gives. Raises what it raises, and ActorTimeoutError as soon as ``most`` signs of life (``beat``)
-    are missing in a row, each for as long as one is waited for; by ``clock``, which may stand still at times."""
-    work = asyncio.ensure_future(working)
-    missed, heard_at = 0, clock()
-    try:
-        while True:
-            done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
-            if done:
-                return work.result()
-            try:
-                await beat()
-                missed, heard_at = 0, clock()
-            except ActorTimeoutError:
-                missed += 1
-                silent_secs = clock() - heard_at
-                if missed >= most and silent_secs >= most * _BEAT_SECS and not work.done():
-                    raise ActorTimeoutError(f"{who} gives no sign of life") from None
-            except ActorLostError:
-                continue  # the work fails with it
-    finally:
-        work.cancel()
 
 
 def _end(actor: Any) -> None:
@@ -571,7 +506,7 @@ def _end(actor: Any) -> None:
 async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
     """What a device's actor says of it: a slow one takes minutes. Raises DeviceUnreachableError, and UserError for what
     is wrong with it."""
-    return await _watched(
+    return await waiting.watched(
         ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
         lambda: _device_beat(actor),
         _MISSED_BEATS_OF_OTHERS,
@@ -579,11 +514,8 @@ async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
     )
 
 
-class SchedulerClient:
+class SchedulerClient(ActorClient):
     """See :class:`actors.scheduler.Scheduler`."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
 
     async def started(self) -> None:
         """Until its process answers."""
@@ -601,9 +533,9 @@ class SchedulerClient:
         """People are to be told this."""
         await ask(self._actor.noticed.remote(text, well), _TELL_SECS, "tell people")
 
-    async def beat(self) -> None:
-        """See :mod:`actors.heartbeats`."""
-        await ask(self._actor.beat.remote(), None, "a sign of life")
+    async def ending(self, who: int | str) -> None:
+        """The process of a builder, by its number, or of a device, by its id, is ended now, because it hangs."""
+        await ask(self._actor.ending.remote(who), _ENDING_SECS, "note who is ended")
 
     def end(self) -> None:
         """End its process for good."""

@@ -165,14 +165,16 @@ class DeviceActor:
                 return BatchReport(detail=error.detail)
             if self._speed.unit_secs is None:
                 self._note_usual(recorder)
-            # Pairs need no speed, but those that meet nobody do.
+            # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
-        if isinstance(found, Measurement):
-            return BatchReport(detail=found.detail or "lost")
+            if isinstance(found, Measurement):
+                return BatchReport(detail=found.detail or "lost")
+            speed = self._speed.between(before_secs, self._probe_or(before_secs))
         records = []
-        for number, measurement in found.items():
-            artifact, revision = artifacts[number], finalists[number][1]
+        measured = _all_at([(artifacts[number], each) for number, each in found.items()], speed)
+        for number, (artifact, measurement) in zip(found, measured, strict=True):
+            revision = finalists[number][1]
             assert artifact.candidate is not None
             stamped = dataclasses.replace(measurement, build_secs=artifact.build_secs)
             about = (self._run_id, self._device_id, revision)
@@ -262,19 +264,9 @@ class DeviceActor:
         nobody knew remains as a bar for others.
         """
         self._incumbents, self._rivals = known
-        speed = self._speed.between(*probes)
-        ranks: dict[str, float] = {}
-        settled: list[Measured] = []
-        for artifact, raw in measured:
-            assert artifact.candidate is not None
-            each = _at(raw, speed)
-            if each.comparison is not None and each.comparison.against in ranks:
-                rank_secs = ranks[each.comparison.against]
-                comparison = dataclasses.replace(each.comparison, against_rank_secs=rank_secs)
-                each = dataclasses.replace(each, comparison=comparison)
-            ranks[artifact.candidate.id] = each.rank_secs
+        settled = _all_at(measured, self._speed.between(*probes))
+        for artifact, each in settled:
             self._consider(artifact, each)
-            settled.append((artifact, each))
         return settled
 
     def _consider(self, artifact: Artifact, measured: Measurement) -> None:
@@ -332,6 +324,22 @@ def _at(measurement: Measurement, speed: tuple[float, float]) -> Measurement:
     if measurement.outcome is not Outcome.OK:
         return measurement
     return dataclasses.replace(measurement, speed=speed[0], speed_error=speed[1])
+
+
+def _all_at(measured: Sequence[Measured], speed: tuple[float, float]) -> list[Measured]:
+    """:func:`_at` of each, in order; who met another one of these met it as that one is now."""
+    ranks: dict[str, float] = {}
+    settled: list[Measured] = []
+    for artifact, raw in measured:
+        assert artifact.candidate is not None
+        each = _at(raw, speed)
+        if each.comparison is not None and each.comparison.against in ranks:
+            comparison = dataclasses.replace(each.comparison, against_rank_secs=ranks[each.comparison.against])
+            each = dataclasses.replace(each, comparison=comparison)
+        if each.outcome is Outcome.OK:  # who failed at last was still met as it was before
+            ranks[artifact.candidate.id] = each.rank_secs
+        settled.append((artifact, each))
+    return settled
 
 
 def device_actor(**options: Any) -> Any:

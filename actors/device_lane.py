@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from actors.artifacts import Artifacts
-from actors.calls import ActorTimeoutError, first_line
+from actors.calls import ActorLostError, ActorTimeoutError, first_line
 from actors.clients import LOST, DeviceHandle, TaskPlaces
 from fleet_tune.domain import Incumbent, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
@@ -22,6 +22,7 @@ class DeviceLane:
         self._device = device
         self._artifacts = artifacts
         self._rule = rule
+        self._ends = False
 
     async def check(self) -> Probed | ProbeFailed | Unreachable:
         """Run the probe."""
@@ -30,7 +31,9 @@ class DeviceLane:
         except ProbeError as error:
             return ProbeFailed(self._device_id, first_line(error))
         except (DeviceUnreachableError, *LOST) as error:
+            self._ends = False
             return Unreachable(self._device_id, first_line(error), isinstance(error, ActorTimeoutError))
+        self._ends = False
         return Probed(self._device_id, secs)
 
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
@@ -48,6 +51,10 @@ class DeviceLane:
         """End the process that owns the device."""
         self._device.restart()
 
+    def ends(self) -> None:
+        """The process that owns the device is ended because it hangs: what it works on is not to blame."""
+        self._ends = True
+
     def _places(self, task_id: str, incumbent: Incumbent) -> TaskPlaces:
         rival = self._artifacts.find(incumbent.candidate_id)
         return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival])
@@ -59,6 +66,7 @@ class DeviceLane:
             report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
+        self._ends = False
         return BatchMeasured(
             self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, report.waits
         )
@@ -70,7 +78,9 @@ class DeviceLane:
             report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
+        self._ends = False
         return ShotOut(self._device_id, command.epoch, report.detail)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
-        return BatchLost(self._device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError))
+        ours, self._ends = self._ends and isinstance(error, ActorLostError), False
+        return BatchLost(self._device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)

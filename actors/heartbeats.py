@@ -9,12 +9,14 @@ that has ended. A process that stands still in a quiet window is asked by that w
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from actors.calls import ActorLostError
+from actors.calls import ActorDeadError, ActorLostError, told
 
+_LOG = logging.getLogger(__name__)
 EVERY_SECS = 2.0
 SILENT_SECS = 6.0
 """Who has not answered for this time is silent: at most ``EVERY_SECS`` later than it became so."""
@@ -29,14 +31,15 @@ _LOOK_SECS = 0.5
 @dataclass(frozen=True)
 class Member:
     """A process. ``beat``: answers when it does, and raises ActorLostError where it is gone. ``end``: ends it, so that
-    another one takes its place. ``computes``: it does long work in the process that is to answer. ``clock``: by which
-    its silence counts."""
+    another one takes its place; ``ending`` is awaited before, so that who waits for its work knows whose doing the loss
+    is. ``computes``: it does long work in the process that is to answer. ``clock``: by which its silence counts."""
 
     name: str
     beat: Callable[[], Awaitable[None]]
     end: Callable[[], None]
     computes: bool = False
     clock: Callable[[], float] = time.monotonic
+    ending: Callable[[], Awaitable[None]] | None = None
 
 
 class Heartbeats:
@@ -55,26 +58,40 @@ class Heartbeats:
         return dict(self._silent)
 
     async def watch(self) -> None:
-        """Without an end."""
+        """Without an end, whatever goes wrong with one of them."""
         async with asyncio.TaskGroup() as group:
             for member in self._members:
-                group.create_task(self._watch(member))
+                group.create_task(self._watch_on(member))
+
+    async def _watch_on(self, member: Member) -> None:
+        while True:
+            try:
+                await self._watch(member)
+            except Exception as error:
+                _LOG.exception("watching %s failed", member.name)
+                self._tell(f"watching {member.name} failed and begins anew: {told(error)}", False)
+            await asyncio.sleep(EVERY_SECS)
 
     async def _watch(self, member: Member) -> None:
         patience_secs = START_SECS
         heard = self._now()
+        dead = False
         while True:
             try:
                 await self._heard(member, patience_secs, heard)
-            except ActorLostError:
-                if member.name not in self._silent:
+            except ActorLostError as error:
+                if isinstance(error, ActorDeadError):
+                    if not dead:
+                        self._tell(f"the process of {member.name} has ended for good: {told(error)}", False)
+                    dead = True
+                elif member.name not in self._silent:
                     self._tell(f"the process of {member.name} has ended: another takes its place", False)
                 self._silent.setdefault(member.name, heard)
                 patience_secs = START_SECS
             else:
                 if self._silent.pop(member.name, None) is not None:
                     self._tell(f"{member.name} answers again, after {self._now() - heard:.0f} s", True)
-                heard = self._now()
+                heard, dead = self._now(), False
                 patience_secs = LONG_PATIENCE_SECS if member.computes else PATIENCE_SECS
             await asyncio.sleep(EVERY_SECS)
 
@@ -97,6 +114,8 @@ class Heartbeats:
                     self._tell(
                         f"{member.name} gave no sign of life for {silent_secs:.0f} s: its process is ended", False
                     )
+                    if member.ending is not None:
+                        await member.ending()
                     member.end()
                     silent_secs, patience_secs = 0.0, START_SECS
         finally:

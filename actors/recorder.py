@@ -26,8 +26,9 @@ from fleet_tune.records.store import RecordReader, RecordStore
 # What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
 _GROUP_COMMIT_SECS = 0.01
 _READ_LIMIT = 2048
-# The process whose place this one takes may still be ending, and hold the store meanwhile.
-_ENDING_SECS = 5.0
+# The process whose place this one takes may still be ending, and hold the store meanwhile: even a killed one ends only
+# when the disk that it waits for has answered. A start may take longer (actors.heartbeats.START_SECS).
+_ENDING_SECS = 90.0
 _LOOK_SECS = 0.05
 # Encoded records that are kept in memory for those who follow closely.
 _RECENT = 16_384

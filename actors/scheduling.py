@@ -12,7 +12,7 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Callable
 
-from actors.calls import first_line
+from actors.calls import ActorDeadError, ActorLostError, first_line
 from actors.clients import LOST, SchedulerClient
 from actors.cluster import Cluster
 from fleet_tune.errors import ClusterError
@@ -46,6 +46,7 @@ class Scheduling:
         self._described_secs = 0.0
         self._began: float | None = None
         self._stops = False
+        self._telling: set[asyncio.Task[None]] = set()
 
     @property
     def now(self) -> float:
@@ -66,11 +67,11 @@ class Scheduling:
             except LOST as error:
                 detail = first_line(error)
             await asyncio.sleep(_REST_SECS)
-            if self._stops:
+            last_seq = -1 if self._stops or self._cluster.is_lost else await self._last_seq()
+            if self._stops:  # now, or while the recorder was asked
                 return None
-            last_seq = -1 if self._cluster.is_lost else await self._last_seq()
             losses, seq = 1 if last_seq > seq else losses + 1, last_seq
-            if losses > _MOST_LOSSES or self._cluster.is_lost:
+            if losses >= _MOST_LOSSES or self._cluster.is_lost:
                 next_step = "run the same command again: it resumes"
                 raise ClusterError(f"the process that schedules the run was lost again and again: {detail}", next_step)
             self._replace(f"the process that schedules the run was lost: another goes on ({detail})")
@@ -123,7 +124,9 @@ class Scheduling:
 
     def notice(self, text: str, well: bool) -> None:
         """People are to be told this."""
-        asyncio.ensure_future(self._noticed(text, well))  # noqa: RUF006 - it ends by its deadline
+        task = asyncio.ensure_future(self._noticed(text, well))  # it ends by its deadline
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     async def _noticed(self, text: str, well: bool) -> None:
         """Tell the one that there is; one that is lost cannot be told, and the next one is."""
@@ -133,9 +136,18 @@ class Scheduling:
                 return
             await asyncio.sleep(_REST_SECS)
 
+    async def ending(self, who: int | str) -> None:
+        """A builder's process, by its number, or a device's, by its id, is ended now, because it hangs. A scheduler
+        that is lost begins anew whatever was under way."""
+        with contextlib.suppress(*LOST):
+            await self._scheduler.ending(who)
+
     async def beat(self) -> None:
         """A sign of life of the process there is."""
-        await self._scheduler.beat()
+        try:
+            await self._scheduler.beat()
+        except ActorDeadError as error:  # for Ray: here another takes its place
+            raise ActorLostError(first_line(error)) from error
 
     def end(self) -> None:
         """End the process there is, which hangs; another takes its place."""

@@ -214,6 +214,8 @@ class SimulatedRun:
 
         if self._running is not None:
             self._running.cancel()
+        if self._cluster.is_lost:  # its processes have ended with it
+            return
         for actors in self._roles.values():
             for actor in actors:
                 with contextlib.suppress(Exception):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
-from actors.cluster import connected
+from actors.cluster import Cluster, connected
 from actors.simulated_run import SimulatedFleet, SimulatedRun, SimulatedUse
-from fleet_tune.config.values import seconds, share
-from fleet_tune.errors import RequestError
+from fleet_tune.config.values import cluster_address, seconds, share
+from fleet_tune.errors import ClusterError, RequestError
 
 MOST_DEVICES = 100_000
 WARM_UP_SECS = 10.0
 _COUNTS = "give counts as 1,2,4,8"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def scale_request(
         build_secs=seconds("what a build takes", build_secs, "--build"),
         faults=share("the share of faults", faults, "--faults"),
         secs=seconds("the time for each count", secs, "--seconds"),
-        address=address,
+        address=cluster_address(address),
     )
 
 
@@ -66,7 +68,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[SimulatedUse]:
     """What fleets of so many devices do, in the order of the request. ``on_count`` is told each count when its fleet
-    starts. Raises ClusterError where the cluster cannot be reached."""
+    starts. Raises ClusterError where the cluster cannot be reached, or is lost."""
     with connected(request.address) as cluster:
 
         async def play() -> list[SimulatedUse]:
@@ -79,7 +81,23 @@ def run_scaling(request: ScaleRequest, on_count: Callable[[int], None]) -> list[
                 )
             return uses
 
-        return asyncio.run(play())
+        return asyncio.run(_while_it_lasts(cluster, play()))
+
+
+async def _while_it_lasts(cluster: Cluster, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of ``work``. Raises ClusterError as soon as the cluster is lost: Ray takes a minute to say so."""
+    working, losing = asyncio.create_task(work), asyncio.create_task(cluster.lost())
+    try:
+        await asyncio.wait([working, losing], return_when=asyncio.FIRST_COMPLETED)
+        if losing.done():
+            raise ClusterError(
+                f"the Ray cluster of this run is lost: {losing.result()}", "run the same command again, from its start"
+            )
+        return working.result()
+    finally:
+        working.cancel()
+        losing.cancel()
+        await asyncio.gather(working, losing, return_exceptions=True)
 
 
 def _made(folder: Path) -> Path:

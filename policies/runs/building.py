@@ -123,8 +123,8 @@ class BuildStage:
 
     def lost(self, builder: int, detail: str, *, ours: bool) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
-        or given up with the failure that blames it: then it is the answer. ``ours``: no job can have been the cause,
-        since the builder has not come to it. What is put back waits behind all others: none of them waits for it."""
+        or given up with the failure that blames it: then it is the answer. ``ours``: no job was the cause, as where
+        the builder has not come to it. What is put back waits behind all others: none of them waits for it."""
         job = self._taken_from(builder)
         if job is None:
             return None

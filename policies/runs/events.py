@@ -81,8 +81,8 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class BuilderLost:
-    """No answer to ``Build``: the builder is gone. ``ours``: it did not come to building, so that no job was the cause:
-    its process did not start, say."""
+    """No answer to ``Build``: the builder is gone. ``ours``: no job was the cause: its process did not start, say, or
+    gave no sign of life and was ended."""
 
     builder: int
     detail: str
@@ -139,12 +139,14 @@ class BatchMeasured:
 @dataclass(frozen=True, slots=True)
 class BatchLost:
     """No answer to ``Measure`` or ``ShootOut``: the process that owns the device is gone, or ``hangs``, or its results
-    came under an old lease. Nobody knows what of it was measured."""
+    came under an old lease. Nobody knows what of it was measured. ``ours``: the run has ended the process, which gave
+    no sign of life, so that no candidate was the cause."""
 
     device_id: str
     epoch: int
     detail: str
     hangs: bool = False
+    ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

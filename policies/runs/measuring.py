@@ -377,7 +377,19 @@ class MeasureStage:
         if event.hangs:
             commands.append(RestartDevice(event.device_id))
         batch = self.lanes[event.device_id].batch
+        if event.ours:
+            self._interrupted(event.device_id, event.detail, now)
+            return commands
         return commands + self.lost(event.device_id, batch, batch[0] if len(batch) == 1 else None, event.detail, now)
+
+    def _interrupted(self, device_id: str, detail: str, now: float) -> None:
+        """The device was lost by nobody's fault on it. Its batch waits behind all others: none of them waits for it."""
+        lane = self.lanes[device_id]
+        batch = lane.batch
+        self._ended(lane)
+        lane.detail = detail
+        self._fleet.happened(device_id, health.Lost(detail, ""), now)
+        self._put_back(lane.device_class, batch, behind=True)
 
     def lost(
         self, device_id: str, batch: Sequence[Trial], suspect: Trial | None, detail: str, now: float
@@ -408,9 +420,12 @@ class MeasureStage:
             self._fleet.happened(device_id, health.Acquitted(poison.candidate.id), now)
         return RecordFailure(poison.candidate, "", Measurement(Outcome.RUN_ERROR, detail=text))
 
-    def _put_back(self, device_class: str, trials: Iterable[Trial]) -> None:
-        """At the head of the queue: what lost a device is tried again soon, so that the blame does not stay with the
-        wrong one for long."""
+    def _put_back(self, device_class: str, trials: Iterable[Trial], *, behind: bool = False) -> None:
+        """At the head of the queue, if not ``behind``: what lost a device is tried again soon, so that the blame does
+        not stay with the wrong one for long."""
         back = [trial for trial in trials if trial.candidate.id in self._tasks[trial.candidate.task_id].under_way]
         self._returned |= {trial.candidate.id for trial in back}
-        self._built[device_class].extendleft(reversed(back))
+        if behind:
+            self._built[device_class].extend(back)
+        else:
+            self._built[device_class].extendleft(reversed(back))

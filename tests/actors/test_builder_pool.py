@@ -51,6 +51,19 @@ async def test_only_what_comes_before_the_candidate_is_the_builders_own_fault(er
     assert str(error.args[0]) in answer.detail
 
 
+async def test_a_builder_that_the_run_ended_for_its_silence_is_no_jobs_fault_and_the_next_loss_counts() -> None:
+    failing = Failing(ActorLostError("build: its process ended"))
+    pool = BuilderPool([cast("BuilderClient", failing)] * 2, cast("Artifacts", None))
+    task = make_task("matmul")
+    pool.ends(0)
+    lost = [await pool.build(Build(number, task, make_candidate(task), 10.0)) for number in (1, 0, 0)]
+    assert [(each.builder, each.ours) for each in lost if isinstance(each, BuilderLost)] == [
+        (1, False),
+        (0, True),
+        (0, False),
+    ]
+
+
 async def test_what_the_user_can_mend_is_raised() -> None:
     with pytest.raises(UserError, match="install a linker"):
         await build_with(UserError("no linker", "install a linker"))

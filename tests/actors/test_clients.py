@@ -99,8 +99,8 @@ async def test_each_model_is_fetched_once_and_a_lost_learner_is_asked_again(monk
 
 
 async def test_a_device_without_a_sign_of_life_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.clients._BEAT_EVERY_SECS", 0.001)
-    monkeypatch.setattr("actors.clients._BEAT_SECS", 0.01)
+    monkeypatch.setattr("actors.waiting._BEAT_EVERY_SECS", 0.001)
+    monkeypatch.setattr("actors.waiting.BEAT_SECS", 0.01)
     beats = 0
 
     async def measure(*_arguments: Any) -> BatchReport:
@@ -132,8 +132,8 @@ async def test_a_device_whose_process_ended_says_so_by_its_work() -> None:
 async def test_seconds_in_which_a_searcher_stands_still_are_none_of_its_silence(
     monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
-    monkeypatch.setattr("actors.clients._BEAT_EVERY_SECS", 0.001)
-    monkeypatch.setattr("actors.clients._BEAT_SECS", 0.001)
+    monkeypatch.setattr("actors.waiting._BEAT_EVERY_SECS", 0.001)
+    monkeypatch.setattr("actors.waiting.BEAT_SECS", 0.001)
     monkeypatch.setattr("actors.clients._START_SECS", 0.001)
     monkeypatch.setattr("actors.clients._RETRY_SECS", 0.001)
     window, opened = Window(), asyncio.Event()
@@ -171,7 +171,7 @@ async def test_seconds_in_which_a_searcher_stands_still_are_none_of_its_silence(
 async def test_seconds_in_which_a_learner_stands_still_are_none_of_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.clients._FOLLOW_SECS", 0.001)
     monkeypatch.setattr("actors.clients._FOLLOW_SPARE_SECS", 0.001)
-    monkeypatch.setattr("actors.clients._LOOK_AGAIN_SECS", 0.001)
+    monkeypatch.setattr("actors.waiting._LOOK_AGAIN_SECS", 0.001)
     ended: list[object] = []
     monkeypatch.setattr("actors.clients._end", ended.append)
     looks = 0

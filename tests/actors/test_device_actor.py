@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import ray
 
-from actors.clients import TaskPlaces
+from actors.clients import RecorderClient, TaskPlaces
 from actors.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
@@ -200,3 +200,30 @@ def test_the_incumbent_of_another_device_is_fetched() -> None:
     [record] = bench.stored.records
     assert record.measurement.comparison is not None
     assert record.measurement.rank_secs == pytest.approx(2.5)
+
+
+def test_a_shoot_out_in_which_the_speed_changes_says_so() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    finalists = [
+        Artifact("task", Candidate("task", 0, "s", (number,)), b"", (), (), (), (), "", 0.0) for number in (4, 2)
+    ]
+    bench.device.by_candidate = {
+        each.candidate.id: float(each.candidate.decisions[0]) for each in finalists if each.candidate
+    }
+    bench.device.coming = [1.0, 2.0]
+    oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+    entered = [([ray.put(each)], 1) for each in finalists]
+    told = Incumbent("told", 9.0, 9.0)
+    bench.actor.shoot_out(entered, TaskPlaces([oracle], told), StopRule(), cast(RecorderClient, bench.stored), 1)
+    assert not bench.device.coming
+    first, second = (record.measurement for record in bench.stored.records[-2:])
+    for each in (first, second):
+        # From 1 to 2, whose middle is sqrt 2 times what is usual (1, of 1, 1, 1, 2).
+        assert each.speed == pytest.approx(2**-0.5)
+        assert each.speed_error == pytest.approx(0.3572, abs=1e-4)
+    assert first.comparison is None
+    assert first.cost_secs == pytest.approx(4.0 * 2**-0.5)
+    assert second.comparison is not None
+    assert second.comparison.faster
+    assert second.comparison.against_rank_secs == first.rank_secs

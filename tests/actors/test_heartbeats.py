@@ -95,6 +95,32 @@ async def test_a_process_that_is_gone_is_known_at_once_and_until_another_answers
     assert process.ended == 0
 
 
+async def test_a_process_that_is_gone_for_good_is_said_to_be_so_once() -> None:
+    process = Process(["well", ActorDeadError("its file is gone"), ActorDeadError("its file is gone"), "well"])
+    await watched(process, lambda _made: len(process.told) == 2)
+    assert process.told[0] == "bad: the process of builder 1 has ended for good: its file is gone"
+    assert process.told[1].startswith("well: builder 1 answers again")
+
+
+async def test_what_goes_wrong_with_the_watching_is_told_and_everybody_is_still_watched() -> None:
+    strange = Process(["well", ValueError("no such thread"), "well", ActorLostError("its process ended"), "well"])
+    other = Process(["well"] * 5 + [ActorLostError("its process ended"), "well"])
+    told: list[str] = []
+    members = [
+        Member("builder 1", strange.beat, strange.end, clock=Clock()),
+        Member("builder 2", other.beat, other.end, clock=Clock()),
+    ]
+    made = Heartbeats(members, lambda text, _well: told.append(text), Clock())
+    watching = asyncio.ensure_future(made.watch())
+    async with asyncio.timeout(60.0):
+        while sum("answers again" in text for text in told) < 2:
+            await asyncio.sleep(0)
+    watching.cancel()
+    assert told[0] == "watching builder 1 failed and begins anew: ValueError: no such thread"
+    for name in ("builder 1", "builder 2"):
+        assert f"the process of {name} has ended: another takes its place" in told
+
+
 async def test_a_process_that_hangs_is_told_within_ten_seconds_and_ended_once() -> None:
     process, clock = Process(["well", None]), Clock()
     made = await watched(process, lambda made: bool(made.silent), clock)
@@ -107,6 +133,24 @@ async def test_a_process_that_hangs_is_told_within_ten_seconds_and_ended_once() 
     assert process.told[1] == f"bad: builder 1 gave no sign of life for {PATIENCE_SECS:.0f} s: its process is ended"
     assert process.told[2].startswith("well: builder 1 answers again")
     assert process.ended == 1
+
+
+async def test_who_waits_for_it_is_told_before_it_is_ended() -> None:
+    process = Process(["well", None])
+    order: list[str] = []
+
+    async def ending() -> None:
+        order.append(f"ended {process.ended} times by now")
+
+    made = Heartbeats(
+        [Member("builder 1", process.beat, process.end, clock=Clock(), ending=ending)], process.tell, Clock()
+    )
+    watching = asyncio.ensure_future(made.watch())
+    async with asyncio.timeout(60.0):
+        while not process.ended:
+            await asyncio.sleep(0)
+    watching.cancel()
+    assert order == ["ended 0 times by now"]
 
 
 async def test_a_process_may_take_long_to_start() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from actors import recorder as recording
+from actors.heartbeats import START_SECS
 from actors.recorder import Recorder, make_record
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
@@ -176,6 +179,27 @@ async def test_a_recorder_waits_for_the_end_of_the_one_whose_place_it_takes(tmp_
     await asyncio.sleep(0)
     before.close()
     assert await (await opening).last_seq() == 0
+
+
+def test_one_that_a_slow_disk_keeps_from_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    secs, ends_at = 0.0, 60.0
+
+    def sleep(more: float) -> None:
+        nonlocal secs
+        secs += more
+
+    def opened(_path: Path) -> str:
+        if secs < ends_at:
+            raise StoreInUseError("another run (process 1) is writing to records.db", "wait until it ends")
+        return "the store"
+
+    monkeypatch.setattr(recording, "time", SimpleNamespace(monotonic=lambda: secs, sleep=sleep))
+    monkeypatch.setattr(recording, "RecordStore", opened)
+    assert recording._opened(Path("records.db")) == "the store"
+    secs, ends_at = 0.0, 1e9
+    with pytest.raises(StoreInUseError):
+        recording._opened(Path("records.db"))
+    assert secs < START_SECS  # later, its own start would be taken for silence
 
 
 async def test_a_store_that_another_run_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

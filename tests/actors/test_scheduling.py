@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from actors import scheduling
-from actors.calls import ActorLostError
+from actors.calls import ActorDeadError, ActorLostError
 from actors.scheduling import Scheduling
 from fleet_tune.errors import ClusterError
 from fleet_tune.results import Notice, Progress
@@ -151,7 +151,7 @@ async def test_schedulers_that_die_without_a_record_in_between_end_the_run() -> 
     for _ in range(10):
         world.seq += 1  # each has made some
         await world.next_one()
-    for _ in range(scheduling._MOST_LOSSES - 1):
+    for _ in range(scheduling._MOST_LOSSES - 2):  # the last one above was the first in a row
         await world.next_one()
     world.made[-1].lose()
     with pytest.raises(ClusterError, match="again and again: the scheduler: its process ended; run the same command"):
@@ -167,3 +167,33 @@ async def test_a_run_that_is_to_stop_gets_no_other_scheduler() -> None:
     await running
     assert len(world.made) == 1
     assert world.made[0].told == [("stop",)]
+
+
+async def test_a_run_that_is_to_stop_while_the_recorder_is_asked_gets_no_other_scheduler() -> None:
+    world = World()
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def last_seq() -> int:
+        asked.set()
+        await answers.wait()
+        return 0
+
+    world.scheduling._last_seq = last_seq
+    running = asyncio.ensure_future(world.scheduling.run())
+    await asyncio.sleep(0)
+    world.made[-1].lose()
+    await asked.wait()
+    await world.scheduling.stop()
+    answers.set()
+    await running
+    assert len(world.made) == 1
+
+
+async def test_a_scheduler_that_is_dead_for_ray_is_one_that_another_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def beat(_self: Scheduler) -> None:
+        raise ActorDeadError("a sign of life: its process ended")
+
+    monkeypatch.setattr(Scheduler, "beat", beat, raising=False)
+    with pytest.raises(ActorLostError) as raised:
+        await World().scheduling.beat()
+    assert type(raised.value) is ActorLostError

@@ -56,7 +56,8 @@ class Device:
     ``outages``: when it does not answer. ``poison``: numbers of candidates that take it down. ``probe_fails``: when it
     answers and its probe does not run. ``hangs_at``: when the process that owns it stops answering, until it is
     restarted; each once. ``dies_at``: when that process ends in the middle of a batch, of which it has stored a part or
-    all without saying so; each once. ``drifts``: when its probe finds it off.
+    all without saying so; each once. ``drifts``: when its probe finds it off. ``endings``: over how many batches, its
+    first, the run ends that process for its silence.
     """
 
     device_class: str
@@ -67,6 +68,7 @@ class Device:
     hangs_at: tuple[float, ...] = ()
     dies_at: tuple[float, ...] = ()
     drifts: Spans = ()
+    endings: int = 0
 
 
 @dataclass
@@ -498,6 +500,9 @@ class World:
         assert all(each.id in self.built for each in command.candidates), "measured before it was built"
         assert {each.task_id for each in command.candidates} <= self.built, "measured without its oracle"
         assert command.deadline_secs >= 900.0 + 6 * self.oracle_run_secs
+        if len(self.measured_under[name]) <= device.endings:
+            self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "its process ended", ours=True))
+            return
         at, outcomes, records, detail = self.now, dict[str, Outcome](), list[Record](), ""
         for candidate in command.candidates:
             end = at + device.secs

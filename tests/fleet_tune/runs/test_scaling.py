@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet_tune.cli import main as cli
-from fleet_tune.errors import RequestError
+from fleet_tune.errors import ClusterError, RequestError
 from fleet_tune.runs import scaling
 from fleet_tune.runs.scaling import scale_request
 
@@ -52,6 +54,7 @@ def test_counts_of_devices_are_measured_one_after_the_other(
         ("--devices 1 --candidate 0", "what a candidate takes is a positive, finite number of seconds"),
         ("--devices 1 --build nan", "what a build takes is a positive, finite number of seconds"),
         ("--devices 1 --seconds -3", "the time for each count is a positive, finite number of seconds"),
+        ("--devices 1 --address local", "the address of a Ray cluster is HOST:PORT, or auto"),
         ("--devices 1 --faults 2", "the share of faults is a number from 0 to 1, not 2.0"),
         ("--devices 1 --svg /nowhere/at/all.svg", "--svg: /nowhere/at/all.svg cannot be written"),
     ],
@@ -63,6 +66,38 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_starts(
     error, next_step = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: {told}")
     assert next_step.startswith("next: ")
+
+
+def test_a_cluster_that_is_lost_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    class Run:
+        """Goes on for ever."""
+
+        def __init__(self, *_args: object) -> None:
+            self.goes_on = asyncio.Event()
+
+        async def start(self) -> None:
+            did.append("started")
+            await self.goes_on.wait()
+
+        async def stop(self) -> None:
+            did.append("stopped")
+
+    class Lost:
+        folder = tmp_path
+
+        async def lost(self) -> str:
+            while not did:
+                await asyncio.sleep(0)
+            return "nobody listens at it any more"
+
+    monkeypatch.setattr(scaling, "connected", lambda _address: contextlib.nullcontext(Lost()))
+    monkeypatch.setattr(scaling, "SimulatedRun", Run)
+    request = scale_request("1", candidate_secs=0.5, build_secs=0.6, faults=0.02, secs=20.0)
+    with pytest.raises(ClusterError, match="the Ray cluster of this run is lost: nobody listens at it any more"):
+        scaling.run_scaling(request, lambda _count: None)
+    assert did == ["started", "stopped"]
 
 
 def test_counts_may_stand_apart() -> None:

@@ -100,6 +100,13 @@ def test_a_poison_candidate_is_tried_on_two_devices_and_blamed() -> None:
         assert world.state.fleet[name].losses == ()
 
 
+def test_a_process_that_the_run_ended_for_its_silence_is_no_candidates_fault() -> None:
+    world = played({"only": Device("server", endings=2)}, supply=1)
+    assert len(world.measured_under["only"]) == 3  # the first two, of one candidate, were lost
+    assert outcomes(world) == {Outcome.OK: 1}
+    assert world.kinds("only").count("lost") == 2
+
+
 def test_poison_on_the_only_device_is_blamed_too() -> None:
     world = played({"only": Device("server", poison=frozenset({3, 20, 41}))})
     assert outcomes(world) == {Outcome.OK: 57, Outcome.RUN_ERROR: 3}
