@@ -21,7 +21,8 @@ from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError, StoreInUseError
 from fleet_tune.records.codec import encode_record
-from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
 
 # What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
 _GROUP_COMMIT_SECS = 0.01

@@ -34,7 +34,7 @@ from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits, Measurement, Record
 from fleet_tune.records.dataset import load
-from fleet_tune.records.store import RecordReader
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 
 BUILD_SECS = 0.03

@@ -21,7 +21,8 @@ from fleet_tune.domain import Measurement, Outcome, Record, Task
 from fleet_tune.errors import RecordStoreError, UnreadableRecordError
 from fleet_tune.records.network_drive import network_drive
 from fleet_tune.records.origin import Effort, Origin, decode_origin
-from fleet_tune.records.store import RecordReader, RecordStore, check_store, class_unit
+from fleet_tune.records.reader import RecordReader, check_store
+from fleet_tune.records.store import RecordStore, class_unit
 
 STORE_FILE = "store.db"
 STORE_VARIABLE = "FLEET_TUNE_STORE"

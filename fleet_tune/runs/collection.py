@@ -14,8 +14,8 @@ from fleet_tune.errors import DatasetError
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import Dataset, TaskData
 from fleet_tune.records.dataset_codec import decode_value
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.sources import RECORDS_FILE
-from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Collected, Progress
 from fleet_tune.runs.interruption import in_thread
 from fleet_tune.runs.run import Run

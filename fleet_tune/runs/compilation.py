@@ -34,7 +34,7 @@ from fleet_tune.errors import (
     UncheckedError,
     UserError,
 )
-from fleet_tune.records.store import RecordReader
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, TaskProgress, Used
 from fleet_tune.runs import versions_in_place
 from fleet_tune.runs.admission import Admitted, UnscheduledWrongError, admit

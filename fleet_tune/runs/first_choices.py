@@ -27,7 +27,8 @@ from devices.opening import opened_device
 from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
 from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
-from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 from policies.measuring.stopping import following

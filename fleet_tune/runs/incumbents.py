@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fleet_tune.domain import Measurement, Outcome, Record
 from fleet_tune.errors import UserError
-from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
 
 Supply = Callable[[Sequence[str]], None]
 """Puts records of these tasks into the store, as far as possible."""

@@ -30,8 +30,9 @@ from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.sources import RECORDS_FILE, check_source
-from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.records.store import RecordStore
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compilation import ToBuild, build_networks, check_records, device_classes_of, task_results

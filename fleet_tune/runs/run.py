@@ -21,9 +21,9 @@ from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Record
 from fleet_tune.errors import ClusterError, FleetTuneError, RecordStoreError
 from fleet_tune.records.dataset import MEASURED_BY
+from fleet_tune.records.reader import check_store
 from fleet_tune.records.shared import check_shared, shared_store
 from fleet_tune.records.sources import check_source
-from fleet_tune.records.store import check_store
 from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread

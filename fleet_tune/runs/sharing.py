@@ -16,8 +16,9 @@ from pathlib import Path
 
 from fleet_tune.domain import Limits, Record, Task
 from fleet_tune.records.origin import Effort, Origin
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import SharedReader, class_of, copy_records, is_found_wrong, rescaled, shared_store
-from fleet_tune.records.store import RecordReader, RecordStore, class_unit
+from fleet_tune.records.store import RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.search_task import SearchTask
 from policies.runs.warm_start import covered, effort_of, share_of

@@ -17,8 +17,8 @@ from fleet_tune.errors import TransferError, UserError
 from fleet_tune.records import dataset
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.dataset_codec import decode_value
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.sources import RECORDS_FILE, check_source
-from fleet_tune.records.store import RecordReader
 from fleet_tune.results import Transferred
 from fleet_tune.runs.pretrained import BUILTIN_PATHS, read_model
 from fleet_tune.runs.set_aside import set_aside

@@ -12,9 +12,9 @@ from fleet_tune.domain import Task
 from fleet_tune.errors import RecordStoreError, RequestError
 from fleet_tune.records.exchange import RecordsFile, RecordsFileWriter
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.reader import PROBE
 from fleet_tune.records.shared import Copied, SharedReader, copy_records, shared_store
 from fleet_tune.records.sources import RECORDS_FILE
-from fleet_tune.records.store import PROBE
 from fleet_tune.records.upkeep import Reason, Rule, Upkeep, prune
 
 _LEAST_TEXT = 3

@@ -19,7 +19,7 @@ from devices.simulated.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
 from fleet_tune.records.codec import encode_record
-from fleet_tune.records.store import RecordReader
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
 from policies.search.bandits import CONVERGENCE_TRIALS

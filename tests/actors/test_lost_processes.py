@@ -21,7 +21,7 @@ from actors.tuning_session import SessionPlan, TuningSession
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, Record
 from fleet_tune.records.dataset import load
-from fleet_tune.records.store import RecordReader
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
 from tests.helpers.slow_recorded import opened_slowly

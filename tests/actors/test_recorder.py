@@ -15,7 +15,8 @@ from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import StaleLeaseError, StoreInUseError
 from fleet_tune.records.codec import decode_record
-from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
 from tests.helpers.tasks import make_task
 
 TASK = make_task("matmul", "cpu-2", weight=3)

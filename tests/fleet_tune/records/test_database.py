@@ -17,7 +17,8 @@ from fleet_tune.domain import Outcome
 from fleet_tune.errors import RecordStoreError
 from fleet_tune.records.codec import encode_record, encode_state
 from fleet_tune.records.database import MIGRATIONS, SCHEMA_VERSION
-from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
 from tests.helpers.records import device_event, named_record
 
 _WITHOUT_6 = "DROP TABLE origins; DROP TABLE run_origins; DROP TABLE efforts; ALTER TABLE records DROP COLUMN origin;"

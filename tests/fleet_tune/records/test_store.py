@@ -22,7 +22,8 @@ from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Le
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
 from fleet_tune.records.database import SCHEMA_VERSION
-from fleet_tune.records.store import RecordReader, RecordStore
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
 from tests.helpers.properties import examples
 from tests.helpers.records import device_event, make_record, named_record, ok
 from tests.helpers.tasks import make_candidate

@@ -16,7 +16,8 @@ import pytest
 from fleet_tune.device_state import Connectivity, DeviceEvent, DeviceState, Health
 from fleet_tune.domain import Outcome, Record
 from fleet_tune.errors import DiskFullError, RecordStoreError
-from fleet_tune.records.store import RecordReader, RecordStore, check_store
+from fleet_tune.records.reader import RecordReader, check_store
+from fleet_tune.records.store import RecordStore
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate
 
