@@ -2,8 +2,8 @@
 
 One process writes (:class:`RecordStore`, guarded by a lock on a file beside the database), any number read
 (:class:`~fleet_tune.records.reader.RecordReader`). WAL mode with ``synchronous=FULL``: what :meth:`RecordStore.append`
-has returned survives ``kill -9`` and a power cut. ``seq`` only grows and is the cursor of a stream of records; ``uid`` makes appending
-idempotent.
+has returned survives ``kill -9`` and a power cut. ``seq`` only grows and is the cursor of a stream of records; ``uid``
+makes appending idempotent.
 """
 
 from __future__ import annotations
