@@ -1,7 +1,8 @@
 # Every target is safe to repeat and to interrupt: the set-up is recorded in a stamp file only once all of it is done.
 #
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
-#   make test [PYTEST_ARGS=]  set up, then run all tests
+#   make test [PYTEST_ARGS=]  set up, then run the tests
+#   make test-long          those that take a minute and more each: whole runs, killed and resumed, as a job of a cluster
 #   make fuzz [FUZZ_EXAMPLES=1000 FUZZ_READERS=120000 PYTEST_ARGS=]  look for new failing cases of the property tests: make
 #                           each an @example; FUZZ_READERS inputs for each reader of what others wrote or send, over a
 #                           million in all
@@ -21,7 +22,7 @@ SHELL := /bin/bash
 BUDGET ?= 5m
 OUT ?= demo-out
 PYTEST_ARGS ?=
-TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 2 ? cores + 2 : 4)))
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 FUZZ_EXAMPLES ?= 1000
 FUZZ_READERS ?= 120000
 PYTHON ?=
@@ -31,7 +32,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/zoo
 
-.PHONY: help setup demo test fuzz test-arm64 zoo lint bench clean
+.PHONY: help setup demo test test-long fuzz test-arm64 zoo lint bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,11 +45,14 @@ $(STAMP): requirements.lock pyproject.toml .ci/setup.sh
 demo: setup
 	$(BIN)/fleet-tune tune examples/networks.py:resnet18 --time-budget $(BUDGET) --out $(OUT)
 
-# Files beside each other, two more than there are cores: many tests wait for processes to start and to end. Not more than
+# Files beside each other, one more than there are cores: many tests wait for processes to start and to end. Not more than
 # four: they measure kernels with as many threads as there are cores.
 # In the order of tests/conftest.py, the longest first: xdist's own puts those of the fewest tests last.
 test: setup
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m 'not long' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-long: setup
+	$(BIN)/python -m pytest -q -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # hypothesis marks its tests itself. A property takes as long as it takes: no limit on a test.
 fuzz: setup

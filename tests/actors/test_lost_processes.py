@@ -30,7 +30,7 @@ DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 DEADLINE_SECS = 120.0
 STEP = 15
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
 
 
 class Tuned:

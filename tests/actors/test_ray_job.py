@@ -28,7 +28,7 @@ MODEL = "examples/networks.py:mlp"
 _PR_SET_PDEATHSIG = 1
 
 # The first start of a worker on a busy machine of two cores takes long; nothing here waits for a time to pass.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from bench.runs import chaos_process
 TRIALS = 240
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 async def test_a_run_under_fire_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "PATIENCE_SECS", 4.0)

@@ -20,7 +20,7 @@ from fleet_tune.records.reader import RecordReader
 ROOT = Path(__file__).parents[3]
 DEADLINE_SECS = 240.0
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 def trials(out: Path) -> Counter[str]:

@@ -20,7 +20,7 @@ def layer():
 """
 TRIALS = LEAST_RECORDS + 2  # of the one task: the records that a model of its own takes
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 def tune(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
