@@ -27,6 +27,8 @@ def render_scaling(uses: Sequence[SimulatedUse]) -> RenderableType:
         Text(),
         _bars(uses),
         Text(),
+        _helpers(uses),
+        Text(),
         _roles(uses, "CPU ms a record", lambda use, role: f"{use.roles[role].cpu_secs_a_record * 1e3:.2f}"),
         Text(),
         _roles(uses, "memory, MiB", lambda use, role: f"{use.roles[role].memory_bytes / _MIB:.0f}"),
@@ -43,7 +45,7 @@ def scaling_json(uses: Sequence[SimulatedUse]) -> str:
 
 def _devices(uses: Sequence[SimulatedUse]) -> Table:
     classes = list(dict.fromkeys(name for use in uses for name in use.busy_by_class))
-    table = _table("devices", "trials/s", "of what they could", "busy", *classes, "bound by", "builders", "searchers")
+    table = _table("devices", "trials/s", "of demand", "busy", *classes, "bound by")
     for use in uses:
         table.add_row(
             f"{use.devices:,}",
@@ -52,9 +54,15 @@ def _devices(uses: Sequence[SimulatedUse]) -> Table:
             f"{use.busy:.1%}",
             *(f"{use.busy_by_class[name]:.1%}" if name in use.busy_by_class else NONE for name in classes),
             ", ".join(sorted({bound for bound in use.bound.values() if bound})) or NONE,
-            f"{use.builders:,}",
-            f"{use.searchers:,}",
         )
+    return table
+
+
+def _helpers(uses: Sequence[SimulatedUse]) -> Table:
+    """How many builders and searchers there were: not beside the rest, which would be too wide for a terminal."""
+    table = _table("devices", "builders", "searchers")
+    for use in uses:
+        table.add_row(f"{use.devices:,}", f"{use.builders:,}", f"{use.searchers:,}")
     return table
 
 
@@ -82,5 +90,6 @@ def _roles(uses: Sequence[SimulatedUse], what: str, shown: Any) -> Table:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for at, name in enumerate(columns):
-        table.add_column(name, justify="left" if not at else "right")
+        # Whole words, also where the terminal is narrow.
+        table.add_column(name, justify="left" if not at else "right", min_width=max(map(len, name.split())))
     return table
