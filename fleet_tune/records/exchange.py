@@ -28,6 +28,7 @@ FORMAT = "fleet-tune records"
 VERSION = 1
 _PAGE_RECORDS = 1000
 _MOST_WEIGHT = 2**31
+_MOST_LINE_BYTES = 64 * 2**20
 _NEXT = "give a file that 'fleet-tune records export' wrote"
 
 
@@ -184,7 +185,8 @@ class RecordsFile:
         number = 0
         try:
             with _opened(self.path, self.path, "rb") as file:
-                for number, text in enumerate(file, 1):
+                # A piece of a longer line is a torn one: no file takes more memory than this.
+                for number, text in enumerate(iter(lambda: file.readline(_MOST_LINE_BYTES), b""), 1):
                     line: Any = None
                     with contextlib.suppress(ValueError, RecursionError):
                         line = json.loads(text)

@@ -7,11 +7,14 @@ property follow from its source alone.
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+# Of one example in "make fuzz": what takes longer hangs, or is made to take long by what it reads.
+_LONGEST_SECS = 30
 FUZZ_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
 
@@ -19,7 +22,12 @@ def load_profile() -> None:
     """Tell hypothesis, before any property is defined, which of the two runs this is."""
     settings.register_profile("test", derandomize=True, database=None, deadline=None)
     settings.register_profile(
-        "fuzz", derandomize=False, database=None, deadline=None, max_examples=FUZZ_EXAMPLES or 100, print_blob=True
+        "fuzz",
+        derandomize=False,
+        database=None,
+        deadline=timedelta(seconds=_LONGEST_SECS),
+        max_examples=FUZZ_EXAMPLES or 100,
+        print_blob=True,
     )
     settings.load_profile("fuzz" if FUZZ_EXAMPLES else "test")
     if not FUZZ_EXAMPLES:
