@@ -184,9 +184,9 @@ class SimulatedRun:
         span = time.monotonic() - began
         durable = max(1, later - before)
         progress = await self._scheduler.progress()
-        by_class: Counter[str] = Counter()
+        by_class: defaultdict[str, float] = defaultdict(float)
         for name, (device_class, _) in self._fleet.handles.items():
-            by_class[device_class] += (busy_later.get(name, 0.0) - busy.get(name, 0.0)) / span  # type: ignore[assignment]
+            by_class[device_class] += (busy_later.get(name, 0.0) - busy.get(name, 0.0)) / span
         members = Counter(device_class for device_class, _ in self._fleet.handles.values())
         return SimulatedUse(
             devices=self._fleet.devices,
