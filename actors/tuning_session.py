@@ -16,27 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.builder import Worker, builder_actor
-from actors.calls import WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
-from actors.clients import (
-    LOST,
-    BuilderClient,
-    DeviceClient,
-    LearnerClient,
-    RecorderClient,
-    SchedulerClient,
-    SearcherClient,
-    fingerprint_of,
-)
-from actors.cluster import Cluster
-from actors.device import device_actor
-from actors.heartbeats import Heartbeats, Member
-from actors.learner import Learner
-from actors.recorder import Recorder
-from actors.roster import Roster
-from actors.scheduler import Scheduler, SchedulerPlan
-from actors.scheduling import Scheduling
-from actors.searcher import Searcher
+from actors.clients.builder import BuilderClient
+from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
+from actors.clients.device import DeviceClient, fingerprint_of
+from actors.clients.learner import LearnerClient
+from actors.clients.recorder import RecorderClient
+from actors.clients.scheduler import SchedulerClient
+from actors.clients.searcher import SearcherClient
+from actors.clusters.cluster import Cluster
+from actors.processes.builder import Worker, builder_actor
+from actors.processes.device import device_actor
+from actors.processes.learner import Learner
+from actors.processes.recorder import Recorder
+from actors.processes.roster import Roster
+from actors.processes.searcher import Searcher
+from actors.scheduling.heartbeats import Heartbeats, Member
+from actors.scheduling.scheduler import Scheduler, SchedulerPlan
+from actors.scheduling.succession import Scheduling
 from devices.builds.builder import BuildWorker
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host

@@ -221,7 +221,7 @@ def compile_network(
     # What is wrong with these is told before anything heavy is loaded.
     request = run_request(network, out=out, fleet=fleet, inputs=inputs, trust_model=trust_model)
     store = values.path("a record database", records, "--records")
-    from fleet_tune.runs.preparation import compile_from_records
+    from fleet_tune.runs.preparing.preparation import compile_from_records
 
     return compile_from_records(network, request.fleet, store, request.out, request.inputs, request.trust_model)
 
@@ -255,7 +255,7 @@ def run_collection(request: RunRequest, on_progress: Callable[[Progress], None] 
 
 def make_plan(request: RunRequest) -> Plan:
     """:func:`plan` for a request."""
-    from fleet_tune.runs import preparation
+    from fleet_tune.runs.preparing import preparation
 
     return preparation.plan(request)
 

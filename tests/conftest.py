@@ -87,7 +87,7 @@ def _unpack_debian_package(cache: Path) -> None:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One Ray cluster for all tests that this process runs: what they start uses it and leaves it as it was."""
-    from actors.cluster import connected
+    from actors.clusters.cluster import connected
 
     with connected(None):
         yield

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from actors.duels import duel
+from actors.processes.duels import duel
 from bench.devices.measure_cost_process import Track, build, choose_rows, load
 from bench.machine import cores
 from bench.measured import labels, pick, read

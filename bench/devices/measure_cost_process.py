@@ -20,7 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
-from actors.duels import tournament
+from actors.processes.duels import tournament
 from bench.machine import cores
 from bench.measured import labels, pick, read
 from bench.processes import die_with_parent

@@ -25,7 +25,7 @@ import click
 import psutil  # type: ignore[import-untyped]
 
 import fleet_tune
-from actors.cluster import connected
+from actors.clusters.cluster import connected
 from actors.tuning_session import SessionPlan, TuningSession
 from bench.measured import OTHER_CLASS, dataset_path
 from devices.opening import opened_device

@@ -1,8 +1,7 @@
 """What the record store holds up to: durable records a second, a start with many, bytes, and what a month takes.
 
-The recorder is the one of a run (:mod:`actors.recorder`), here without Ray: one writer hands in batches as devices do,
-followers take every page as an actor's answer, in the bytes that would go over the wire.
-"""
+The recorder is the one of a run (:mod:`actors.processes.recorder`), here without Ray: one writer hands in batches as
+devices do, followers take every page as an actor's answer, in the bytes that would go over the wire."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def run(dataset: Path, records: int, followers: int, most_secs: float) -> BenchR
 
 async def _written(path: Path, dataset: Path, count: int, followers: int, most_secs: float) -> dict[str, Any]:
     """``count`` records written as fast as it goes, for ``most_secs`` at most, while others follow."""
-    from actors.recorder import Recorder
+    from actors.processes.recorder import Recorder
 
     recorder = Recorder(str(path), {"network": "bench"})
     await recorder.put_tasks(made_up_records.tasks_of(dataset))
@@ -118,8 +117,8 @@ def fill(path: Path, dataset: Path, count: int) -> float | None:
 
 async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     """Seconds until a recorder has opened the store, and until the state of a run knows all of its records."""
-    from actors.calls import MANY_OBJECTS
-    from actors.recorder import Recorder
+    from actors.clients.calls import MANY_OBJECTS
+    from actors.processes.recorder import Recorder
     from fleet_tune.records.codec import decode_record
     from policies.runs import events as ev
     from policies.runs.plan import PlannedTask, RunPlan

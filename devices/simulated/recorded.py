@@ -63,7 +63,8 @@ class Recording:
 
 
 class RecordedBuilder:
-    """Hands out artifacts with empty libraries for the candidates that once built; see :class:`actors.builder.Worker`.
+    """Hands out artifacts with empty libraries for the candidates that once built; see
+    :class:`actors.processes.builder.Worker`.
 
     ``elapsed_secs``: the virtual time of all builds.
     """

@@ -37,7 +37,7 @@ def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> N
     from fleet_tune.config.fleet_file import load_fleet
     from fleet_tune.report.devices import listing_json, render_listing
     from fleet_tune.report.run import make_console
-    from fleet_tune.runs.device_check import list_devices
+    from fleet_tune.runs.compiling.device_check import list_devices
 
     listing = list_devices(load_fleet(fleet), None if out is None else out / "records.db", events)
     make_console(stderr=as_json).print(render_listing(listing))
@@ -58,7 +58,7 @@ def check(fleet: Path, names: tuple[str, ...], as_json: bool) -> None:
     from fleet_tune.errors import DevicesLostError
     from fleet_tune.report.devices import checks_json, render_checks
     from fleet_tune.report.run import make_console, plural
-    from fleet_tune.runs.device_check import check_devices, known_devices
+    from fleet_tune.runs.compiling.device_check import check_devices, known_devices
 
     config = load_fleet(fleet)
     known_devices(config, names)
@@ -104,7 +104,7 @@ def retire(fleet: Path, names: tuple[str, ...], reason: str) -> None:
 
 def _give(fleet: Path, names: tuple[str, ...], admin: Admin, reason: str, told: str) -> None:
     from fleet_tune.config.fleet_file import load_fleet
-    from fleet_tune.runs.device_check import give_order
+    from fleet_tune.runs.compiling.device_check import give_order
 
     for name, changed in give_order(load_fleet(fleet), names, admin, reason).items():
         click.echo(f"{name}: {told}" if changed else f"{name}: nothing to do, it is out of use already")

@@ -42,7 +42,7 @@ def top(store: Path | None, device_class: str | None, rows: int, as_json: bool) 
     from fleet_tune.records.upkeep import Upkeep
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_top, top_json
-    from fleet_tune.runs.upkeep import store_at, versions_now
+    from fleet_tune.runs.reusing.upkeep import store_at, versions_now
 
     with Upkeep(store_at(_named(store))) as reader:
         found = [each for each in reader.top(versions_now()) if device_class in (None, each.task.device_class.name)]
@@ -59,7 +59,7 @@ def stats(store: Path | None, as_json: bool) -> None:
     from fleet_tune.records.upkeep import Upkeep
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_statistics, statistics_json
-    from fleet_tune.runs.upkeep import store_at
+    from fleet_tune.runs.reusing.upkeep import store_at
 
     with Upkeep(store_at(_named(store))) as reader:
         statistics = reader.statistics()
@@ -74,7 +74,7 @@ def stats(store: Path | None, as_json: bool) -> None:
 @json_option
 def export(file: Path, store: Path | None, as_json: bool) -> None:
     """Write the records of a store to FILE: JSON lines, deflated where its name ends in .gz."""
-    from fleet_tune.runs import upkeep
+    from fleet_tune.runs.reusing import upkeep
 
     moved = upkeep.export(_named(store), file)
     _tell(moved.copied, "written", as_json)
@@ -86,7 +86,7 @@ def export(file: Path, store: Path | None, as_json: bool) -> None:
 @json_option
 def import_command(file: Path, store: Path | None, as_json: bool) -> None:
     """Take the records of FILE, which 'export' wrote, into a store; lines that cannot be read are told and skipped."""
-    from fleet_tune.runs import upkeep
+    from fleet_tune.runs.reusing import upkeep
 
     moved = upkeep.import_file(file, _named(store))
     for line in moved.skipped[:_SKIPPED_LINES]:
@@ -103,7 +103,7 @@ def import_command(file: Path, store: Path | None, as_json: bool) -> None:
 def merge(sources: tuple[Path, ...], store: Path | None, as_json: bool) -> None:
     """Copy the records of each SOURCE, a store or the output folder of a run, into a store."""
     from fleet_tune.records.shared import Copied
-    from fleet_tune.runs import upkeep
+    from fleet_tune.runs.reusing import upkeep
 
     moved = [each for _, each in upkeep.merge(sources, _named(store))]
     copied = Copied(sum(each.copied.records for each in moved), 0, sum(each.copied.left_out for each in moved))
@@ -118,7 +118,7 @@ def verify(store: Path | None, as_json: bool) -> int:
     from fleet_tune.records.upkeep import Upkeep
     from fleet_tune.report.run import plural
     from fleet_tune.report.stores import integrity_lines
-    from fleet_tune.runs.upkeep import store_at
+    from fleet_tune.runs.reusing.upkeep import store_at
 
     file = store_at(_named(store))
     with Upkeep(file) as reader:
@@ -162,7 +162,7 @@ def prune(
     from fleet_tune.errors import RequestError
     from fleet_tune.records.upkeep import Rule
     from fleet_tune.report.run import plural
-    from fleet_tune.runs import upkeep
+    from fleet_tune.runs.reusing import upkeep
 
     if older_than is None and keep_best is None and not other_versions:
         raise RequestError("nothing says what is to be pruned", "give --older-than, --keep-best or --other-versions")
@@ -194,12 +194,12 @@ def why(task: str, store: Path | None, device_class: str | None, fleet: Path | N
     """
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_why, why_json
-    from fleet_tune.runs import upkeep
+    from fleet_tune.runs.reusing import upkeep
 
     now = None
     if fleet is not None:
         from fleet_tune.config.fleet_file import load_fleet
-        from fleet_tune.runs.preparation import origin_of, probe_fleet
+        from fleet_tune.runs.preparing.preparation import origin_of, probe_fleet
 
         prints = probe_fleet(load_fleet(fleet)).values()
         now = {each.device_class.name: origin_of(each) for each in prints}

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from actors.simulated_run import SIMULATED, SimulatedUse
+from actors.simulation.run import SIMULATED, SimulatedUse
 from fleet_tune.report.words import NONE
 
 _BAR_WIDTH = 40

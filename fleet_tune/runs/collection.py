@@ -60,7 +60,7 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
 
     ``fleet`` is probed where the records do not say what their devices are. Raises :class:`DatasetError`.
     """
-    from fleet_tune.runs import preparation
+    from fleet_tune.runs.preparing import preparation
 
     records = folder / RECORDS_FILE
     if not records.is_file():

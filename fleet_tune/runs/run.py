@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.cluster import Cluster, connected
+from actors.clusters.cluster import Cluster, connected
 from actors.tuning_session import SessionPlan, TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.lowering_process import LoweringProcess
@@ -28,15 +28,15 @@ from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
-from fleet_tune.runs.out_folder import held_folder
-from fleet_tune.runs.sharing import Found, Giving, note_efforts, take, tried_in
+from fleet_tune.runs.preparing.out_folder import held_folder
+from fleet_tune.runs.reusing.sharing import Found, Giving, note_efforts, take, tried_in
 from fleet_tune.runs.telling import Teller
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
-    from fleet_tune.runs.preparation import Prepared
-    from fleet_tune.runs.ready_tasks import ReadyTask, ReadyTasks
-    from fleet_tune.runs.transfer import Teaching
+    from fleet_tune.runs.preparing.preparation import Prepared
+    from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
+    from fleet_tune.runs.reusing.transfer import Teaching
 
 _PROGRESS_SECS = 0.5
 _GIVE_EVERY_SECS = 60.0
@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
     # Here, in a thread, and not at the top: loading TVM takes seconds, in which the actors start.
-    from fleet_tune.runs import preparation
+    from fleet_tune.runs.preparing import preparation
 
     return preparation.read_network(spec, inputs, trusted)
 
@@ -144,7 +144,7 @@ class Run:
                 in_thread(_read_network, request.network, request.inputs, request.trust_model),
             )
         )
-        from fleet_tune.runs import preparation  # loaded by now
+        from fleet_tune.runs.preparing import preparation  # loaded by now
 
         prepared = await unless_interrupted(
             in_thread(preparation.imported, network, by_device, request.fleet, lowering)
@@ -311,7 +311,7 @@ class Run:
             self._prepared = self._prepared.with_ready(self._ready)
 
     async def _compiled(self, prepared: Prepared) -> tuple[NetworkResult, ...]:
-        from fleet_tune.runs import preparation
+        from fleet_tune.runs.preparing import preparation
 
         teller = Teller(self._last.elapsed_secs, self._last.notices) if self._last is not None else Teller()
         cancellation = Cancellation()

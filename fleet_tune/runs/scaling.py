@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.cluster import Cluster, connected
-from actors.simulated_run import SimulatedFleet, SimulatedRun, SimulatedUse
+from actors.clusters.cluster import Cluster, connected
+from actors.simulation.run import SimulatedFleet, SimulatedRun, SimulatedUse
 from fleet_tune.config.values import cluster_address, seconds, share
 from fleet_tune.errors import ClusterError, RequestError
 

@@ -14,8 +14,8 @@ from fleet_tune.records import model_file
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.model_file import DataSource, Manifest
 from fleet_tune.records.sources import MODEL_SUFFIX, is_builtin
-from fleet_tune.runs.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
-from fleet_tune.runs.transfer import Knowledge, read_source
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
+from fleet_tune.runs.reusing.transfer import Knowledge, read_source
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
 from policies.cost_models.global_local import GlobalLocalModel, transferable
 from policies.cost_models.knowledge import Examples, general_examples

@@ -1,11 +1,10 @@
 """A run as a pure state machine: :meth:`RunState.handle` takes what happened and says what is to be done.
 
 The state is what the records say, and what is under way: proposals, builds, batches on devices, shoot-outs. Whoever
-drives it (:class:`actors.scheduler.Scheduler`, or a test in virtual time) carries out the commands, each in its own
-time, and hands in the events with which they end: one for each. A lost answer is an event too; what a device says
-after it was given up, under an old lease, is ignored. ``now`` is in seconds since the run began and never goes back; it
-is the only clock.
-"""
+drives it (:class:`actors.scheduling.scheduler.Scheduler`, or a test in virtual time) carries out the commands, each in
+its own time, and hands in the events with which they end: one for each. A lost answer is an event too; what a device
+says after it was given up, under an old lease, is ignored. ``now`` is in seconds since the run began and never goes
+back; it is the only clock."""
 
 from __future__ import annotations
 

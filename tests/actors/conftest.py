@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 
-from actors.builder import Worker, builder_actor
-from actors.calls import Shared, remote_actor
-from actors.clients import BuilderClient, DeviceClient, LearnerClient, RecorderClient, SchedulerClient, SearcherClient
-from actors.device import device_actor
-from actors.learner import Learner
-from actors.recorder import Recorder
-from actors.roster import Roster
-from actors.scheduler import Scheduler, SchedulerPlan
-from actors.searcher import Searcher
+from actors.clients.builder import BuilderClient
+from actors.clients.calls import Shared, remote_actor
+from actors.clients.device import DeviceClient
+from actors.clients.learner import LearnerClient
+from actors.clients.recorder import RecorderClient
+from actors.clients.scheduler import SchedulerClient
+from actors.clients.searcher import SearcherClient
+from actors.processes.builder import Worker, builder_actor
+from actors.processes.device import device_actor
+from actors.processes.learner import Learner
+from actors.processes.recorder import Recorder
+from actors.processes.roster import Roster
+from actors.processes.searcher import Searcher
+from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from devices.protocol import Device
 from devices.simulated.simulated import (
     SIMULATED_CPU,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.calls import ask
+from actors.clients.calls import ask
 from devices.simulated.simulated import Landscape, Steps
 from fleet_tune.domain import Outcome, Record, StopRule
 from fleet_tune.records.reader import RecordReader

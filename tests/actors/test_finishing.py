@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from actors.calls import ask
-from actors.clients import RecorderClient
-from actors.recorder import make_record
-from actors.searcher import Searcher
+from actors.clients.calls import ask
+from actors.clients.recorder import RecorderClient
+from actors.processes.recorder import make_record
+from actors.processes.searcher import Searcher
 from devices.simulated.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
@@ -25,7 +25,7 @@ from fleet_tune.sketch import Sketch
 from policies.search.bandits import CONVERGENCE_TRIALS
 from policies.search.search import Proposal, TaskSearch
 from tests.actors.conftest import Fleet, search_task, trials
-from tests.actors.test_scheduler import DEADLINE_SECS, run
+from tests.actors.scheduling.test_scheduler import DEADLINE_SECS, run
 
 
 async def test_a_task_without_decisions_is_measured_once(fleet: Callable[..., Fleet]) -> None:
@@ -154,7 +154,7 @@ async def test_a_batch_is_planned_at_once_and_handed_out_in_parts(monkeypatch: p
             planned.append(count)
             return super().propose(count)
 
-    monkeypatch.setattr("actors.searcher.TaskSearch", Counting)
+    monkeypatch.setattr("actors.processes.searcher.TaskSearch", Counting)
     entry, seen = search_task("large", extent=4096), set[str]()
     searcher = searcher_of(_Recorder(), entry, "ansor")
     for number in range(9):

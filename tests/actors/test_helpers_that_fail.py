@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from actors.calls import ask
+from actors.clients.calls import ask
 from devices.builds.builder import BuildWorker
 from devices.protocol import BuildRequest, BuildResult
 from devices.simulated.simulated import SimulatedBuilder
@@ -24,8 +24,8 @@ from fleet_tune.records.reader import RecordReader
 from fleet_tune.results import Progress
 from policies.runs.plan import Flow
 from tests.actors.conftest import Fleet, search_task, trials
-from tests.actors.test_learner import models_of, within
-from tests.actors.test_scheduler import process_of, run, until
+from tests.actors.processes.test_learner import models_of, within
+from tests.actors.scheduling.test_scheduler import process_of, run, until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from actors.calls import ActorTimeoutError, ask
+from actors.clients.calls import ActorTimeoutError, ask
 from actors.tuning_session import TuningSession
 from devices.protocol import Device
 from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedDevice
@@ -24,7 +24,7 @@ from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
 from policies.measuring.stopping import decide
 from tests.actors.conftest import CLASS, Fleet, OpenDevice, open_simulated, trials
-from tests.actors.test_scheduler import run, until
+from tests.actors.scheduling.test_scheduler import run, until
 
 ORIN = Fingerprint(DeviceClass("orin", "{}"), SIMULATED_CPU, "cpu", 8, "none", 1e-3)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from actors import heartbeats
-from actors.calls import ask
-from actors.cluster import connected
+from actors.clients.calls import ask
+from actors.clusters.cluster import connected
+from actors.scheduling import heartbeats
 from actors.tuning_session import SessionPlan, TuningSession
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, Record

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from actors.cluster import connected
-from actors.scheduler import Scheduler, SchedulerPlan
+from actors.clusters.cluster import connected
+from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.tuning_session import SessionPlan, TuningSession
 from devices.host.versions import Host
 from fleet_tune.config.fleet_file import load_fleet

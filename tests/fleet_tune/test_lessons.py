@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.searcher import group_observations
+from actors.processes.searcher import group_observations
 from fleet_tune.domain import LESSONS, Outcome, Record
 from tests.helpers.records import failed, make_record, ok
 from tests.helpers.tasks import make_candidate

@@ -7,14 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STAMPS = {
-    "actors/recorder.py end_leases",  # of changes of devices
-    "actors/recorder.py make_record",  # of records
-    "actors/scheduler.py _obey",  # of changes of devices: when second 0 of the run was
+    "actors/processes/recorder.py end_leases",  # of changes of devices
+    "actors/processes/recorder.py make_record",  # of records
+    "actors/scheduling/scheduler.py _obey",  # of changes of devices: when second 0 of the run was
     "fleet_tune/records/orders.py give",
     "fleet_tune/records/orders.py note_run",
     "fleet_tune/records/database.py _make",  # when the store was made
-    "fleet_tune/runs/incumbents.py blame",
-    "fleet_tune/runs/upkeep.py older_than",  # what a person wants to be rid of, by the stamps of its records
+    "fleet_tune/runs/compiling/incumbents.py blame",
+    "fleet_tune/runs/reusing/upkeep.py older_than",  # what a person wants to be rid of, by the stamps of its records
 }
 
 

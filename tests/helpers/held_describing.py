@@ -14,7 +14,7 @@ from fleet_tune.cli import main as cli
 def main(file: Path, arguments: list[str]) -> int:
     from devices.describing.describer import Describing
     from devices.describing.kept import Described
-    from fleet_tune.runs import ready_tasks
+    from fleet_tune.runs.preparing import ready_tasks
 
     class Held(Describing):
         def __init__(self, *arguments: Any, **named: Any) -> None:

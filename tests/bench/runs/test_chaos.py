@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import heartbeats
+from actors.scheduling import heartbeats
 from bench.runs import chaos_process
 
 TRIALS = 240

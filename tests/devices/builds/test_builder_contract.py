@@ -1,4 +1,5 @@
-"""What every builder promises (actors.builder.Worker), checked on the real, the simulated and the recorded one.
+"""What every builder promises (actors.processes.builder.Worker), checked on the real, the simulated and the recorded
+one.
 
 The real one runs a child without a compiler: real builds are test_builder.py's.
 """
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.builder import Worker
+from actors.processes.builder import Worker
 from devices.builds.builder import BuildWorker
 from devices.protocol import Artifact, BuildFailure, BuildRequest
 from devices.simulated.recorded import RecordedBuilder

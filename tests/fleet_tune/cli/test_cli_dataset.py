@@ -27,7 +27,8 @@ from fleet_tune.records.dataset import Dataset, load, save
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.store import RecordStore
 from fleet_tune.results import Collected
-from fleet_tune.runs import collection, preparation
+from fleet_tune.runs import collection
+from fleet_tune.runs.preparing import preparation
 from fleet_tune.sketch import Sketch
 from policies.space.sampling import sample
 from tests.helpers.devices import make_fingerprint

@@ -20,7 +20,7 @@ from fleet_tune.records.origin import Effort, Origin
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import STORE_VARIABLE, SharedReader
 from fleet_tune.records.store import RecordStore
-from fleet_tune.runs.upkeep import versions_now
+from fleet_tune.runs.reusing.upkeep import versions_now
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task
 

@@ -15,7 +15,7 @@ from fleet_tune.records.array_codec import (
     decode,
     encode,
 )
-from fleet_tune.runs.pretrained import BUILTIN_PATH
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATH
 
 FIELDS = {"model": "mlp", "header": {"noise": 0.1, "slope": None, "columns": 3}}
 ARRAYS = {

@@ -14,7 +14,7 @@ from safetensors.numpy import save as save_arrays
 from fleet_tune.errors import ModelFileError
 from fleet_tune.records import model_file
 from fleet_tune.records.model_file import DataSource, Manifest, ModelFile
-from fleet_tune.runs.pretrained import BUILTIN_PATHS, from_file, read_model, to_file
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, from_file, read_model, to_file
 from policies.cost_models.architectures import MlpModel
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel
 from policies.cost_models.neural import NeuralSettings

@@ -22,9 +22,9 @@ from fleet_tune import api
 from fleet_tune.domain import DeviceClass
 from fleet_tune.report.run import to_json
 from fleet_tune.results import LeftOut
-from fleet_tune.runs import preparation, ready_tasks
-from fleet_tune.runs.preparation import Prepared
-from fleet_tune.runs.ready_tasks import missing_of
+from fleet_tune.runs.preparing import preparation, ready_tasks
+from fleet_tune.runs.preparing.preparation import Prepared
+from fleet_tune.runs.preparing.ready_tasks import missing_of
 from tests.helpers.lowering_child import write_stand_in
 from tests.helpers.workloads import space, task
 

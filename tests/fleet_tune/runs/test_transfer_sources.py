@@ -18,7 +18,7 @@ from fleet_tune.records.dataset import Dataset, TaskData, load, save
 from fleet_tune.records.sources import check_source
 from fleet_tune.results import Transferred
 from fleet_tune.runs import training
-from fleet_tune.runs.transfer import (
+from fleet_tune.runs.reusing.transfer import (
     Knowledge,
     Teaching,
     builtin_applies,

@@ -1,0 +1,141 @@
+"""Calls between actors: every wait has a deadline, and Ray's errors are translated here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+
+from fleet_tune.errors import FleetTuneError
+
+T = TypeVar("T")
+# The longest wait for a quiet window, or for its end: a window may last a dozen measurements that all time out.
+WINDOW_WAIT_SECS = 900.0
+
+
+class ActorLostError(FleetTuneError):
+    """The actor's process is gone: start it again or give its work to another."""
+
+
+class ActorDeadError(ActorLostError):
+    """The actor's process is gone and no other takes its place."""
+
+
+class ActorTimeoutError(FleetTuneError):
+    """The actor did not answer within the deadline: treat its work as not done."""
+
+
+LOST = (ActorLostError, ActorTimeoutError)
+"""What becomes of a call when the other process is gone or hangs."""
+
+
+async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
+    """Await an object reference for at most ``deadline_secs`` (None: as long as it takes).
+
+    Raises the actor's own exception where it raised one, :class:`ActorLostError` where its process is gone
+    (:class:`ActorDeadError` where it is so for good) and :class:`ActorTimeoutError` at the deadline. ``what`` names the
+    call in the message.
+    """
+    try:
+        return await asyncio.wait_for(_resolve(reference), deadline_secs)
+    except RayTaskError as error:  # first: Ray gives it the class of the actor's exception too, a TimeoutError say
+        raise _own_error(error) from error
+    except TimeoutError:
+        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
+    except RayError as error:
+        raise _lost(error, what) from error
+
+
+def fetch(reference: Any, deadline_secs: float, what: str) -> Any:
+    """:func:`ask` for an actor without an event loop: waits in the calling thread."""
+    try:
+        return ray.get(reference, timeout=deadline_secs)
+    except RayTaskError as error:
+        raise _own_error(error) from error
+    except GetTimeoutError:
+        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s") from None
+    except RayError as error:
+        raise _lost(error, what) from error
+
+
+def _lost(error: RayError, what: str) -> ActorLostError:
+    kind = ActorDeadError if isinstance(error, ActorDiedError) else ActorLostError
+    return kind(f"{what}: {_gone(error)}")
+
+
+def _gone(error: RayError) -> str:
+    """How an actor is gone, without Ray's numbers where it is only that its process ended."""
+    return "its process ended" if isinstance(error, ActorUnavailableError) else first_line(error)
+
+
+def _own_error(error: RayTaskError) -> Exception:
+    """The exception that the actor raised, without Ray's wrapping."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, Exception) else error
+
+
+async def _resolve(reference: Any) -> Any:
+    return await reference
+
+
+MANY_OBJECTS = (200_000, 20, 100)
+"""Thresholds of the garbage collector for a process that keeps what every record says: looking through all of that
+takes half of the time of a start otherwise, and nearly nothing of it is garbage."""
+
+
+def expect_many_objects() -> None:
+    """Sets :data:`MANY_OBJECTS` in an actor's process. Other processes are not ours alone."""
+    if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
+        gc.set_threshold(*MANY_OBJECTS)
+
+
+def remote_actor(
+    cls: type,
+    *,
+    restarts: int = 0,
+    concurrency: int | None = None,
+    groups: Mapping[str, int] | None = None,
+    **options: Any,
+) -> Any:
+    """The Ray class of a plain class. Actors take no CPU share: what may run when is decided by quiet windows and
+    bounded queues, not by Ray's counting. ``groups``: threads of concurrency groups, beside the actor's own."""
+    settings: dict[str, Any] = {"num_cpus": 0, "max_restarts": restarts, **options}
+    if concurrency is not None:
+        settings["max_concurrency"] = concurrency
+    actor_class = ray.remote(cls) if groups is None else ray.remote(concurrency_groups=dict(groups))(cls)
+    return actor_class.options(**settings)
+
+
+class Shared(Generic[T]):
+    """A small value for the constructor of actors that Ray may restart. It travels in the call itself, and Ray sees no
+    handle of an actor in it."""
+
+    def __init__(self, value: T) -> None:
+        self._packed = ray.cloudpickle.dumps(value)
+
+    def get(self) -> T:
+        value: T = ray.cloudpickle.loads(self._packed)
+        return value
+
+
+def told(error: BaseException) -> str:
+    """An error in one line, with its class where that is none of ours: its text was not written for people."""
+    if isinstance(error, FleetTuneError):
+        return first_line(error)
+    return f"{type(error).__name__}: {last_line(error)}"
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's text: what raised, where a traceback is part of it."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else "no reason is given"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

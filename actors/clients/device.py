@@ -1,0 +1,168 @@
+"""The client of a device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from actors.clients import waiting
+from actors.clients.base import BusyClient, beating
+from actors.clients.calls import (
+    LOST,
+    WINDOW_WAIT_SECS,
+    ask,
+    first_line,
+)
+from actors.clients.recorder import RecorderClient
+from fleet_tune.domain import Fingerprint, Incumbent, Outcome, StopRule
+from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.results import DeviceTime
+
+_START_SECS = 120.0
+_NEWCOMER_SECS = 5.0
+_MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
+_MISSED_BEATS_OF_A_NEWCOMER = 4  # a device that says what it is may be a slow one
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
+    one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
+    ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed`` and
+    ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they were.
+    """
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    detail: str = ""
+    vitals: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[DeviceTime, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskPlaces:
+    """What a device needs of a task. ``oracle``, ``rival``: the object references of its unscheduled program and of its
+    incumbent's artifact, in lists, so that each is fetched only where it is lacking; no rival where it is not built."""
+
+    oracle: list[Any]
+    incumbent: Incumbent = field(default_factory=Incumbent)
+    rival: list[Any] = field(default_factory=list)
+
+
+class DeviceHandle(Protocol):
+    """One device, seen from its lane: :class:`DeviceClient`, or a stand-in of a test."""
+
+    async def check(self) -> float:
+        """Seconds of one run of the probe, connecting first where that is needed.
+
+        Raises DeviceUnreachableError, ProbeError.
+        """
+
+    async def measure(
+        self,
+        artifacts: Sequence[Any],
+        tasks: Mapping[str, TaskPlaces],
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        """Measure and store a batch; see :meth:`actors.processes.device.DeviceActor.measure`. Raises
+        StaleLeaseError."""
+
+    async def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        task: TaskPlaces,
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        """Let the finalists of a task meet; see :meth:`actors.processes.device.DeviceActor.shoot_out`. Raises
+        StaleLeaseError."""
+
+    def restart(self) -> None:
+        """End the process that owns the device, which hangs; another one takes its place."""
+
+
+class DeviceClient(BusyClient):
+    """See :class:`actors.processes.device.DeviceActor`. ``target``: that of the device's class, empty while that is not
+    known.
+
+    Ray may start the actor again at any time. A process that owns a device and gives no sign of life is not waited for
+    to the deadline.
+    """
+
+    def __init__(self, actor: Any, target: str, recorder: RecorderClient) -> None:
+        super().__init__(actor)
+        self._target = target
+        self._recorder = recorder
+
+    async def joined(self, tell: Callable[[str], None]) -> Fingerprint:
+        """What the device says of itself, once it answers; not before, however long that takes. Meanwhile ``tell`` is
+        called with what keeps it away, each time that this changes. Raises UserError for what is wrong with it."""
+        last = ""
+        while True:
+            try:
+                await ask(self._actor.ping.remote(), _START_SECS, "a newcomer")
+                return await fingerprint_of(self._actor, "newcomer")
+            except (DeviceUnreachableError, *LOST) as error:
+                reason = first_line(error)
+            if reason != last:
+                tell(reason)
+                last = reason
+            await asyncio.sleep(_NEWCOMER_SECS)
+
+    def of_class(self, target: str) -> DeviceClient:
+        """The same device, of a class with this target."""
+        return DeviceClient(self._actor, target, self._recorder)
+
+    async def check(self) -> float:
+        secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
+        return secs
+
+    async def measure(
+        self,
+        artifacts: Sequence[Any],
+        tasks: Mapping[str, TaskPlaces],
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recorder, epoch)
+        return await self._alive(ask(measuring, deadline_secs, "measure"))
+
+    async def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        task: TaskPlaces,
+        rule: StopRule,
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        # In lists, so that Ray does not fetch them on the way.
+        entered = [([artifact], revision) for artifact, revision in finalists]
+        running = self._actor.shoot_out.remote(entered, task, rule, self._recorder, epoch)
+        return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
+
+    async def _alive(self, working: Awaitable[BatchReport]) -> BatchReport:
+        """The report of what the device does now; see :func:`actors.clients.waiting.watched`."""
+        return await waiting.watched(
+            working, lambda: _device_beat(self._actor), _MISSED_BEATS, "the process that owns the device"
+        )
+
+
+async def _device_beat(actor: Any) -> None:
+    """A sign of life of the process that owns a device, also while it measures."""
+    await ask(beating(actor), waiting.BEAT_SECS, "a sign of life")
+
+
+async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
+    """What a device's actor says of it: a slow one takes minutes. Raises DeviceUnreachableError, and UserError for what
+    is wrong with it."""
+    return await waiting.watched(
+        ask(actor.fingerprint.remote(), WINDOW_WAIT_SECS, f"device {device_id}"),
+        lambda: _device_beat(actor),
+        _MISSED_BEATS_OF_A_NEWCOMER,
+        "the process that owns the device",
+    )

@@ -1,0 +1,176 @@
+"""The client of the recorder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+from actors.clients.base import RestartedClient, patiently
+from actors.clients.calls import (
+    LOST,
+    ActorDeadError,
+    ActorLostError,
+    ActorTimeoutError,
+    ask,
+    fetch,
+    first_line,
+)
+from fleet_tune.device_state import DeviceEvent, DeviceState
+from fleet_tune.domain import Record, Task
+from fleet_tune.errors import RecorderLostError
+from fleet_tune.records.codec import readable_records
+
+# The recorder may take this long, and is told to be slow after a part of it.
+_STORE_SECS = 600.0
+_SLOW_SECS = 5.0
+_LOOK_SECS = 1.0
+_RETRY_RECORDER_SECS = 0.2
+_FOLLOW_SECS = 5.0
+GATHER_SECS = 0.05
+"""Who follows the recorder lets that much come before it asks again: commits are 10 ms apart, and each answer is a
+call."""
+
+
+class RecorderClient(RestartedClient):
+    """See :class:`actors.processes.recorder.Recorder`. It is waited for as long as a disk may take that is busy with
+    other things, and as the process takes to start that takes the place of a lost one: every call may be made twice. A
+    run without it cannot go on.
+
+    Every call may raise :class:`fleet_tune.errors.RecorderLostError` in place of what calls usually do.
+    """
+
+    async def put_tasks(self, tasks: Sequence[Task]) -> None:
+        await self._asked(lambda: self._actor.put_tasks.remote(tasks), "store the tasks")
+
+    async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
+        """Make records durable; their sequence numbers. Raises StaleLeaseError."""
+        seqs: list[int] = await self._asked(lambda: self._actor.append.remote(records, epoch), "store records")
+        return seqs
+
+    def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
+        """:meth:`append` for an actor without an event loop."""
+        self._fetched(lambda: self._actor.append.remote(records, epoch), "store records")
+
+    def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
+        """Note what a device's probe usually takes; the seconds at which its speed counts as 1. For an actor without an
+        event loop."""
+        unit_secs: float = self._fetched(
+            lambda: self._actor.probed.remote(device_id, usual_secs), "note a device's probe"
+        )
+        return unit_secs
+
+    async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Make changes of devices durable."""
+        await self._asked(lambda: self._actor.append_device_events.remote(events), "store changes of devices")
+
+    async def device_states(self) -> dict[str, DeviceState]:
+        """The last state of every device that the store knows."""
+        states: dict[str, DeviceState] = await self._asked(
+            lambda: self._actor.device_states.remote(), "read the states of devices"
+        )
+        return states
+
+    async def end_leases(self, device_ids: Sequence[str], run_id: str) -> None:
+        """See :meth:`actors.processes.recorder.Recorder.end_leases`."""
+        await self._asked(lambda: self._actor.end_leases.remote(device_ids, run_id), "end the leases of devices")
+
+    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[Record]:
+        """Committed records with ``seq > cursor``, without their traces if these are not asked for; waits up to
+        ``wait_secs`` for the first, then gives none. What cannot be decoded is left out, as the store does."""
+        while True:
+            bodies: list[tuple[int, bytes]] = await self._asked(
+                functools.partial(self._actor.follow.remote, cursor, wait_secs, traces), "follow the records"
+            )
+            records = readable_records(bodies)
+            if records or not bodies:
+                return records
+            cursor = bodies[-1][0]
+
+    async def stream(self, cursor: int = 0) -> AsyncIterator[list[Record]]:
+        """Committed records as they come, in groups; an empty group once all that there were are read, and whenever
+        none has come for a while. A recorder that does not answer is asked again, for as long as it takes."""
+        wait_secs = 0.0
+        while True:
+            async for attempt in patiently():
+                with attempt:
+                    records = await self.follow(cursor, wait_secs)
+            yield records
+            if not records:
+                wait_secs = _FOLLOW_SECS
+                continue
+            cursor = records[-1].seq
+            if wait_secs:
+                await asyncio.sleep(GATHER_SECS)
+
+    async def last_seq(self) -> int:
+        seq: int = await self._asked(lambda: self._actor.last_seq.remote(), "say what it has")
+        return seq
+
+    async def troubles(self) -> AsyncIterator[tuple[str, bool]]:
+        """What is wrong with the recorder, in words, each time that it is slow, and when it no longer is: then True.
+
+        Raises RecorderLostError where it is gone for good, or has not answered for ``_STORE_SECS``."""
+        clock = asyncio.get_running_loop().time
+        answered_at, slow_secs = clock(), 0.0
+        while True:
+            await asyncio.sleep(_LOOK_SECS)
+            try:
+                storing_secs: float = await ask(self._actor.storing_secs.remote(), _SLOW_SECS, "a sign of life")
+                answered_at = clock()
+            except ActorDeadError as error:
+                raise _recorder_lost(first_line(error)) from error
+            except LOST:
+                storing_secs = clock() - answered_at
+            if storing_secs >= _STORE_SECS:
+                raise _recorder_lost(f"it has stored nothing for {storing_secs:.0f} s")
+            if slow_secs and storing_secs < _SLOW_SECS:
+                yield f"the recorder stores again, after {slow_secs:.0f} s", True
+                slow_secs = 0.0
+            elif storing_secs >= _SLOW_SECS:
+                if not slow_secs:
+                    yield "the recorder is slow: the run waits for it", False
+                slow_secs = storing_secs
+
+    async def close(self) -> None:
+        """Close the store; what was acknowledged is durable already."""
+        await ask(self._actor.close.remote(), 1.0, "close the record store")
+
+    async def _asked(self, call: Callable[[], Any], what: str) -> Any:
+        """The answer to ``call``, which is made again when another process has taken the place of a lost one."""
+        deadline = time.monotonic() + _STORE_SECS
+        while True:
+            with _recorder_answers(deadline):
+                return await ask(call(), max(0.0, deadline - time.monotonic()), what)
+            await asyncio.sleep(_RETRY_RECORDER_SECS)
+
+    def _fetched(self, call: Callable[[], Any], what: str) -> Any:
+        """:meth:`_asked` for an actor without an event loop."""
+        deadline = time.monotonic() + _STORE_SECS
+        while True:
+            with _recorder_answers(deadline):
+                return fetch(call(), max(0.0, deadline - time.monotonic()), what)
+            time.sleep(_RETRY_RECORDER_SECS)
+
+
+@contextlib.contextmanager
+def _recorder_answers(deadline: float) -> Iterator[None]:
+    """Lets one loss pass, after which the call is made again, until the deadline. Raises RecorderLostError for those
+    that another try does not mend."""
+    try:
+        yield
+    except (ActorDeadError, ActorTimeoutError) as error:
+        raise _recorder_lost(first_line(error)) from error
+    except ActorLostError as error:
+        if time.monotonic() + _RETRY_RECORDER_SECS >= deadline:
+            raise _recorder_lost(first_line(error)) from error
+
+
+def _recorder_lost(detail: str) -> RecorderLostError:
+    return RecorderLostError(
+        f"the recorder, which stores the records, is lost: {detail}",
+        "look at the disk that the output folder is on, and run the same command again: it resumes",
+    )

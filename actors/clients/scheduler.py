@@ -1,0 +1,59 @@
+"""The client of the scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from actors.clients.base import ActorClient
+from actors.clients.calls import (
+    ask,
+)
+from fleet_tune.results import Progress
+
+_START_SECS = 120.0
+_TELL_SECS = 30.0
+_ENDING_SECS = 2.0  # what hangs need not hang for longer
+
+
+class SchedulerClient(ActorClient):
+    """See :class:`actors.scheduling.scheduler.Scheduler`."""
+
+    async def started(self) -> None:
+        """Until its process answers."""
+        await ask(self._actor.progress.remote(), _START_SECS, "scheduler")
+
+    async def described(self, task_id: str, rules: Sequence[str], enough: int = 0) -> None:
+        """A task of the plan has sketches, made by ``rules``. ``enough``: as :attr:`SearchTask.enough`."""
+        await ask(self._actor.described.remote(task_id, rules, enough), _TELL_SECS, "a task that is described")
+
+    async def undescribable(self, task_id: str) -> None:
+        """A task of the plan has no sketch."""
+        await ask(self._actor.undescribable.remote(task_id), _TELL_SECS, "a task that is described")
+
+    async def noticed(self, text: str, well: bool = False) -> None:
+        """People are to be told this."""
+        await ask(self._actor.noticed.remote(text, well), _TELL_SECS, "tell people")
+
+    async def ending(self, who: int | str) -> None:
+        """The process of a builder, by its number, or of a device, by its id, is ended now, because it hangs."""
+        await ask(self._actor.ending.remote(who), _ENDING_SECS, "note who is ended")
+
+    def end(self) -> None:
+        """End its process for good."""
+        import ray
+
+        with contextlib.suppress(Exception):  # it may be gone by itself meanwhile
+            ray.kill(self._actor, no_restart=True)
+
+    async def progress(self) -> Progress:
+        progress: Progress = await ask(self._actor.progress.remote(), 10.0, "progress")
+        return progress
+
+    async def run(self) -> None:
+        """Tune. No deadline of its own: it lasts as long as the budget, and :meth:`stop` bounds its end."""
+        await ask(self._actor.run.remote(), None, "the scheduler")
+
+    async def stop(self) -> None:
+        """Stop granting."""
+        await ask(self._actor.stop.remote(), 1.0, "stop")

@@ -1,0 +1,73 @@
+"""The client of a searcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from actors.clients import waiting
+from actors.clients.base import RestartedClient, patiently
+from actors.clients.calls import (
+    LOST,
+    WINDOW_WAIT_SECS,
+    ask,
+)
+from devices.host.quiet import QuietWindow
+from fleet_tune.domain import Candidate
+
+_START_SECS = 120.0
+_MISSED_BEATS = 4
+"""In a row, and it counts as hanging: searchers share their host with builders and devices."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Answer to ``propose``. ``number``: of this offer of its task. ``exhausted``: nothing is left to propose, every
+    candidate is measured or under way. ``predicted_gain``: see
+    :attr:`policies.search.search.TaskSearch.predicted_gain`."""
+
+    number: int
+    candidates: tuple[Candidate, ...]
+    exhausted: bool
+    predicted_gain: float
+
+
+class SearcherClient(RestartedClient):
+    """See :class:`actors.processes.searcher.Searcher`. ``window``: in which it stands still, None where none is of its
+    host; such seconds are none of its silence."""
+
+    def __init__(self, actor: Any, window: QuietWindow | None = None) -> None:
+        super().__init__(actor)
+        self._window = window
+        self._is_lost = False
+
+    async def start(self) -> None:
+        """Until it has read the records of earlier runs."""
+        await ask(self._actor.start.remote(), _START_SECS, "searcher")
+
+    async def propose(self, task_id: str, count: int, taken: int) -> Offer:
+        """Up to ``count`` new candidates of a task; ``taken``: number of its last offer that was received. After a
+        loss, the process that takes the place of the lost one is waited for first: that it starts is nobody's fault."""
+        if self._is_lost:
+            async for attempt in patiently(_START_SECS, waiting.clock_of(self._window)):
+                with attempt:
+                    await self._beat()
+            self._is_lost = False
+        working = ask(self._actor.propose.remote(task_id, count, taken), WINDOW_WAIT_SECS, "propose candidates")
+        try:
+            clock = waiting.clock_of(self._window)
+            return await waiting.watched(working, self._beat, _MISSED_BEATS, "the searcher", clock)
+        except LOST:
+            self._is_lost = True
+            raise
+
+    async def forget(self) -> None:
+        """See :meth:`actors.processes.searcher.Searcher.forget`."""
+        await ask(self._actor.forget.remote(), WINDOW_WAIT_SECS, "forget what was proposed")
+
+    def restart(self) -> None:
+        self._is_lost = True
+        super().restart()
+
+    async def _beat(self) -> None:
+        await ask(self._actor.beat.remote(), waiting.BEAT_SECS, "a sign of life")

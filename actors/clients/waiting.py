@@ -1,0 +1,68 @@
+"""Waits for actors that end before their deadline where an actor gives no sign of life, and stand still with it where a
+quiet window stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from actors.clients.calls import ActorLostError, ActorTimeoutError, ask
+from devices.host.quiet import QuietWindow
+
+BEAT_SECS = 15.0
+"""For the answer of a thread that has nothing else to do, on a machine that may be busy."""
+_BEAT_EVERY_SECS = 5.0
+_LOOK_AGAIN_SECS = 0.1
+_T = TypeVar("_T")
+
+
+def clock_of(window: QuietWindow | None) -> Callable[[], float]:
+    """By which the silence of a process counts that may be stopped in this window."""
+    return time.monotonic if window is None else window.clock
+
+
+async def asked_by(clock: Callable[[], float], reference: Any, deadline_secs: float, what: str) -> Any:
+    """:func:`actors.clients.calls.ask`, with a deadline by a clock that may stand still at times."""
+    deadline = clock() + deadline_secs
+    work = asyncio.ensure_future(ask(reference, None, what))
+    try:
+        while (left_secs := deadline - clock()) > 0:
+            # Where it stands still, nobody asks for it more often.
+            done, _ = await asyncio.wait([work], timeout=max(left_secs, _LOOK_AGAIN_SECS))
+            if done:
+                return work.result()
+        raise ActorTimeoutError(f"{what}: no answer within {deadline_secs:g} s")
+    finally:
+        work.cancel()
+
+
+async def watched(
+    working: Awaitable[_T],
+    beat: Callable[[], Awaitable[None]],
+    most: int,
+    who: str,
+    clock: Callable[[], float] = time.monotonic,
+) -> _T:
+    """What ``working`` gives. Raises what it raises, and ActorTimeoutError as soon as ``most`` signs of life (``beat``)
+    are missing in a row, each for as long as one is waited for; by ``clock``, which may stand still at times."""
+    work = asyncio.ensure_future(working)
+    missed, heard_at = 0, clock()
+    try:
+        while True:
+            done, _ = await asyncio.wait([work], timeout=_BEAT_EVERY_SECS)
+            if done:
+                return work.result()
+            try:
+                await beat()
+                missed, heard_at = 0, clock()
+            except ActorTimeoutError:
+                missed += 1
+                silent_secs = clock() - heard_at
+                if missed >= most and silent_secs >= most * BEAT_SECS and not work.done():
+                    raise ActorTimeoutError(f"{who} gives no sign of life") from None
+            except ActorLostError:
+                continue  # the work fails with it
+    finally:
+        work.cancel()

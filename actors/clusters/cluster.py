@@ -1,0 +1,165 @@
+"""The Ray cluster of a session: an embedded one of our own, or an existing one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from actors.clients.calls import first_line
+from actors.clusters.embedded_ray import LOOPBACK, only_what_is_used
+from actors.clusters.run_folder import run_folder
+from actors.clusters.watch import end_all, started_here, until_lost
+from fleet_tune.errors import ClusterError
+
+_REACH_SECS = 10.0
+_RAY = "r"  # as short as run_folder's: sockets lie below
+_OBJECT_STORE_BYTES = 200 * 1024 * 1024
+# What a client of HTTP/2 says first: its preface, and settings (a frame of this type) without any.
+_SETTINGS, _FRAME_HEAD_BYTES = 4, 9
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
+# Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
+_SYSTEM_CONFIG = {"worker_niceness": 0}
+
+
+@dataclass
+class Cluster:
+    """A connected Ray cluster. ``node_id``: the node of this driver, where the output folder is. ``folder``: of this
+    run alone, on that node; removed with the connection. ``processes``: Ray's by name, where it is an embedded one.
+    ``is_lost``: it cannot be used any more."""
+
+    node_id: str
+    folder: Path
+    address: str
+    processes: Mapping[str, psutil.Process] = field(default_factory=dict)
+    is_lost: bool = False
+
+    async def lost(self) -> str:
+        """Why the cluster cannot be used any more, as soon as that is so. What is left of an embedded one is ended."""
+        reason = await until_lost(self.processes, self.address)
+        self.is_lost = True
+        end_all(self.processes.values())
+        return reason
+
+    def here(self) -> Any:
+        """Scheduling strategy that pins an actor to the driver's node."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(node_id=self.node_id, soft=False)
+
+
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[Cluster]:
+    """Connect to ``address``, or start an embedded cluster where it is None; leave it again at the end.
+
+    Raises :class:`ClusterError` where the cluster cannot be reached.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(run_folder())
+        except OSError as error:
+            raise ClusterError(
+                f"cannot make a folder in /tmp: {error.strerror or error}", "free space there, or let this user write"
+            ) from error
+        given = ray.is_initialized()  # by the caller (a notebook, a test, a service): it is used, and left as it was
+        if not given:
+            # Ray opens its own folder to all users, again and again: it gets one that others cannot reach.
+            _connect(address, folder / _RAY)
+            stack.callback(_disconnect)
+        context = ray.get_runtime_context()
+        processes = started_here() if address is None and not given else {}
+        yield Cluster(context.get_node_id(), folder, context.gcs_address, processes)
+
+
+def _connect(address: str | None, folder: Path) -> None:
+    """``folder``: of an embedded cluster's own files; Ray makes it."""
+    import ray
+
+    try:
+        if address is None:
+            with only_what_is_used():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(folder),
+                    _system_config=_SYSTEM_CONFIG,
+                    logging_level="error",
+                    log_to_driver=False,
+                    configure_logging=True,
+                )
+        else:
+            _check_reachable(address)
+            ray.init(address=address, logging_level="error", log_to_driver=False)
+    except Exception as error:
+        where = "an embedded Ray cluster" if address is None else f"the Ray cluster at {address!r}"
+        raise ClusterError(
+            f"cannot start {where}: {first_line(error)}"
+            if address is None
+            else f"cannot connect to {where}: {first_line(error)}",
+            "check --address, and RAY_AUTH_MODE=token where the cluster asks for a token"
+            if address is not None
+            else "try again when the machine is less busy; check free memory and space in /tmp, or give a cluster "
+            "with --address",
+        ) from error
+
+
+def _disconnect() -> None:
+    import ray
+
+    with _without_collection():
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """While Ray shuts down, handles and references that wait for Python's garbage collector would end the process: a
+    thread that an interrupted start has left may collect them in the moment when Ray's worker is gone."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries an address where nobody listens, or somebody else does, for a minute. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), _REACH_SECS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(_GREETING)
+            if not _settings_in(connection, _REACH_SECS):
+                raise OSError("what listens there is not Ray")
+
+
+def _settings_in(connection: socket.socket, timeout_secs: float) -> bool:
+    """Whether the other side begins as HTTP/2 does, over which Ray's services talk: with its settings."""
+    deadline = time.monotonic() + timeout_secs
+    head = b""
+    try:
+        while len(head) < _FRAME_HEAD_BYTES:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = connection.recv(_FRAME_HEAD_BYTES - len(head))
+            if not chunk:
+                return False
+            head += chunk
+    except OSError:  # silent, or it hung up
+        return False
+    return head[3] == _SETTINGS

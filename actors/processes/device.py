@@ -1,0 +1,349 @@
+"""The device actor: owns one device, measures artifacts on it and makes the records durable."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.clients.calls import WINDOW_WAIT_SECS, fetch, remote_actor
+from actors.clients.device import BatchReport, TaskPlaces
+from actors.clients.recorder import RecorderClient
+from actors.processes.duels import duel, tournament
+from actors.processes.recorder import make_record
+from devices.host.child import without_torch
+from devices.host.quiet import QuietWindow
+from devices.host.versions import Host, this_host
+from devices.protocol import Artifact, Device, MeasureRequest
+from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
+from fleet_tune.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.results import DeviceTime
+from policies.measuring.speed import Speedometer, changed
+from policies.measuring.stopping import confirmation, following
+
+_FETCH_DEADLINE_SECS = 30.0
+# Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
+_STRETCH_SECS = 0.5
+
+
+Measured = tuple[Artifact, Measurement]
+
+
+class DeviceActor:
+    """One device, which ``open_device`` connects to (see :func:`devices.opening.opened_device`).
+
+    A device that shares its host with builders (``quiet_window``) is measured in quiet windows, a batch in each.
+    """
+
+    def __init__(
+        self,
+        device_id: str,
+        open_device: Callable[[], contextlib.AbstractContextManager[Device]],
+        run_id: str,
+        quiet_window: str | None,
+    ) -> None:
+        self._device_id = device_id
+        self._open_device = open_device
+        self._run_id = run_id
+        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
+        self._opened = contextlib.ExitStack()
+        self._connected: Device | None = None
+        self._incumbents: dict[str, Incumbent] = {}
+        self._rivals: dict[str, Artifact] = {}  # artifacts of incumbents, by task
+        self._speed = Speedometer()
+        self._usual_speed = 1.0  # as it was stored last
+        self._target: str | None = None  # canonical text, once the device was asked
+
+    @property
+    def _device(self) -> Device:
+        """Opened when first asked for, so that what is wrong with it is the answer of a call, not a dead actor."""
+        if self._connected is None:
+            without_torch()  # this process needs TVM alone, which otherwise loads torch too
+            self._connected = self._opened.enter_context(self._open_device())
+        return self._connected
+
+    def host(self) -> Host:
+        """The machine that this process runs on."""
+        return this_host()
+
+    def fingerprint(self) -> Fingerprint:
+        """Probe the device. Raises :class:`DeviceUnreachableError`."""
+        with self._quiet():
+            fingerprint = self._device.fingerprint()
+        self._target = fingerprint.device_class.target
+        return fingerprint
+
+    def ping(self) -> None:
+        """Ask whether the device answers, which disturbs nobody. Raises DeviceUnreachableError."""
+        self._device.ping()
+
+    def check(self, target: str) -> float:
+        """Seconds of one run of the probe. ``target``: that of the device's class, which a device that joins late must
+        have.
+
+        Raises :class:`DeviceUnreachableError`, :class:`ProbeError`.
+        """
+        if self._target is None:
+            self.fingerprint()
+        if self._target != target:
+            raise ProbeError(self._device_id, "it has another target than the others of its class")
+        with self._quiet():
+            return self._probe()
+
+    def measure(
+        self,
+        artifacts: Sequence[Any],
+        tasks: Mapping[str, TaskPlaces],
+        rule: StopRule,
+        recorder: RecorderClient,
+        epoch: int,
+    ) -> BatchReport:
+        """Measure a batch in one quiet window and store the records under the lease ``epoch``.
+
+        ``artifacts``: object references. ``tasks``: those of the batch (a restarted actor lacks all of them). What
+        would be the new incumbent meets the one there is, as far as its artifact is at hand. A lost device ends the
+        batch, and the outcome DEVICE_LOST of what it was running is not stored: the run's state decides whether the
+        candidate is tried again. Raises StaleLeaseError.
+
+        The probe runs at both ends of the window and between stretches of measurements; where the speed changed during
+        a stretch, its candidates are measured once more.
+        """
+        for task_id, places in tasks.items():
+            self._prepare(task_id, places)
+        fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
+        measured: list[Measured] = []
+        asked = time.monotonic()
+        with self._quiet():
+            waits = {DeviceTime.WINDOW: time.monotonic() - asked}
+            try:
+                # What went away between two batches was lost by no candidate.
+                before_secs = self._probe()
+            except (DeviceUnreachableError, ProbeError) as error:
+                return BatchReport(detail=error.detail)
+            self._note_usual(recorder)
+            while len(measured) < len(fetched) and not _lost(measured):
+                stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
+                measured += stretch
+            lost = _lost(measured)
+            vitals = {} if lost else {**self._device.vitals(), **self._speeds(before_secs)}
+        outcomes: dict[str, Outcome] = {}
+        records: list[Record] = []
+        for artifact, measurement in measured:
+            assert artifact.candidate is not None
+            outcomes[artifact.candidate.id] = measurement.outcome
+            if measurement.outcome is not Outcome.DEVICE_LOST:
+                about = (self._run_id, self._device_id)
+                records.append(make_record(artifact.candidate, artifact.trace, measurement, *about))
+        if records:
+            handed_in = time.monotonic()
+            recorder.append_and_wait(records, epoch)
+            waits[DeviceTime.COMMIT] = time.monotonic() - handed_in
+        return BatchReport(outcomes, lost, vitals, waits)
+
+    def shoot_out(
+        self,
+        finalists: Sequence[tuple[Any, int]],
+        task: TaskPlaces,
+        rule: StopRule,
+        recorder: RecorderClient,
+        epoch: int,
+    ) -> BatchReport:
+        """Let the finalists of one task meet in one quiet window, and store what was found.
+
+        ``finalists``: the object reference of each one's artifact, and the number of the revision that its record will
+        be. Raises StaleLeaseError.
+        """
+        artifacts: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for [one], _ in finalists]
+        self._prepare(artifacts[0].task_id, task)
+        with self._quiet():
+            try:
+                before_secs = self._probe()
+            except (DeviceUnreachableError, ProbeError) as error:
+                return BatchReport(detail=error.detail)
+            if self._speed.unit_secs is None:
+                self._note_usual(recorder)
+            # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
+            speed = self._speed.between(before_secs, before_secs)
+            found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
+            if isinstance(found, Measurement):
+                return BatchReport(detail=found.detail or "lost")
+            speed = self._speed.between(before_secs, self._probe_or(before_secs))
+        records = []
+        measured = _all_at([(artifacts[number], each) for number, each in found.items()], speed)
+        for number, (artifact, measurement) in zip(found, measured, strict=True):
+            revision = finalists[number][1]
+            assert artifact.candidate is not None
+            stamped = dataclasses.replace(measurement, build_secs=artifact.build_secs)
+            about = (self._run_id, self._device_id, revision)
+            records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
+        recorder.append_and_wait(records, epoch)
+        return BatchReport({record.candidate.id: record.measurement.outcome for record in records})
+
+    def beat(self) -> None:
+        """A sign of life; called beside the others, in a thread of its own."""
+
+    def _steady_stretch(
+        self, artifacts: Sequence[Artifact], rule: StopRule, before_secs: float
+    ) -> tuple[list[Measured], float]:
+        """Measurements of the first of ``artifacts``, at the speed that the device had meanwhile, and the probe after
+        them. ``before_secs``: the probe before them. Where the two differ, what is not settled by then is measured once
+        more; that counts, even where the speed changes again, which its error says."""
+        known = self._known
+        first = self._stretch(artifacts, rule, before_secs, _STRETCH_SECS)
+        after_secs = before_secs if _lost(first) else self._probe_or(before_secs)
+        settled = self._settled(first, (before_secs, after_secs), known)
+        if not changed(before_secs, after_secs):
+            return settled, after_secs
+        unsettled = [at for at, (_, each) in enumerate(first) if each.outcome is Outcome.OK and not each.verified]
+        known = self._known
+        again = self._stretch([first[at][0] for at in unsettled], rule, after_secs, math.inf)
+        last_secs = after_secs if _lost(again) else self._probe_or(after_secs)
+        measured_again = self._settled(again, (after_secs, last_secs), known)
+        for at, second in zip(unsettled, measured_again, strict=False):  # fewer where the device is lost
+            settled[at] = second
+        return settled, last_secs
+
+    def _stretch(
+        self, artifacts: Sequence[Artifact], rule: StopRule, probe_secs: float, most_secs: float
+    ) -> list[Measured]:
+        """Raw measurements, until the device is lost or they have taken ``most_secs``."""
+        measured: list[Measured] = []
+        for artifact in artifacts:
+            measurement = self._measure(artifact, rule, self._speed.speed(probe_secs))
+            measured.append((artifact, measurement))
+            # A duel takes as long as a stretch.
+            most_secs -= measurement.measure_secs if measurement.comparison is None else _STRETCH_SECS
+            if most_secs <= 0 or measurement.outcome is Outcome.DEVICE_LOST:
+                break
+        return measured
+
+    def _measure(self, artifact: Artifact, rule: StopRule, speed: float) -> Measurement:
+        """``speed``: of the device by now; the incumbent would take so much less."""
+        incumbent = self._incumbents[artifact.task_id]
+        incumbent_secs = incumbent.cost_secs / speed
+        following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
+        measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
+        rival = self._rivals.get(artifact.task_id)
+        if measured.verified and rival is not None and confirm is not None:
+            met = duel(self._ask, rival, incumbent, artifact, following_rule, verified=True)
+            if not met.rival_failed or met.measured.outcome is Outcome.DEVICE_LOST:
+                # The search learns what trials of its sketch take; what a winner takes beyond that is no argument.
+                measured = dataclasses.replace(met.measured, measure_secs=measured.measure_secs)
+        self._consider(artifact, _at(measured, (speed, 0.0)))
+        return dataclasses.replace(measured, build_secs=artifact.build_secs)
+
+    def _prepare(self, task_id: str, places: TaskPlaces) -> None:
+        """Fetch what is lacking of a task, and take what is told of its incumbent, which may be another one than the
+        last of this device."""
+        if task_id not in self._incumbents:
+            [oracle] = places.oracle
+            self._device.add_oracle(fetch(oracle, _FETCH_DEADLINE_SECS, "fetch an oracle"))
+        self._incumbents[task_id] = places.incumbent
+        rival = self._rivals.get(task_id)
+        if rival is None or rival.candidate is None or rival.candidate.id != places.incumbent.candidate_id:
+            self._rivals.pop(task_id, None)
+            for reference in places.rival:
+                self._rivals[task_id] = fetch(reference, _FETCH_DEADLINE_SECS, "fetch an artifact")
+
+    @property
+    def _known(self) -> tuple[dict[str, Incumbent], dict[str, Artifact]]:
+        return dict(self._incumbents), dict(self._rivals)
+
+    def _settled(
+        self,
+        measured: Sequence[Measured],
+        probes: tuple[float, float],
+        known: tuple[dict[str, Incumbent], dict[str, Artifact]],
+    ) -> list[Measured]:
+        """What was measured between two probes, in order; ``known``: the incumbents before.
+
+        Meanwhile times were taken for those of one speed. What they are worth is known now, and no time of a speed that
+        nobody knew remains as a bar for others.
+        """
+        self._incumbents, self._rivals = known
+        settled = _all_at(measured, self._speed.between(*probes))
+        for artifact, each in settled:
+            self._consider(artifact, each)
+        return settled
+
+    def _consider(self, artifact: Artifact, measured: Measurement) -> None:
+        """Whether this one is the incumbent of its task now."""
+        assert artifact.candidate is not None
+        if measured.verified and measured.rank_secs < self._incumbents[artifact.task_id].rank_secs:
+            incumbent = Incumbent(artifact.candidate.id, measured.cost_secs, measured.rank_secs)
+            self._incumbents[artifact.task_id], self._rivals[artifact.task_id] = incumbent, artifact
+
+    def _probe(self) -> float:
+        """Seconds of one run of the probe. Raises DeviceUnreachableError, ProbeError."""
+        secs = self._device.probe_secs()
+        self._speed.probed(secs)
+        return secs
+
+    def _probe_or(self, before_secs: float) -> float:
+        """Seconds of one run of the probe, those of the one before where it does not run: what was measured is there,
+        and the next batch finds out."""
+        try:
+            return self._probe()
+        except (DeviceUnreachableError, ProbeError):
+            return before_secs
+
+    def _note_usual(self, recorder: RecorderClient) -> None:
+        """Have what is usual stored, and learn what the seconds of the store are counted at."""
+        self._speed.unit_secs = recorder.probed_and_wait(self._device_id, self._speed.usual_secs)
+        self._usual_speed = self._speed.usual_speed
+
+    def _speeds(self, probe_secs: float) -> dict[str, float]:
+        return {"speed": self._speed.speed(probe_secs) / self._usual_speed, "usual_speed": self._usual_speed}
+
+    def _ask(self, request: MeasureRequest) -> Measurement:
+        try:
+            return self._device.measure(request)
+        except DeviceUnreachableError as error:
+            return Measurement(Outcome.DEVICE_LOST, detail=str(error))
+
+    def close(self) -> None:
+        self._opened.close()
+        if self._window is not None:
+            self._window.close()
+
+    def _quiet(self) -> contextlib.AbstractContextManager[Any]:
+        return self._window.quiet() if self._window else contextlib.nullcontext()
+
+
+def _lost(measured: Sequence[Measured]) -> str:
+    """How the device was lost, which ends a batch; empty if it was not."""
+    lost = (each for _, each in measured if each.outcome is Outcome.DEVICE_LOST)
+    return next((each.detail or "lost" for each in lost), "")
+
+
+def _at(measurement: Measurement, speed: tuple[float, float]) -> Measurement:
+    """What was measured at this speed, which has this error."""
+    if measurement.outcome is not Outcome.OK:
+        return measurement
+    return dataclasses.replace(measurement, speed=speed[0], speed_error=speed[1])
+
+
+def _all_at(measured: Sequence[Measured], speed: tuple[float, float]) -> list[Measured]:
+    """:func:`_at` of each, in order; who met another one of these met it as that one is now."""
+    ranks: dict[str, float] = {}
+    settled: list[Measured] = []
+    for artifact, raw in measured:
+        assert artifact.candidate is not None
+        each = _at(raw, speed)
+        if each.comparison is not None and each.comparison.against in ranks:
+            comparison = dataclasses.replace(each.comparison, against_rank_secs=ranks[each.comparison.against])
+            each = dataclasses.replace(each, comparison=comparison)
+        if each.outcome is Outcome.OK:  # who failed at last was still met as it was before
+            ranks[artifact.candidate.id] = each.rank_secs
+        settled.append((artifact, each))
+    return settled
+
+
+def device_actor(**options: Any) -> Any:
+    """The Ray class of :class:`DeviceActor`: Ray starts it again when its process ends, and it gives signs of life
+    (``beat``) while it measures."""
+    return remote_actor(DeviceActor, restarts=-1, groups={"beat": 1}, **options)

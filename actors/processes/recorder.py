@@ -1,0 +1,216 @@
+"""The recorder: the one writer of the record store. Nobody learns of a measurement before it is durable.
+
+All that it knows is in the store: a process that takes the place of a lost one goes on where that was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
+from fleet_tune.domain import Candidate, Measurement, Record, Task
+from fleet_tune.errors import StaleLeaseError, StoreInUseError
+from fleet_tune.records.codec import encode_record
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
+
+# What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
+_GROUP_COMMIT_SECS = 0.01
+_READ_LIMIT = 2048
+# The process whose place this one takes may still be ending, and hold the store meanwhile: even a killed one ends only
+# when the disk that it waits for has answered. A start may take longer (actors.scheduling.heartbeats.START_SECS).
+_ENDING_SECS = 90.0
+_LOOK_SECS = 0.05
+# Encoded records that are kept in memory for those who follow closely.
+_RECENT = 16_384
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What somebody wants durable. ``done``: gets the sequence numbers of the records."""
+
+    records: Sequence[Record]
+    events: Sequence[DeviceEvent]
+    done: asyncio.Future[list[int]]
+
+
+class Recorder:
+    """Async actor. ``append`` returns after COMMIT; ``follow`` hands out committed records in order of ``seq``."""
+
+    def __init__(self, path: str, meta: Mapping[str, str]) -> None:
+        self._store = _opened(Path(path))
+        self._store.bind(meta)
+        self._reader = RecordReader(Path(path))
+        # One thread: the connection has one user, and the event loop stays free while SQLite waits for the disk.
+        self._thread = ThreadPoolExecutor(1)
+        self._reading = ThreadPoolExecutor(1)
+        self._waiting: list[_Waiting] = []
+        self._writing: dict[int, float] = {}  # what waits for the writing thread, by its number: since when
+        self._writes = itertools.count()
+        self._committing: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
+        self._last_seq = self._reader.last_seq()
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=_RECENT)  # the last ones up to _last_seq
+        self._device_states = {name: event.state for name, event in self._reader.device_states().items()}
+
+    async def put_tasks(self, tasks: Sequence[Task]) -> None:
+        """Store the tasks' definitions, so that records can be read without the model."""
+        for task in tasks:
+            await self._in_thread(self._store.put_task, task)
+
+    async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
+        """Make ``records`` durable and return their sequence numbers; the same ``uid`` twice is stored once.
+
+        ``epoch``: of the lease under which one device measured them all; None for what no device measured. Raises
+        :class:`StaleLeaseError` where that lease has ended: the trials may be under way elsewhere.
+        """
+        if epoch is not None:
+            for device_id in {record.device_id for record in records}:
+                lease = self._device_states.get(device_id, DeviceState()).lease
+                # A result may overtake the event of its own lease, never that of the lease's end.
+                if not (lease.accepts(epoch) or epoch > lease.epoch):
+                    raise StaleLeaseError(device_id, epoch, lease.epoch)
+        return await self._committed(records)
+
+    async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
+        """Make changes of devices durable. Results of the leases that they end are refused from now on."""
+        self._device_states.update({event.device_id: event.state for event in events})
+        await self._committed((), events)
+
+    async def device_states(self) -> dict[str, DeviceState]:
+        """The last state of every device that this store knows, by device id."""
+        return dict(self._device_states)
+
+    async def end_leases(self, device_ids: Iterable[str], run_id: str) -> dict[str, DeviceState]:
+        """Whoever leased these devices is gone: no result under a lease of theirs counts from now on, and what was
+        taken in before is durable. The last states, as of :meth:`device_states`."""
+        ended = []
+        for device_id in device_ids:
+            state = self._device_states.get(device_id, DeviceState())
+            # One more than is known: the last lease may not have been told of.
+            free = dataclasses.replace(state, lease=Lease(epoch=state.lease.epoch + 1))
+            ended.append(DeviceEvent(device_id, run_id, "released", "who leased it is gone", free, time.time()))
+        await self.append_device_events(ended)
+        return await self.device_states()
+
+    async def beat(self) -> None:
+        """A sign of life, also while the disk is waited for."""
+
+    async def probed(self, device_id: str, usual_secs: float) -> float:
+        """See :meth:`fleet_tune.records.store.RecordStore.probed`."""
+        return await self._in_thread(self._store.probed, device_id, usual_secs)
+
+    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[tuple[int, bytes]]:
+        """Committed records with ``seq > cursor`` as ``seq`` and body; waits up to ``wait_secs`` for the first, then
+        returns none. Without their ``traces``, which no search reads. Whoever asks decodes them: this process has many
+        to serve."""
+        if self._last_seq <= cursor and wait_secs > 0:
+            async with self._changed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait_for(lambda: self._last_seq > cursor), wait_secs)
+        if self._last_seq <= cursor:
+            return []
+        if self._recent and cursor >= self._recent[0][0] - 1 and not traces:
+            # From the right: those who follow closely lack few.
+            lacking = list(itertools.takewhile(lambda one: one[0] > cursor, reversed(self._recent)))
+            return lacking[: -_READ_LIMIT - 1 : -1]
+        read = self._with_traces if traces else self._reader.encoded_since
+        return await asyncio.get_running_loop().run_in_executor(self._reading, read, cursor, _READ_LIMIT)
+
+    def _with_traces(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
+        return [(record.seq, encode_record(record)) for record in self._reader.since(cursor, limit)]
+
+    async def storing_secs(self) -> float:
+        """How long something has waited to be durable, or to be read by the thread that writes; 0 for nothing."""
+        now = asyncio.get_running_loop().time()
+        return now - min(self._writing.values(), default=now)
+
+    async def last_seq(self) -> int:
+        return self._last_seq
+
+    async def close(self) -> None:
+        """Commit what waits and close the store."""
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
+        await asyncio.get_running_loop().run_in_executor(self._reading, self._reader.close)
+        await self._in_thread(self._store.close)
+
+    async def _committed(self, records: Sequence[Record], events: Sequence[DeviceEvent] = ()) -> list[int]:
+        """Waits for the next transaction, with these in it; the sequence numbers of the records."""
+        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(records, events, done))
+        if self._committing is None or self._committing.done():
+            self._committing = asyncio.create_task(self._commit())
+        return await done
+
+    async def _commit(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_GROUP_COMMIT_SECS)
+            group, self._waiting = self._waiting, []
+            records = [record for one in group for record in one.records]
+            events = [event for one in group for event in one.events]
+            try:
+                seqs, stored = await self._in_thread(self._store.append_encoded, records, events)
+            except Exception as error:
+                for one in group:
+                    one.done.set_exception(error)
+                continue
+            self._recent.extend(stored)
+            self._last_seq = max(
+                [self._last_seq, *seqs]
+            )  # whoever is told that its records are durable may ask for them
+            start = 0
+            for one in group:
+                one.done.set_result(seqs[start : start + len(one.records)])
+                start += len(one.records)
+            if not stored:
+                continue
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
+        loop, number = asyncio.get_running_loop(), next(self._writes)
+        self._writing[number] = loop.time()
+        try:
+            return await loop.run_in_executor(self._thread, function, *args)
+        finally:
+            del self._writing[number]
+
+
+def _opened(path: Path) -> RecordStore:
+    deadline = time.monotonic() + _ENDING_SECS
+    while True:
+        try:
+            return RecordStore(path)
+        except StoreInUseError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_LOOK_SECS)
+
+
+def make_record(
+    candidate: Candidate, trace: str, measurement: Measurement, run_id: str, device_id: str, revision: int = 0
+) -> Record:
+    """The record of a trial that ended now, or of a revision (see :class:`fleet_tune.domain.Record`). The same one
+    stored twice (a retry after a lost answer) is one record."""
+    return Record(
+        uid=f"{run_id}-{candidate.id}{f'-{revision}' if revision else ''}",
+        run_id=run_id,
+        candidate=candidate,
+        trace=trace,
+        measurement=measurement,
+        device_id=device_id,
+        unix_secs=time.time(),
+        revision=revision,
+    )

@@ -1,0 +1,244 @@
+"""The searcher actor: drafts, verifies and selects the candidates of its tasks, in one process, with no call per
+candidate. Its state is what the records say; it follows them from the first one at every start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from actors.clients.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects
+from actors.clients.learner import LearnerClient
+from actors.clients.recorder import RecorderClient
+from actors.clients.searcher import Offer
+from actors.processes.roster import EarlyRecords, Roster
+from devices.host.quiet import QuietWindow
+from fleet_tune.domain import Candidate, Outcome, Record
+from fleet_tune.search_task import SearchTask
+from policies.cost_models.protocol import CostModel
+from policies.cost_models.registry import load_model
+from policies.cost_models.xgboost_module import spare_scikit_learn
+from policies.features.table import OF_A_TASK
+from policies.search.methods import Method, method_named
+from policies.search.search import Observation, TaskSearch
+from policies.search.trial_time import TIMED_OUT
+from policies.space.pools import Pool
+
+
+class Searcher:
+    """Async actor. ``propose`` returns new candidates of one task; records and model versions arrive by themselves."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        method: str,
+        seed: int,
+        recorder: Shared[RecorderClient],
+        learner: Shared[LearnerClient] | None,
+        quiet_window: str | None,
+        tasks: frozenset[str] | None = None,
+        build_timeout_secs: float | None = None,
+    ) -> None:
+        """``tasks``: ids of those that this searcher will be asked for; None for all of the run.
+        ``build_timeout_secs``: what every build may take, None for what the builds of its task take."""
+        spare_scikit_learn()
+        expect_many_objects()
+        self._mine = tasks
+        self._method = method_named(method)
+        self._seed = seed
+        self._build_timeout_secs = build_timeout_secs
+        self._roster = roster
+        self._priors = Priors()
+        self._early = EarlyRecords()
+        self._models: dict[str, CostModel] = {}  # the newest of each key of the learner's
+        # By task id, once a task is known: see _join.
+        self._tasks: dict[str, SearchTask] = {}
+        self._searches: dict[str, TaskSearch] = {}
+        self._sketch_index: dict[str, dict[str, int]] = {}
+        self._recorder = recorder.get()
+        self._learner = None if learner is None else learner.get()
+        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
+        self._caught_up = asyncio.Event()
+        # The searches are not thread-safe: proposing runs in a thread, observing in the loop.
+        self._lock = asyncio.Lock()
+        self._followers: list[asyncio.Task[None]] = []
+        self._offers: dict[str, Offer] = {}  # the last one of each task
+        self._planned: dict[str, list[Candidate]] = {}
+
+    async def start(self) -> None:
+        """Read the records of earlier runs, then follow new ones and the learner's models in the background."""
+        if not self._followers:
+            self._followers = [asyncio.create_task(self._follow_records()), asyncio.create_task(self._follow_models())]
+        caught_up = asyncio.create_task(self._caught_up.wait())
+        await asyncio.wait([caught_up, *self._followers], return_when=asyncio.FIRST_COMPLETED)
+        caught_up.cancel()
+        for follower in self._followers:
+            if follower.done():
+                follower.result()  # a search that no longer learns must not go on in silence
+
+    async def propose(self, task_id: str, count: int, taken: int) -> Offer:
+        """Up to ``count`` candidates that are neither measured nor pending.
+
+        They are planned a batch of the method at a time, as it was published, and handed out as they are asked for.
+        ``taken``: number of the last offer of this task that the caller received, 0 for none. A later offer was lost on
+        its way (the caller gave up waiting), so that its candidates may be proposed again.
+        """
+        await self.start()
+        async with self._lock:
+            return await asyncio.to_thread(self._offer, task_id, count, taken)
+
+    async def beat(self) -> None:
+        """A sign of life, also while candidates are planned."""
+
+    async def forget(self) -> None:
+        """Whoever asked before is gone: what was proposed and has no record may be proposed again."""
+        async with self._lock:
+            for task_id, search in self._searches.items():
+                search.release_all()
+                self._planned[task_id].clear()
+            self._offers.clear()
+
+    def _join(self, task_id: str) -> None:
+        """Begin the search of a task that is described by now, with what its records say already."""
+        entry = self._roster.find(task_id)
+        if entry is None:
+            raise ValueError(f"the task {task_id} is not described")
+        search = TaskSearch(
+            entry.sketches,
+            entry.task.workload.flop,
+            entry.abstraction,
+            self._method,
+            # One stream per task, whatever the order in which tasks are served.
+            np.random.default_rng([self._seed, *task_id.encode()]),
+            pools_of(entry),
+            self._priors.loaded(entry.prior),
+            self._build_timeout_secs,
+            entry.seeds,
+        )
+        self._sketch_index[task_id] = {sketch.id: sketch.index for sketch in entry.sketches}
+        search.observe(group_observations(self._early.taken(task_id), self._sketch_index).get(task_id, ()))
+        key = model_key(entry, self._method)
+        if key in self._models:
+            search.use_model(self._models[key])
+        self._planned[task_id] = []
+        self._tasks[task_id] = entry
+        self._searches[task_id] = search
+
+    def _offer(self, task_id: str, count: int, taken: int) -> Offer:
+        if task_id not in self._searches:
+            with self._working():
+                self._join(task_id)
+        search, sketches, planned = self._searches[task_id], self._tasks[task_id].sketches, self._planned[task_id]
+        last = self._offers.get(task_id)
+        if last is not None and last.number > taken:
+            planned[:0] = last.candidates
+        if len(planned) < count:
+            with self._working():
+                proposals = search.propose(max(self._method.batch, count - len(planned)))
+            planned += [Candidate(task_id, each.sketch, sketches[each.sketch].id, each.decisions) for each in proposals]
+        offer = Offer(
+            max(taken, last.number if last is not None else 0) + 1,
+            tuple(planned[:count]),
+            search.exhausted and len(planned) <= count,
+            search.predicted_gain,
+        )
+        del planned[:count]
+        self._offers[task_id] = offer
+        return offer
+
+    def _working(self) -> contextlib.AbstractContextManager[None]:
+        return self._window.stoppable() if self._window else contextlib.nullcontext()
+
+    async def _follow_records(self) -> None:
+        async for records in self._recorder.stream():
+            if not records:
+                self._caught_up.set()
+                continue
+            async with self._lock:
+                self._early.keep(each for each in records if self._is_awaited(each.task_id))
+                for task_id, observations in group_observations(records, self._sketch_index).items():
+                    self._searches[task_id].observe(observations)
+                for record in records:
+                    # Recorded, and nothing learnt of it: its device was lost.
+                    if record.task_id in self._searches and not record.measurement.outcome.blames_candidate:
+                        self._release(record)
+
+    def _is_awaited(self, task_id: str) -> bool:
+        """Whether the search of this task may still begin here."""
+        return task_id not in self._searches and (self._mine is None or task_id in self._mine)
+
+    def _release(self, record: Record) -> None:
+        index = self._sketch_index[record.task_id].get(record.candidate.sketch_id)
+        if index is not None:
+            lost = dataclasses.replace(record.candidate, sketch=index)
+            self._searches[record.task_id].release([lost])
+
+    async def _follow_models(self) -> None:
+        """Take the learner's newest models; a slow or dead learner leaves the search with what it has."""
+        if self._learner is None:
+            await asyncio.Event().wait()  # there is nothing to follow
+            return
+        async for models in self._learner.stream():
+            for key, weights in models.items():
+                model = load_model(weights)
+                async with self._lock:
+                    self._models[key] = model
+                    for task_id, entry in self._tasks.items():
+                        if key == model_key(entry, self._method):
+                            self._searches[task_id].use_model(model)
+
+
+def pools_of(entry: SearchTask) -> tuple[Pool, ...] | None:
+    """What a search of this task may propose; None for everything."""
+    if entry.recorded is None:
+        return None
+    return tuple(Pool(sketch, matrix) for sketch, matrix in zip(entry.sketches, entry.recorded, strict=True))
+
+
+def model_key(entry: SearchTask, method: Method) -> str:
+    """Which model a task's records are for: its device class' where the tasks of that share a model, else its own."""
+    each = method.training is not None and method.training.of_each_task
+    alone = each or not OF_A_TASK.isdisjoint(method.views) or entry.own_prior
+    return entry.task.id if alone else entry.task.device_class.name
+
+
+class Priors:
+    """The priors of tasks by their bytes, each read once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[bytes, CostModel] = {}
+
+    def loaded(self, prior: bytes) -> CostModel | None:
+        """None for no bytes."""
+        if not prior:
+            return None
+        if prior not in self._loaded:
+            self._loaded[prior] = load_model(prior)
+        return self._loaded[prior]
+
+
+def group_observations(
+    records: Sequence[Record], sketch_index: Mapping[str, Mapping[str, int]]
+) -> dict[str, list[Observation]]:
+    """Records as observations, by task. Left out: other tasks, sketches that no longer exist, and outcomes that say
+    nothing of the candidate."""
+    grouped: dict[str, list[Observation]] = {}
+    for record in records:
+        index = sketch_index.get(record.task_id, {}).get(record.candidate.sketch_id)
+        measured = record.measurement
+        if index is None or not measured.outcome.blames_candidate:
+            continue
+        trial_secs = measured.build_secs + measured.measure_secs
+        # What ran into its limit would have taken longer: the search is to avoid its like.
+        slower = TIMED_OUT if measured.outcome is Outcome.BUILD_TIMEOUT else 1.0
+        decisions = record.candidate.decisions
+        revised = record.revision > 0
+        observation = Observation(
+            index, decisions, measured.cost_secs, trial_secs, slower * measured.build_secs, revised, measured.weight
+        )
+        grouped.setdefault(record.task_id, []).append(observation)
+    return grouped

@@ -1,0 +1,49 @@
+"""The builder pool: carries out a run's builds, for its tuning and for its shoot-outs alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.clients.builder import BuilderClient
+from actors.clients.calls import ActorLostError, first_line, told
+from actors.scheduling.artifacts import Artifacts
+from devices.builds.builder import BuilderStartError
+from devices.host.quiet import QuietTimeoutError
+from devices.protocol import BuildRequest
+from fleet_tune.errors import UserError
+from policies.runs.commands import Build
+from policies.runs.events import BuilderLost, Built
+
+
+class BuilderPool:
+    """``builders`` by their numbers."""
+
+    def __init__(self, builders: Sequence[BuilderClient], artifacts: Artifacts) -> None:
+        self._builders = builders
+        self._artifacts = artifacts
+        self._ended: set[int] = set()
+
+    def ends(self, builder: int) -> None:
+        """Its process is ended because it hangs: what it works on is not to blame."""
+        self._ended.add(builder)
+
+    async def build(self, command: Build) -> Built | BuilderLost:
+        """Build, and keep the artifact."""
+        request = BuildRequest(command.task, command.candidate, command.timeout_secs)
+        try:
+            failure, artifact = await self._builders[command.builder].build(request)
+        except UserError:
+            raise
+        except ActorLostError as error:
+            ours = command.builder in self._ended
+            self._ended.discard(command.builder)
+            return BuilderLost(command.builder, first_line(error), ours=ours)
+        except Exception as error:
+            # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.
+            ours = isinstance(error, BuilderStartError | QuietTimeoutError)
+            return BuilderLost(command.builder, told(error), ours=ours)
+        self._ended.discard(command.builder)
+        if failure is not None:
+            return Built(command.builder, failure.measurement, failure.trace)
+        self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)
+        return Built(command.builder)

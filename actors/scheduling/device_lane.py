@@ -1,0 +1,86 @@
+"""The lane of a device: carries out what a run wants of it, in its tuning and in its shoot-outs alike."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
+from actors.clients.device import DeviceHandle, TaskPlaces
+from actors.scheduling.artifacts import Artifacts
+from fleet_tune.domain import Incumbent, StopRule
+from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
+from policies.runs.commands import Measure, ShootOut
+from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, ShotOut, Unreachable
+
+
+class DeviceLane:
+    """``rule``: when a measurement ends."""
+
+    def __init__(self, device_id: str, device: DeviceHandle, artifacts: Artifacts, rule: StopRule) -> None:
+        self._device_id = device_id
+        self._device = device
+        self._artifacts = artifacts
+        self._rule = rule
+        self._ends = False
+
+    async def check(self) -> Probed | ProbeFailed | Unreachable:
+        """Run the probe."""
+        try:
+            secs = await self._device.check()
+        except ProbeError as error:
+            return ProbeFailed(self._device_id, first_line(error))
+        except (DeviceUnreachableError, *LOST) as error:
+            self._ends = False
+            return Unreachable(self._device_id, first_line(error), isinstance(error, ActorTimeoutError))
+        self._ends = False
+        return Probed(self._device_id, secs)
+
+    def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
+        """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
+        artifacts = [self._artifacts[each.id] for each in command.candidates]
+        tasks = {each: self._places(each, incumbent) for each, incumbent in command.incumbents.items()}
+        return self._measure(command, artifacts, tasks)
+
+    def shoot_out(self, command: ShootOut) -> Awaitable[ShotOut | BatchLost]:
+        """Let the finalists of a task meet. The artifacts are looked up at once."""
+        finalists = [(self._artifacts[candidate.id], revision) for candidate, revision in command.finalists]
+        return self._shoot_out(command, finalists, self._places(command.task_id, command.incumbent))
+
+    def restart(self) -> None:
+        """End the process that owns the device."""
+        self._device.restart()
+
+    def ends(self) -> None:
+        """The process that owns the device is ended because it hangs: what it works on is not to blame."""
+        self._ends = True
+
+    def _places(self, task_id: str, incumbent: Incumbent) -> TaskPlaces:
+        rival = self._artifacts.find(incumbent.candidate_id)
+        return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival])
+
+    async def _measure(
+        self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskPlaces]
+    ) -> BatchMeasured | BatchLost:
+        try:
+            report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
+        except (StaleLeaseError, *LOST) as error:
+            return self._lost(command.epoch, error)
+        self._ends = False
+        return BatchMeasured(
+            self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, report.waits
+        )
+
+    async def _shoot_out(
+        self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces
+    ) -> ShotOut | BatchLost:
+        try:
+            report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
+        except (StaleLeaseError, *LOST) as error:
+            return self._lost(command.epoch, error)
+        self._ends = False
+        return ShotOut(self._device_id, command.epoch, report.detail)
+
+    def _lost(self, epoch: int, error: Exception) -> BatchLost:
+        ours, self._ends = self._ends and isinstance(error, ActorLostError), False
+        return BatchLost(self._device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)

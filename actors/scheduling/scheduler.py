@@ -1,0 +1,340 @@
+"""The scheduler: carries out what the run's state wants (:mod:`policies.runs`), and tells it what has happened.
+
+It decides nothing. The state is rebuilt from the records alone (resume is the same path as start, and so is taking the
+place of a scheduler that was lost); what it holds beside them is only what is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.clients.builder import BuilderClient
+from actors.clients.calls import LOST, ActorLostError, expect_many_objects, first_line, told
+from actors.clients.device import DeviceClient, DeviceHandle
+from actors.clients.learner import LearnerClient
+from actors.clients.recorder import GATHER_SECS, RecorderClient
+from actors.clients.searcher import SearcherClient
+from actors.processes.recorder import make_record
+from actors.scheduling.artifacts import Artifacts
+from actors.scheduling.builder_pool import BuilderPool
+from actors.scheduling.device_lane import DeviceLane
+from fleet_tune.device_state import DeviceEvent
+from fleet_tune.errors import FleetOrdersError, UserError
+from fleet_tune.records.orders import FleetOrders
+from fleet_tune.results import Progress
+from policies.runs import commands as to_do
+from policies.runs import events as ev
+from policies.runs.plan import RunPlan
+from policies.runs.state import RunState
+from policies.search.methods import method_named
+
+_LOG = logging.getLogger(__name__)
+_FOLLOW_SECS = 2.0
+_POLL_SECS = 1.0
+_LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+@dataclass(frozen=True)
+class SchedulerPlan:
+    """``run``: what to tune, on what, within which limits. ``method``: allocates the trials to the tasks. ``orders``:
+    the file with what people want of the devices (:mod:`fleet_tune.records.orders`). ``notices``: what people are told
+    first, of a run that begins."""
+
+    run: RunPlan
+    method: str
+    seed: int
+    orders: Path | None = None
+    notices: tuple[str, ...] = ()
+
+
+class Scheduler:
+    """Async actor: ``run`` ends when a limit is reached, every task is finished, or ``stop`` was called."""
+
+    def __init__(
+        self,
+        plan: SchedulerPlan,
+        recorder: RecorderClient,
+        searchers: Mapping[str, SearcherClient],
+        builders: Sequence[BuilderClient],
+        devices: Mapping[str, DeviceHandle],
+        learner: LearnerClient | None = None,
+        newcomers: Mapping[str, DeviceClient] | None = None,
+    ) -> None:
+        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan whose class is
+        known; ``newcomers``: the others, which are waited for. ``learner``: None where nothing is learnt."""
+        expect_many_objects()
+        self._plan = plan
+        self._recorder = recorder
+        self._searchers = searchers
+        self._learner = learner
+        self._newcomers = newcomers or {}
+        self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
+        self._artifacts = Artifacts()
+        self._pool = BuilderPool(builders, self._artifacts)
+        self._lanes = {
+            device_id: DeviceLane(device_id, device, self._artifacts, plan.run.rule)
+            for device_id, device in devices.items()
+        }
+        self._orders = None if plan.orders is None else FleetOrders(plan.orders)
+        self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
+        self._took_over = plan.run.before.secs > 0
+        for text in () if self._took_over else plan.notices:
+            self._events.put_nowait(ev.Noticed(text))
+        self._device_events: asyncio.Queue[Sequence[DeviceEvent]] = asyncio.Queue()
+        self._cursor = 0
+        self._read = asyncio.Condition()  # notified when the cursor has moved
+        self._began: float | None = None
+
+    # What others ask -------------------------------------------------------------------------------------------------
+
+    async def progress(self) -> Progress:
+        """A snapshot for views and metrics."""
+        return self._state.progress(self._now())
+
+    async def described(self, task_id: str, rules: Sequence[str], enough: int = 0) -> None:
+        """A task that the plan has without rules has its sketches, and is in the roster."""
+        self._events.put_nowait(ev.Described(task_id, tuple(rules), enough))
+
+    async def undescribable(self, task_id: str) -> None:
+        """A task that the plan has without rules has no sketch."""
+        self._events.put_nowait(ev.Undescribable(task_id))
+
+    async def noticed(self, text: str, well: bool) -> None:
+        """People are to be told this; ``well``: it is nothing bad."""
+        self._events.put_nowait(ev.Noticed(text, well))
+
+    async def ending(self, who: int | str) -> None:
+        """The process of a builder, by its number, or of a device, by its id, is ended because it hangs: what it works
+        on is not to blame."""
+        if isinstance(who, int):
+            self._pool.ends(who)
+        elif who in self._lanes:
+            self._lanes[who].ends()
+
+    async def beat(self) -> None:
+        """A sign of life."""
+
+    async def stop(self) -> None:
+        """Stop granting; ``run`` returns when the measurement under way is stored, without shoot-outs."""
+        self._events.put_nowait(ev.StopRequested())
+
+    async def run(self) -> None:
+        """Tune. Raises what ended it early: a recorder that is lost or cannot store, devices that are all lost."""
+        self._began = asyncio.get_running_loop().time() - self._plan.run.before.secs
+        if self._took_over:
+            await self._end_what_was_begun()
+        try:
+            async with asyncio.TaskGroup() as group:
+                background = [group.create_task(work()) for work in self._background]
+                await self._serve(group)
+                for task in background:
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            error = _first(failures)
+            _LOG.error("the run ends: %s", first_line(error))
+            raise error from None
+
+    async def _end_what_was_begun(self) -> None:
+        """Of what the scheduler before this one has begun, nothing is waited for, and nothing that is not durable by
+        now counts: it would come on top of what is granted anew."""
+        for searcher in {id(each): each for each in self._searchers.values()}.values():
+            with contextlib.suppress(*LOST):  # the process that takes its place reads the records
+                await searcher.forget()
+        await self._recorder.end_leases(tuple(self._plan.run.devices), self._plan.run.run_id)
+
+    @property
+    def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner, self._welcome
+
+    # Commands --------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, group: asyncio.TaskGroup) -> None:
+        """Until the run is finished. Raises what its state ends it with."""
+        working: set[asyncio.Task[None]] = set()
+        while True:
+            event = await self._next_event()
+            for command in self._state.handle(event, self._now()):
+                match command:
+                    case to_do.Finish():
+                        # A check of a device may still be under way: nobody waits for it.
+                        for task in working:
+                            task.cancel()
+                        return
+                    case to_do.Abort(error):
+                        raise error
+                    case to_do.RestartDevice(device_id):
+                        self._lanes[device_id].restart()
+                    case to_do.RestartSearcher(task_id):
+                        self._searchers[task_id].restart()
+                    case to_do.Say(level, text):
+                        _LOG.log(_LEVELS[level], "%s", text)
+                    case to_do.Forget(candidate_ids):
+                        self._artifacts.forget(candidate_ids)
+                    case to_do.KeepDeviceEvents(events):
+                        self._device_events.put_nowait(events)
+                    case _:
+                        task = group.create_task(self._tell(self._begun(command)))
+                        working.add(task)
+                        task.add_done_callback(working.discard)
+
+    async def _next_event(self) -> ev.Event:
+        wake_secs = self._state.wake_secs
+        try:
+            async with asyncio.timeout(None if wake_secs is None else max(0.0, wake_secs - self._now())):
+                return await self._events.get()
+        except TimeoutError:
+            return ev.Tick()
+
+    def _begun(self, command: to_do.Command) -> Awaitable[ev.Event | None]:
+        """What takes its time. What it needs is taken now: a later command may let go of it."""
+        match command:
+            case to_do.Propose():
+                return self._propose(command)
+            case to_do.Build():
+                return self._pool.build(command)
+            case to_do.Check(device_id):
+                return self._lanes[device_id].check()
+            case to_do.Measure(device_id):
+                return self._lanes[device_id].measure(command)
+            case to_do.ShootOut(device_id):
+                return self._lanes[device_id].shoot_out(command)
+            case to_do.CatchUp():
+                return self._catch_up()
+            case to_do.RecordFailure():
+                return self._record(command)
+            case _:
+                raise AssertionError(f"nobody carries out {command}")
+
+    async def _tell(self, work: Awaitable[ev.Event | None]) -> None:
+        """Hand in the event with which the work ends."""
+        event = await work
+        if event is not None:
+            self._events.put_nowait(event)
+
+    async def _record(self, command: to_do.RecordFailure) -> None:
+        """Store a trial that nobody measured; it comes back as a committed record."""
+        record = make_record(command.candidate, command.trace, command.measurement, self._plan.run.run_id, "")
+        await self._recorder.append([record])
+
+    async def _catch_up(self) -> ev.CaughtUp:
+        seq = await self._recorder.last_seq()
+        async with self._read:
+            await self._read.wait_for(lambda: self._cursor >= seq)
+        return ev.CaughtUp()
+
+    async def _propose(self, command: to_do.Propose) -> ev.Proposed | ev.ProposalLost:
+        task_id = command.task_id
+        try:
+            offer = await self._searchers[task_id].propose(task_id, command.count, command.taken)
+        except ActorLostError as error:
+            return ev.ProposalLost(task_id, first_line(error))
+        except Exception as error:  # whatever it is, it is the end of this task and not of the run
+            return ev.ProposalLost(task_id, told(error), hangs=True)
+        return ev.Proposed(task_id, offer.number, offer.candidates, offer.exhausted, offer.predicted_gain)
+
+    # In the background -----------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Hand in the records, first those of earlier runs."""
+        wait_secs = 0.0
+        while True:
+            records = await self._recorder.follow(self._cursor, wait_secs)
+            if records:
+                self._events.put_nowait(ev.Committed(tuple(records)))
+                async with self._read:
+                    self._cursor = records[-1].seq
+                    self._read.notify_all()
+                if wait_secs:
+                    await asyncio.sleep(GATHER_SECS)
+            elif wait_secs == 0.0:
+                self._events.put_nowait(ev.CaughtUp())
+                wait_secs = _FOLLOW_SECS
+
+    async def _keep(self) -> None:
+        """Make the changes of devices durable in their order, those of a moment at once."""
+        while True:
+            groups = [await self._device_events.get()]
+            await asyncio.sleep(GATHER_SECS)
+            while not self._device_events.empty():
+                groups.append(self._device_events.get_nowait())
+            await self._recorder.append_device_events([event for events in groups for event in events])
+            for _ in groups:
+                self._events.put_nowait(ev.DeviceEventsKept())
+
+    async def _watch_recorder(self) -> None:
+        """Tell when the recorder is slow. Raises RecorderLostError where it is lost."""
+        async for text, well in self._recorder.troubles():
+            self._events.put_nowait(ev.Noticed(text, well))
+
+    async def _watch_learner(self) -> None:
+        """Tell when the learner fails; meanwhile the search has the models that there are."""
+        if self._learner is None:
+            return
+        async for detail in self._learner.failures():
+            self._events.put_nowait(ev.Noticed(f"the learner failed and begins anew: {detail}"))
+
+    async def _welcome(self) -> None:
+        """Take devices that had never answered when they do."""
+        async with asyncio.TaskGroup() as group:
+            for device_id, device in self._newcomers.items():
+                group.create_task(self._expect(device_id, device))
+
+    async def _expect(self, device_id: str, device: DeviceClient) -> None:
+        def tell(reason: str) -> None:
+            if not any(reason in text for text in self._plan.notices):  # it was told when the run began
+                self._events.put_nowait(ev.Noticed(f"device {device_id} is still not there: {reason}"))
+
+        targets = {each.task.device_class.name: each.task.device_class.target for each in self._plan.run.tasks}
+        try:
+            found = (await device.joined(tell)).device_class
+        except UserError as error:
+            self._events.put_nowait(ev.Noticed(f"device {device_id} answers and cannot be used: {error}"))
+            return
+        if targets.get(found.name) != found.target:
+            why = "none of that class answered when the run began: the next run tunes for it"
+            self._events.put_nowait(ev.Noticed(f"device {device_id} answers: it is of class {found.name}, and {why}"))
+            return
+        self._lanes[device_id] = DeviceLane(
+            device_id, device.of_class(found.target), self._artifacts, self._plan.run.rule
+        )
+        self._events.put_nowait(ev.Appeared(device_id, found.name))
+
+    async def _obey(self) -> None:
+        """Hand in what the devices were like and what people want of them, then look for orders every second."""
+        latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
+        states = await self._recorder.device_states()
+        wanted = {device_id: (order.admin, order.reason) for device_id, order in latest.items()}
+        self._events.put_nowait(ev.Restored(states, wanted, time.time() - self._now()))
+        cursor = max((order.seq for order in latest.values()), default=0)
+        complained = False
+        while self._orders is not None:
+            await asyncio.sleep(_POLL_SECS)
+            try:
+                orders = await asyncio.to_thread(self._orders.since, cursor)
+            except FleetOrdersError as error:
+                if not complained:
+                    _LOG.warning("%s", error)
+                complained = True
+                continue
+            for order in orders:
+                cursor = order.seq
+                self._events.put_nowait(ev.Ordered(order.device_id, order.admin, order.reason))
+
+    def _now(self) -> float:
+        """Seconds since the run began; before this process has, those by then."""
+        if self._began is None:
+            return self._plan.run.before.secs
+        return asyncio.get_running_loop().time() - self._began
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong first, without the grouping: it goes to another process."""
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,160 @@
+"""Who schedules a run: one process after the other, where one is lost.
+
+What a scheduler knows is in the records, in the states of the devices and here: the next one begins as a run does that
+is resumed, with the same id and the rest of the budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable
+
+from actors.clients.calls import LOST, ActorDeadError, ActorLostError, first_line
+from actors.clients.scheduler import SchedulerClient
+from actors.clusters.cluster import Cluster
+from fleet_tune.errors import ClusterError
+from fleet_tune.results import Notice, Progress
+from policies.runs.plan import Before, RunPlan
+
+# Where the cluster is lost, that is known by then, and is the reason that people are told.
+_REST_SECS = 1.0
+_MOST_TRIES = 30  # of telling something
+_MOST_LOSSES = 5
+"""Schedulers in a row that are lost without a record in between."""
+
+
+class Scheduling:
+    """``start``: starts a scheduler's process for a plan. ``last_seq``: of the records."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        start: Callable[[RunPlan], SchedulerClient],
+        last_seq: Callable[[], Awaitable[int]],
+        cluster: Cluster,
+    ) -> None:
+        self._plan = plan
+        self._start = start
+        self._last_seq = last_seq
+        self._cluster = cluster
+        self._scheduler = start(plan)
+        self._last: Progress | None = None
+        self._described: dict[str, tuple[tuple[str, ...], int]] = {}  # rules of sketches, and enough trials
+        self._described_secs = 0.0
+        self._began: float | None = None
+        self._stops = False
+        self._telling: set[asyncio.Task[None]] = set()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began; 0 before."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    async def started(self) -> None:
+        """Until its process answers."""
+        await self._scheduler.started()
+
+    async def run(self) -> None:
+        """Until the run is over. Raises what ends it early, ClusterError where no scheduler stays alive among it."""
+        self._began = time.monotonic()
+        losses, seq = 0, -1
+        while True:
+            try:
+                return await self._scheduler.run()
+            except LOST as error:
+                detail = first_line(error)
+            await asyncio.sleep(_REST_SECS)
+            last_seq = -1 if self._stops or self._cluster.is_lost else await self._last_seq()
+            if self._stops:  # now, or while the recorder was asked
+                return None
+            losses, seq = 1 if last_seq > seq else losses + 1, last_seq
+            if losses >= _MOST_LOSSES or self._cluster.is_lost:
+                next_step = "run the same command again: it resumes"
+                raise ClusterError(f"the process that schedules the run was lost again and again: {detail}", next_step)
+            self._replace(f"the process that schedules the run was lost: another goes on ({detail})")
+
+    def _replace(self, text: str) -> None:
+        self._scheduler.end()
+        told = self._last.notices if self._last is not None else ()
+        number = max((notice.number for notice in told), default=0)
+        before = Before(
+            secs=max(self.now, 1e-3),
+            budget_from_secs=self._described_secs,
+            notices=(*told, Notice(number + 1, self.now, text)),
+            device_changes=self._last.device_changes if self._last is not None else 0,
+        )
+        tasks = []
+        for task in self._plan.tasks:
+            rules, enough = self._described.get(task.task.id, (task.rules, task.enough))
+            tasks.append(dataclasses.replace(task, rules=rules, enough=enough))
+        self._scheduler = self._start(dataclasses.replace(self._plan, tasks=tuple(tasks), before=before))
+
+    async def described(self, task_id: str, rules: tuple[str, ...], enough: int = 0) -> None:
+        """A task of the plan has sketches, made by ``rules``; ``enough`` as :attr:`SearchTask.enough`. A scheduler that
+        begins later knows it by its plan."""
+        self._described[task_id] = rules, enough
+        self._described_secs = self.now
+        with contextlib.suppress(*LOST):
+            await self._scheduler.described(task_id, rules, enough)
+
+    async def undescribable(self, task_id: str) -> None:
+        """A task of the plan has no sketch."""
+        self._described[task_id] = (), 0
+        self._described_secs = self.now
+        with contextlib.suppress(*LOST):
+            await self._scheduler.undescribable(task_id)
+
+    async def progress(self, *, is_silent: bool = False) -> Progress:
+        """The last snapshot; of a scheduler that ``is_silent``, or only begins in the place of another, the one before.
+        Raises what calls raise where there is none yet."""
+        if is_silent and self._last is not None:
+            return self._last
+        try:
+            progress = await self._scheduler.progress()
+        except LOST:
+            if self._last is None:
+                raise
+            return self._last
+        if self._last is None or progress.phase != "starting" or self._last.phase == "starting":
+            self._last = progress
+        return self._last
+
+    def notice(self, text: str, well: bool) -> None:
+        """People are to be told this."""
+        task = asyncio.ensure_future(self._noticed(text, well))  # it ends by its deadline
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _noticed(self, text: str, well: bool) -> None:
+        """Tell the one that there is; one that is lost cannot be told, and the next one is."""
+        for _ in range(_MOST_TRIES):
+            with contextlib.suppress(*LOST):
+                await self._scheduler.noticed(text, well)
+                return
+            await asyncio.sleep(_REST_SECS)
+
+    async def ending(self, who: int | str) -> None:
+        """A builder's process, by its number, or a device's, by its id, is ended now, because it hangs. A scheduler
+        that is lost begins anew whatever was under way."""
+        with contextlib.suppress(*LOST):
+            await self._scheduler.ending(who)
+
+    async def beat(self) -> None:
+        """A sign of life of the process there is."""
+        try:
+            await self._scheduler.beat()
+        except ActorDeadError as error:  # for Ray: here another takes its place
+            raise ActorLostError(first_line(error)) from error
+
+    def end(self) -> None:
+        """End the process there is, which hangs; another takes its place."""
+        self._scheduler.end()
+
+    async def stop(self) -> None:
+        """Stop granting; a scheduler that is lost by now has no successor."""
+        self._stops = True
+        with contextlib.suppress(*LOST):
+            await self._scheduler.stop()

@@ -1,0 +1,113 @@
+"""Simulated builders and devices for the real runtime: they take stated times asleep, all builders in one process and
+all devices in another, so that two cores carry hundreds of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from actors.clients.calls import Shared, ask
+from actors.clients.device import BatchReport, TaskPlaces
+from actors.clients.recorder import RecorderClient
+from actors.processes.recorder import make_record
+from devices.protocol import Artifact, BuildFailure, BuildRequest
+from fleet_tune.domain import Measurement, Outcome, StopRule
+from fleet_tune.results import DeviceTime
+
+_SPREAD = 0.3
+_LIBRARY_BYTES = 20_000  # about what a kernel has
+
+
+class SimulatedBuilders:
+    """Async actor: any number of builds, each of which takes ``build_secs`` asleep."""
+
+    def __init__(self, build_secs: float) -> None:
+        self._build_secs = build_secs
+
+    async def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact]:
+        """See :meth:`actors.processes.builder.Builder.build`."""
+        await asyncio.sleep(self._build_secs)
+        return None, Artifact(
+            task_id=request.task.id,
+            candidate=request.candidate,
+            library=bytes(_LIBRARY_BYTES),
+            args=(),
+            original_args=(),
+            outputs=(),
+            packed=(),
+            trace="",
+            build_secs=self._build_secs,
+        )
+
+
+class SimulatedDevices:
+    """Async actor: any number of devices. ``faults``: share of candidates that crash."""
+
+    def __init__(self, run_id: str, recorder: Shared[RecorderClient], faults: float) -> None:
+        self._run_id = run_id
+        self._recorder = recorder.get()
+        self._faults = faults
+        self._rng = random.Random(0)
+        self._busy: defaultdict[str, float] = defaultdict(float)
+
+    async def measure(self, device_id: str, secs: float, artifacts: Sequence[Any], epoch: int) -> BatchReport:
+        """Measure a batch, each candidate in about ``secs``; see
+        :meth:`actors.processes.device.DeviceActor.measure`."""
+        outcomes, records = {}, []
+        for reference in artifacts:
+            artifact: Artifact = await reference
+            assert artifact.candidate is not None
+            taken = secs * self._rng.lognormvariate(0.0, _SPREAD)
+            await asyncio.sleep(taken)
+            self._busy[device_id] += taken
+            crashed = self._rng.random() < self._faults
+            measurement = (
+                Measurement(Outcome.RUN_ERROR, measure_secs=taken, detail="stated fault")
+                if crashed
+                else Measurement(Outcome.OK, (self._rng.uniform(1e-3, 2e-3),) * 3, measure_secs=taken, verified=True)
+            )
+            outcomes[artifact.candidate.id] = measurement.outcome
+            records.append(make_record(artifact.candidate, artifact.trace, measurement, self._run_id, device_id))
+        handed_in = time.monotonic()
+        await self._recorder.append(records, epoch)
+        return BatchReport(outcomes, waits={DeviceTime.COMMIT: time.monotonic() - handed_in})
+
+    async def busy(self) -> dict[str, float]:
+        """Seconds in which each device has measured."""
+        return dict(self._busy)
+
+
+@dataclass
+class SimulatedHandle:
+    """One device of a :class:`SimulatedDevices`; see :class:`actors.clients.device.DeviceHandle`. ``secs``: of a
+    candidate."""
+
+    host: Any
+    name: str
+    secs: float
+
+    async def check(self) -> float:
+        return 1e-3
+
+    async def measure(
+        self,
+        artifacts: Sequence[Any],
+        tasks: Mapping[str, TaskPlaces],  # noqa: ARG002 - nothing is compared
+        rule: StopRule,  # noqa: ARG002
+        epoch: int,
+        deadline_secs: float,
+    ) -> BatchReport:
+        measuring = self.host.measure.remote(self.name, self.secs, list(artifacts), epoch)
+        report: BatchReport = await ask(measuring, deadline_secs, "measure")
+        return report
+
+    async def shoot_out(self, *_: Any) -> BatchReport:
+        raise AssertionError("a run that is stopped while it tunes holds no shoot-out")
+
+    def restart(self) -> None:
+        """Nothing hangs."""

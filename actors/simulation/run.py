@@ -1,0 +1,288 @@
+"""The real runtime around simulated builders and devices: how busy it keeps them, and what each of its processes takes
+for that. Scheduler, searchers, recorder and Ray are those of a run; what a build and a measurement would compute is
+none of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from actors.clients.builder import BuilderClient
+from actors.clients.calls import Shared, ask, remote_actor
+from actors.clients.recorder import RecorderClient
+from actors.clients.scheduler import SchedulerClient
+from actors.clients.searcher import SearcherClient
+from actors.clusters.cluster import Cluster
+from actors.clusters.watch import started_here
+from actors.processes.recorder import Recorder
+from actors.processes.roster import Roster
+from actors.processes.searcher import Searcher
+from actors.scheduling.scheduler import Scheduler, SchedulerPlan
+from actors.simulation.hosts import SimulatedBuilders, SimulatedDevices, SimulatedHandle
+from devices.simulated.simulated import SIMULATED_CPU
+from fleet_tune.domain import DeviceClass, Limits, StopRule, Task, Workload
+from fleet_tune.search_task import SearchTask
+from fleet_tune.sketch import Sketch, Tile
+from policies.runs.pace import searchers
+from policies.runs.plan import PlannedTask, RunPlan
+
+CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))
+"""Classes of simulated devices with what a candidate takes on one, as a multiple of what is stated."""
+SIMULATED = ("devices (simulated)", "builders (simulated)")
+"""The roles that stand in for what a real fleet does elsewhere."""
+_TASKS = 8  # of each class
+_EXTENT = 4096  # so many candidates that no run exhausts them
+_SPARE_BUILDERS = 1.25
+_RUN_ID = "run"
+_ANSWER_SECS = 60.0
+_STORE_NAME = "records.db"
+
+
+@dataclass(frozen=True)
+class SimulatedFleet:
+    """``devices`` of three classes in turn. A candidate takes ``candidate_secs`` times the factor of its class, about,
+    and a build ``build_secs``; ``faults``: share of candidates that crash. There are builders for a quarter more than
+    the devices ask for."""
+
+    devices: int
+    candidate_secs: float
+    build_secs: float
+    faults: float
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Those that have a device."""
+        return tuple(name for name, _ in CLASSES[: self.devices])
+
+    @property
+    def handles(self) -> dict[str, tuple[str, float]]:
+        """The class of each device and the seconds that it takes for a candidate, by its name."""
+        return {
+            f"{name}-{at}": (name, self.candidate_secs * factor)
+            for at in range(self.devices)
+            for name, factor in (CLASSES[at % len(CLASSES)],)
+        }
+
+    @property
+    def demand(self) -> float:
+        """Trials a second of devices that never wait."""
+        return sum(1 / secs for _, secs in self.handles.values())
+
+    @property
+    def builders(self) -> int:
+        return max(2, round(self.demand * self.build_secs * _SPARE_BUILDERS))
+
+
+@dataclass(frozen=True)
+class RoleUse:
+    """What the processes of a role took: of a processor, seconds for each record, and memory (resident), bytes."""
+
+    cpu_secs_a_record: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class SimulatedUse:
+    """What a simulated fleet did for ``secs``. ``busy``: share of the time of its devices, of all and of each class, in
+    which they measured. ``bound``: what each class waits for most, or ``measure``. ``roles``: by what the processes
+    are."""
+
+    devices: int
+    builders: int
+    searchers: int
+    trials_a_second: float
+    demand: float
+    busy: float
+    busy_by_class: dict[str, float]
+    bound: dict[str, str]
+    roles: dict[str, RoleUse]
+    secs: float
+
+    @property
+    def cpu_secs_a_record(self) -> float:
+        """Of all that is not simulated."""
+        return sum(use.cpu_secs_a_record for role, use in self.roles.items() if role not in SIMULATED)
+
+
+class SimulatedRun:
+    """A run that goes on between :meth:`start` and :meth:`stop`; ``folder``: of its own, on this host."""
+
+    def __init__(self, cluster: Cluster, fleet: SimulatedFleet, folder: Path) -> None:
+        self._cluster = cluster
+        self._fleet = fleet
+        self._folder = folder
+        self._roles: dict[str, list[Any]] = {}
+        self._running: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to tune."""
+        fleet, here = self._fleet, self._cluster.here()
+        tasks = _tasks(fleet.classes)
+        roster = Roster(self._folder / "tasks")
+        roster.open()
+        for entry in tasks:
+            roster.add(entry)
+
+        def made(role: str, cls: type, concurrency: int, *arguments: Any) -> Any:
+            actor = remote_actor(cls, concurrency=concurrency, scheduling_strategy=here).remote(*arguments)
+            self._roles.setdefault(role, []).append(actor)
+            return actor
+
+        self._records = RecorderClient(
+            made("recorder", Recorder, 1000, str(self._folder / _STORE_NAME), {"network": "simulated"})
+        )
+        await self._records.put_tasks([entry.task for entry in tasks])
+        count = searchers(fleet.devices)
+        number = {entry.task.id: at // len(fleet.classes) % count for at, entry in enumerate(tasks)}
+        searching = []
+        for at in range(1 + max(number.values())):
+            mine = frozenset(task_id for task_id, dealt_to in number.items() if dealt_to == at)
+            actor = made("searchers", Searcher, 64, roster, "random", 0, Shared(self._records), None, None, mine)
+            searching.append(SearcherClient(actor))
+        self._searchers = len(searching)
+        await asyncio.gather(*(each.start() for each in searching))
+        shared = Shared(self._records)
+        self._hosts = made(SIMULATED[0], SimulatedDevices, 2 * fleet.devices + 8, _RUN_ID, shared, fleet.faults)
+        build_host = made(SIMULATED[1], SimulatedBuilders, fleet.builders + 8, fleet.build_secs)
+        plan = RunPlan(
+            run_id=_RUN_ID,
+            tasks=tuple(PlannedTask(entry.task, ("toy",), 1e-9, searcher=number[entry.task.id]) for entry in tasks),
+            devices={name: device_class for name, (device_class, _) in fleet.handles.items()},
+            builders=fleet.builders,
+            limits=Limits(),
+            rule=StopRule(race_factor=math.inf),
+            build_timeout_secs=60.0 + fleet.build_secs,
+        )
+        self._scheduler = SchedulerClient(
+            made(
+                "scheduler",
+                Scheduler,
+                64,
+                SchedulerPlan(plan, "random", 0),
+                self._records,
+                {task_id: searching[at] for task_id, at in number.items()},
+                [BuilderClient(build_host)] * fleet.builders,
+                {name: SimulatedHandle(self._hosts, name, secs) for name, (_, secs) in fleet.handles.items()},
+            )
+        )
+        await self._scheduler.started()
+        self._running = asyncio.ensure_future(self._scheduler.run())
+
+    async def use(self, secs: float) -> SimulatedUse:
+        """What the fleet does in the next ``secs``. Raises what ends the run."""
+        before, busy, used = await self._seen()
+        began = time.monotonic()
+        await self._wait(secs)
+        later, busy_later, used_later = await self._seen()
+        span = time.monotonic() - began
+        durable = max(1, later - before)
+        progress = await self._scheduler.progress()
+        by_class: defaultdict[str, float] = defaultdict(float)
+        for name, (device_class, _) in self._fleet.handles.items():
+            by_class[device_class] += (busy_later.get(name, 0.0) - busy.get(name, 0.0)) / span
+        members = Counter(device_class for device_class, _ in self._fleet.handles.values())
+        return SimulatedUse(
+            devices=self._fleet.devices,
+            builders=self._fleet.builders,
+            searchers=self._searchers,
+            trials_a_second=(later - before) / span,
+            demand=self._fleet.demand,
+            busy=sum(by_class.values()) / self._fleet.devices,
+            busy_by_class={name: by_class[name] / members[name] for name in members},
+            bound=progress.bounds,
+            roles={
+                role: RoleUse((used_later[role][0] - used.get(role, (0.0, 0))[0]) / durable, used_later[role][1])
+                for role in used_later
+            },
+            secs=span,
+        )
+
+    async def warm_up(self, secs: float) -> None:
+        """Tune for so long, unseen."""
+        await self._wait(secs)
+
+    async def stop(self) -> None:
+        """End all of its processes."""
+        import ray
+
+        if self._running is not None:
+            self._running.cancel()
+        if self._cluster.is_lost:  # its processes have ended with it
+            return
+        for actors in self._roles.values():
+            for actor in actors:
+                with contextlib.suppress(Exception):
+                    ray.kill(actor, no_restart=True)
+
+    async def _wait(self, secs: float) -> None:
+        assert self._running is not None
+        done, _ = await asyncio.wait([self._running], timeout=secs)
+        if done:
+            self._running.result()
+
+    async def _seen(self) -> tuple[int, dict[str, float], dict[str, tuple[float, int]]]:
+        """Records by now, seconds in which each device has measured, and what each role has used."""
+        busy = await ask(self._hosts.busy.remote(), _ANSWER_SECS, "what simulated devices did")
+        return await self._records.last_seq(), busy, await self._used()
+
+    async def _used(self) -> dict[str, tuple[float, int]]:
+        """Processor seconds and bytes by role, wherever its processes are."""
+        used: defaultdict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+        asked = [(role, actor) for role, actors in self._roles.items() for actor in actors]
+        answers = await asyncio.gather(
+            *(
+                ask(actor.__ray_call__.remote(_use_of_process), _ANSWER_SECS, f"what {role} uses")
+                for role, actor in asked
+            )
+        )
+        own = [("this command", _use_of_process()), *(("Ray", use) for use in _use_of_ray())]
+        for role, (secs, size) in [*((role, use) for (role, _), use in zip(asked, answers, strict=True)), *own]:
+            used[role] = used[role][0] + secs, used[role][1] + size
+        return dict(used)
+
+
+def _use_of_process(_actor: object = None) -> tuple[float, int]:
+    """Processor seconds and resident bytes of the process that asks."""
+    return _use_of(psutil.Process(os.getpid()))
+
+
+def _use_of(process: psutil.Process) -> tuple[float, int]:
+    times = process.cpu_times()
+    return times.user + times.system, process.memory_info().rss
+
+
+def _use_of_ray() -> Iterator[tuple[float, int]]:
+    """Of Ray's own processes where they are this one's: those of a cluster elsewhere are not seen."""
+    for process in started_here().values():
+        with contextlib.suppress(psutil.Error):
+            yield _use_of(process)
+            for child in process.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if "ray::" not in " ".join(child.cmdline()):
+                        yield _use_of(child)
+
+
+def _tasks(classes: tuple[str, ...]) -> list[SearchTask]:
+    """Tasks of every class with one undescribed sketch."""
+    tiles = (Tile(_EXTENT, 4, 64), Tile(_EXTENT, 3, 64))
+    return [
+        SearchTask(
+            Task(
+                Workload(f"task-{at}-{name}", f"task-{at}", 1e9, "{}"), DeviceClass(name, '{"kind":"llvm"}'), 1 + at % 4
+            ),
+            (Sketch(0, "toy", f"task {at} {name}", tiles, (), "a toy"),),
+            SIMULATED_CPU,
+        )
+        for at in range(_TASKS)
+        for name in classes
+    ]

@@ -1,0 +1,1 @@
+"""From the best records to a compiled network that is checked and published."""

@@ -1,0 +1,211 @@
+"""A verified record for tasks that the tuning left without one: the analyzer's first choices, measured on a device.
+
+A short run does not come to every task, and every candidate of a task may have failed. Left as it was imported, a
+kernel may take a hundred times as long as almost any schedule of it; the first that the analyzer puts forward is seldom
+far from good, and takes a second to build and check.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from actors.processes.recorder import make_record
+from actors.processes.searcher import group_observations, pools_of
+from devices.builds.builder import BuildWorker
+from devices.failures import last_line
+from devices.opening import opened_device
+from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
+from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
+from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.store import RecordStore
+from fleet_tune.runs.telling import Teller
+from fleet_tune.search_task import SearchTask
+from policies.measuring.stopping import following
+from policies.search.methods import method_named
+from policies.search.search import TaskSearch
+
+BUDGET_SECS = 30.0
+# Candidates of a task that are built in the first round, for all tasks, and in the second, for those that still have
+# no record.
+_CHOICES = (1, 5)
+_BUILD_SECS = 15.0
+
+
+@dataclass(frozen=True)
+class FirstChoices:
+    """``entries``: the tasks by their ids. ``device``: on which of their class they are measured. ``records``: the
+    store, which nobody else writes meanwhile. ``artifacts``: folder of what was built before. ``measuring``: as the
+    fleet file has it.
+
+    An instance is an :data:`~fleet_tune.runs.compiling.incumbents.Supply`: the tasks of the largest share of the work
+    come first, and no candidate is begun after ``budget_secs``. What fails here is a notice: the tasks stay as they
+    are. ``teller``: is told what is done. ``run_id``: whose records these are."""
+
+    entries: Mapping[str, SearchTask]
+    device: DeviceConfig
+    records: Path
+    artifacts: Path
+    seed: int
+    measuring: MeasureConfig = field(default_factory=MeasureConfig)
+    budget_secs: float = BUDGET_SECS
+    teller: Teller = field(default_factory=Teller)
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    def __call__(self, task_ids: Sequence[str]) -> None:
+        deadline = time.monotonic() + self.budget_secs
+        entries = [self.entries[each] for each in task_ids if each in self.entries]  # the others have no sketch
+        entries.sort(key=lambda entry: -entry.task.weight * entry.task.workload.flop)
+        if not entries:
+            return
+        try:
+            opened = opened_device(self.device, self.measuring.realtime)
+            with opened as device, closing(_Builders(self.artifacts, deadline)) as builders:
+                for count in _CHOICES:
+                    entries = self._round(entries, count, deadline, device, builders)
+        except Exception as error:  # the device is gone, say, or the disk full: a network can do without this
+            tasks = "1 task" if len(entries) == 1 else f"{len(entries)} tasks"
+            self.teller.warn(f"no first choices for {tasks}: {last_line(error)}")
+
+    def _round(
+        self, entries: Sequence[SearchTask], count: int, deadline: float, device: Device, builders: _Builders
+    ) -> list[SearchTask]:
+        """Measures ``count`` candidates of each task; those that still have no record."""
+        left = list(entries)
+        # Few at a time: nothing is built while the device, which may be this machine, measures.
+        for start in range(0, len(entries), len(builders)):
+            if time.monotonic() >= deadline:
+                break
+            together = entries[start : start + len(builders)]
+            names = ", ".join(entry.task.workload.name for entry in together)
+            what = f"first choices of {names} ({start + len(together)} of {len(entries)} without a record)"
+            self.teller.tell(f"building the {what}")
+            batch = [(entry, self._contenders(entry, count)) for entry in together]
+            built = builders.build([(entry.task, list(revisions)) for entry, revisions in batch])
+            self.teller.tell(f"measuring the {what}")
+            records = [
+                record
+                for (_, revisions), results in zip(batch, built, strict=True)
+                for record in self._measured(results, revisions, device, deadline)
+            ]
+            with RecordStore(self.records) as store:
+                store.append(records)
+            found = {record.task_id for record in records if record.measurement.verified}
+            left = [entry for entry in left if entry.task.id not in found]
+        return left
+
+    def _contenders(self, entry: SearchTask, count: int) -> dict[Candidate, int]:
+        """The fastest that ran and were never checked, because a wrong one was faster; else what the search would begin
+        with, or go on with after what failed. Each with the number of the revision that its record will be."""
+        task = entry.task
+        index = {sketch.id: sketch.index for sketch in entry.sketches}
+        with RecordReader(self.records) as reader:
+            records = reader.records_of(task.id)
+        last = {record.candidate.id: record for record in records}
+        unchecked = [record for record in last.values() if record.measurement.run_secs]
+        unchecked = [record for record in unchecked if not record.measurement.verified]
+        unchecked.sort(key=lambda record: record.measurement.cost_secs)
+        known = [record for record in unchecked if record.candidate.sketch_id in index][:count]
+        if known:
+            return {
+                replace(record.candidate, sketch=index[record.candidate.sketch_id]): record.revision + 1
+                for record in known
+            }
+        rng = np.random.default_rng([self.seed, *task.id.encode()])
+        method = method_named("fleet")
+        search = TaskSearch(entry.sketches, task.workload.flop, entry.abstraction, method, rng, pools_of(entry))
+        search.observe(group_observations(records, {task.id: index}).get(task.id, []))
+        proposed = search.propose(count)
+        return {Candidate(task.id, each.sketch, entry.sketches[each.sketch].id, each.decisions): 0 for each in proposed}
+
+    def _measured(
+        self, results: Sequence[BuildResult], revisions: Mapping[Candidate, int], device: Device, deadline: float
+    ) -> Iterator[Record]:
+        """The records of one task's candidates; none where its oracle does not build, for nothing could be checked."""
+        if not results:
+            return  # its time ended
+        oracle, *others = results
+        if isinstance(oracle, BuildFailure):
+            return
+        device.add_oracle(oracle)
+        rule = self.measuring.applied_to(StopRule())
+        best_secs = math.inf
+        with RecordReader(self.records) as reader:
+            speed = reader.usual_speed(self.device.name)
+        for each in others:
+            assert each.candidate is not None
+            if time.monotonic() >= deadline:
+                return
+            if isinstance(each, BuildFailure):
+                measured = each.measurement
+            else:
+                measured = device.measure(MeasureRequest(each, best_secs, following(rule, best_secs)))
+            if measured.outcome is Outcome.DEVICE_LOST:
+                continue
+            if measured.verified:
+                best_secs = measured.raw_secs
+            if measured.outcome is Outcome.OK:  # no probe was run: the device is taken to be as fast as usual
+                measured = replace(measured, speed=speed, speed_error=UNKNOWN_SPREAD)
+            revision = revisions[each.candidate]
+            yield make_record(each.candidate, each.trace, measured, self.run_id, self.device.name, revision)
+
+
+class _Builders:
+    """As many warm build processes as this machine has cores, up to four, which build until ``deadline``."""
+
+    def __init__(self, artifacts: Path, deadline: float) -> None:
+        count = max(1, min(4, os.cpu_count() or 1))
+        start_secs = max(1.0, deadline - time.monotonic())
+        self._workers = [BuildWorker(artifacts, count, start_timeout_secs=start_secs) for _ in range(count)]
+        self._deadline = deadline
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def build(self, batch: Sequence[tuple[Task, Sequence[Candidate]]]) -> list[list[BuildResult]]:
+        """The oracle and the candidates of each task, as far as there is time, at most as many tasks as there are
+        builders. Raises what a builder raises."""
+        built: list[list[BuildResult]] = [[] for _ in batch]
+        errors: list[Exception] = []
+
+        def work(at: int) -> None:
+            task, candidates = batch[at]
+            try:
+                for each in (None, *candidates):
+                    left = self._deadline - time.monotonic()
+                    if left <= 0:
+                        return
+                    result = self._workers[at].build(BuildRequest(task, each, min(_BUILD_SECS, left)))
+                    if left < _BUILD_SECS and _timed_out(result):
+                        return  # the time of all ended: that is no record of this one
+                    built[at].append(result)
+            except Exception as error:
+                errors.append(error)
+
+        # Daemons: a run that is interrupted does not wait for them.
+        threads = [threading.Thread(target=work, args=(at,), daemon=True) for at in range(len(batch))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return built
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+def _timed_out(result: BuildResult) -> bool:
+    return isinstance(result, BuildFailure) and result.measurement.outcome is Outcome.BUILD_TIMEOUT

@@ -1,0 +1,401 @@
+"""The steps of a run that need TVM: reading the network, importing it for every device class, planning, compiling.
+
+:mod:`fleet_tune.runs.run` loads this module only once the actors are starting: that hides its seconds of import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devices.host.quiet import QuietWindow
+from devices.networks.frontend import Network, load_network
+from devices.networks.lowering import LoweredNetwork, agreement
+from devices.networks.lowering_process import LoweringProcess
+from devices.opening import opened_device, told_with_its_place
+from devices.targets import NATIVE, resolve_target
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.config.request import RunRequest
+from fleet_tune.device_state import Admin, DeviceState, Health
+from fleet_tune.domain import Fingerprint
+from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError
+from fleet_tune.records.dataset_codec import encode_value
+from fleet_tune.records.origin import Origin
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.sources import RECORDS_FILE, check_source
+from fleet_tune.records.store import RecordStore
+from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
+from fleet_tune.runs.cancellation import Cancellation
+from fleet_tune.runs.compiling.compilation import (
+    ToBuild,
+    build_networks,
+    check_records,
+    device_classes_of,
+    task_results,
+)
+from fleet_tune.runs.compiling.incumbents import Supply
+from fleet_tune.runs.compiling.places import Here, OnDevice, Place
+from fleet_tune.runs.preparing.out_folder import held_folder
+from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
+from fleet_tune.runs.reusing.sharing import Found, look_up
+from fleet_tune.runs.reusing.transfer import Teaching, what_applies
+from fleet_tune.runs.reusing.upkeep import versions_now
+from fleet_tune.runs.set_aside import set_aside
+from fleet_tune.runs.telling import Teller
+from fleet_tune.search_task import SearchTask
+from policies.search.methods import method_named
+
+_LOG = logging.getLogger(__name__)
+FINGERPRINTS = "fingerprints"
+"""Where a store's meta table says what the devices of its last run said of themselves."""
+# Of a run's time that choosing between records by their time in the network may take after it.
+_CHOOSING = 0.1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network imported for every device class of the fleet."""
+
+    network: Network
+    prints: Mapping[str, Fingerprint]  # by device class name
+    lowered: Mapping[str, LoweredNetwork]  # by device class name
+    here: frozenset[str]  # classes that this machine belongs to
+    tasks: tuple[SearchTask, ...]  # those that are ready and have a sketch
+    devices: Mapping[str, tuple[DeviceConfig, ...]]  # by device class name: those that answered
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """What the records of a run depend on, by device class name."""
+        return {name: origin_of(fingerprint) for name, fingerprint in self.prints.items()}
+
+    @property
+    def undescribed(self) -> tuple[SearchTask, ...]:
+        """Every task of the network, ready or not, without its sketches."""
+        return tuple(
+            SearchTask(task, (), self.prints[name].abstraction)
+            for name, of_class in self.lowered.items()
+            for task in of_class.tasks
+        )
+
+    def with_ready(self, ready: Sequence[ReadyTask]) -> Prepared:
+        """The same with tasks that are ready, in the order of the network."""
+        places = {entry.task.id: at for at, entry in enumerate(self.undescribed)}
+        ready = sorted(ready, key=lambda each: places[each.entry.task.id])
+        return dataclasses.replace(
+            self,
+            tasks=tuple(each.entry for each in ready if each.entry.sketches),
+            left_out=(*self.left_out, *(missing for each in ready for missing in each.left_out)),
+        )
+
+    def to_build(self, records: Path) -> ToBuild:
+        """What its networks are built from, with the records in this store: each run before it is published, on this
+        machine where it belongs to the class, else on a device of it."""
+        with RecordReader(records) as reader:
+            states = {name: event.state for name, event in reader.device_states().items()}
+        places: dict[str, Place] = {}
+        for name in self.lowered:
+            if name in self.here:
+                places[name] = Here(self.network.example_inputs)
+            elif (device := self.device_of(name, states)) is not None:
+                places[name] = OnDevice(device, self.network.example_inputs)
+        return ToBuild(self.network, self.lowered, self.prints, self.tasks, places, records)
+
+    def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
+        """The first device of a class that is in use and works, by the last that is known of it; None for no such."""
+        for config in self.devices[device_class]:
+            state = states.get(config.name, DeviceState())
+            if state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED:
+                return config
+        return None
+
+
+def read_network(spec: Any, inputs: Path | None = None, trusted: bool = False) -> Network:
+    """The network of :attr:`RunRequest.network` on :attr:`RunRequest.inputs`. ``trusted``: as
+    :attr:`RunRequest.trust_model`."""
+    return load_network(spec, inputs, trusted)
+
+
+def imported(
+    network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
+) -> Prepared:
+    """Import ``network`` for every device class. None of its tasks is ready."""
+    # This process also times the network's framework, whose threads TVM's must not push from their cores.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    prints = device_classes_of(by_device)
+    here = frozenset(
+        by_device[device.name].device_class.name
+        for device in fleet.devices
+        if device.name in by_device  # the others join later
+        if device.connect == "local" or is_this_machine(by_device[device.name])
+    )
+    lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
+    left_out = tuple(
+        LeftOut("rewrite", "", name, "", f"without {step}: {reason}")
+        for name, of_class in lowered.items()
+        for step, reason in of_class.left_out
+    )
+    devices = {
+        name: tuple(
+            config
+            for config in fleet.devices
+            if config.name in by_device and by_device[config.name].device_class.name == name
+        )
+        for name in prints
+    }
+    return Prepared(network, prints, lowered, here, (), devices, left_out)
+
+
+def prepare(
+    network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
+) -> Prepared:
+    """Import ``network`` for every device class and make the sketches of every task."""
+    prepared = imported(network, by_device, fleet, lowering)
+    return prepared.with_ready(list(ready_tasks(prepared, fleet)))
+
+
+def ready_tasks(
+    prepared: Prepared,
+    fleet: FleetConfig,
+    teaching: Teaching | None = None,
+    window: QuietWindow | None = None,
+    found: Found | None = None,
+) -> ReadyTasks:
+    """The tasks of an imported network as they become ready, with what they are taught and what was found of them."""
+
+    def begun(entry: SearchTask) -> SearchTask:
+        entry = entry if teaching is None else teaching.taught(entry)
+        return entry if found is None else found.seeded(entry)
+
+    return ReadyTasks(prepared.undescribed, fleet.datasets, begun if teaching or found else None, window)
+
+
+def teaching_of(prepared: Prepared, request: RunRequest) -> Teaching | None:
+    """What the tasks of a run learn before their first trial; None for nothing. Raises UserError where
+    ``request.transfer_from`` cannot be used."""
+    method, entries = method_named(request.method), prepared.undescribed
+    knowledge = what_applies(entries, method, request.transfer_from, pretrained=request.pretrained)
+    return None if knowledge is None else Teaching(knowledge, method, request.seed, entries)
+
+
+def origin_of(fingerprint: Fingerprint) -> Origin:
+    """What records depend on that are measured now on devices of this fingerprint."""
+    return Origin(fingerprint.device_class.target, fingerprint.cpu_model, fingerprint.threads, versions_now())
+
+
+def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
+    """What a store that several runs share has for a run. Raises :class:`RecordStoreError` where the user has named it;
+    another one that cannot be read has nothing."""
+    tasks = [entry.task for entry in prepared.undescribed]
+    try:
+        return look_up(store, tasks, prepared.origins, request.limits, request.records)
+    except RecordStoreError as error:
+        if request.store_named:
+            raise
+        _LOG.warning("nothing is taken from the store: %s", error.problem)
+        return Found(store)
+
+
+def is_this_machine(fingerprint: Fingerprint) -> bool:
+    """Whether a device that is reached over a port runs what this machine runs: the same target and processor."""
+    return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
+
+
+def check(prepared: Prepared, lowering: LoweringProcess) -> Prepared:
+    """Compare the lowered networks with the network's framework, and end ``lowering``. Where this machine cannot run
+    one, that is left out: the tuned network is compared before it is published. Raises NetworkError where they
+    disagree, or the network crashes."""
+    unchecked: list[LeftOut] = []
+    expected = prepared.network.framework_outputs()
+    for name, lowered in prepared.lowered.items():
+        try:
+            agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
+        except UncheckedError as error:
+            unchecked.append(LeftOut("check", "", name, "", str(error)))
+    lowering.close()
+    return dataclasses.replace(prepared, left_out=(*unchecked, *prepared.left_out))
+
+
+def without_damaged(prepared: Prepared, records: Path) -> Prepared:
+    """The same, saying what of a store cannot be read."""
+    damaged = set_aside(records)
+    return (
+        dataclasses.replace(prepared, left_out=(LeftOut("record", "", "", "", damaged), *prepared.left_out))
+        if damaged
+        else prepared
+    )
+
+
+def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
+    """The fingerprints of the devices that answer, asked without a cluster. Raises FleetFileError where none does, or
+    something is wrong with one."""
+    prints: dict[str, Fingerprint] = {}
+    absent: dict[str, DeviceUnreachableError] = {}
+    for config in fleet.devices:
+        name = config.name
+        try:
+            with told_with_its_place(fleet, name, unreachable=False), opened_device(config) as device:
+                prints[name] = device.fingerprint()
+        except DeviceUnreachableError as error:
+            absent[name] = error
+    if not prints:
+        name = next(iter(absent))
+        with told_with_its_place(fleet, name):
+            raise absent[name]
+    return prints
+
+
+def plan(request: RunRequest) -> Plan:
+    """The plan of a run: tasks, weights and sketches for every device class, and what the search would start from.
+    Raises UserError."""
+    method_named(request.method)
+    if request.transfer_from is not None:
+        check_source(request.transfer_from)
+    by_device = probe_fleet(request.fleet)
+    with contextlib.closing(LoweringProcess()) as lowering:
+        network = read_network(request.network, request.inputs, request.trust_model)
+        prepared = prepare(network, by_device, request.fleet, lowering)
+    teaching = teaching_of(prepared, request)
+    tasks = tuple(
+        TaskProgress(
+            task_id=entry.task.id,
+            name=entry.task.workload.name,
+            device_class=entry.task.device_class.name,
+            weight=entry.task.weight,
+            flop=entry.task.workload.flop,
+            sketches=len(entry.sketches),
+            trials=0,
+            best_secs=math.inf,
+        )
+        for entry in prepared.tasks
+    )
+    return Plan(
+        network=prepared.network.name,
+        method=request.method,
+        devices={
+            config.name: by_device[config.name].device_class.name if config.name in by_device else "it does not answer"
+            for config in request.fleet.devices
+        },
+        tasks=tasks,
+        trial_limit=request.limits.trials,
+        time_budget_secs=request.limits.time_budget_secs,
+        transferred=None if teaching is None else teaching.summary(prepared.tasks),
+        left_out=prepared.left_out,
+        inputs=prepared.network.inputs_from,
+        store=None if request.store is None else found_in(request.store, prepared, request).summary,
+    )
+
+
+def compile_from_records(
+    spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None = None, trusted: bool = False
+) -> TuneResult:
+    """Compile the network that ``spec`` names (:attr:`RunRequest.network`) from the records of any store, without
+    tuning. ``out``: absolute. ``inputs``, ``trusted``: as :attr:`RunRequest.inputs` and ``trust_model``."""
+    started = time.monotonic()
+    with held_folder(out):
+        return _compiled_from_records(started, spec, fleet, records, out, inputs, trusted)
+
+
+def _compiled_from_records(
+    started: float, spec: Any, fleet: FleetConfig, records: Path, out: Path, inputs: Path | None, trusted: bool
+) -> TuneResult:
+    with RecordReader(records) as reader:
+        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    with contextlib.closing(LoweringProcess()) as lowering:
+        prepared = check(prepare(read_network(spec, inputs, trusted), probe_fleet(fleet), fleet, lowering), lowering)
+    prepared = without_damaged(prepared, records)
+    if (out / RECORDS_FILE).exists():
+        bind_store(out / RECORDS_FILE, prepared)  # the folder of another network or target is refused
+    check_records(prepared.lowered, prepared.tasks, records)
+    what = dataclasses.replace(prepared.to_build(records), teller=Teller(time.monotonic() - started))
+    networks = build_networks(what, out, Cancellation())
+    return TuneResult(
+        network=prepared.network.name,
+        out=out,
+        tasks=task_results((entry.task for entry in prepared.tasks), what.rules, records),
+        outcomes=outcomes,
+        new_trials=0,
+        elapsed_secs=time.monotonic() - started,
+        interrupted=False,
+        networks=networks,
+        left_out=prepared.left_out,
+        inputs=prepared.network.inputs_from,
+        notices=what.teller.notices,
+    )
+
+
+def compile_tuned(
+    prepared: Prepared, request: RunRequest, run_id: str, teller: Teller, cancellation: Cancellation
+) -> tuple[NetworkResult, ...]:
+    """The compiled networks of a finished run, from its own records; tasks without one get the analyzer's first choices
+    measured now. ``run_id``: whose records these are. ``teller``: is told what is done. ``cancellation``: see
+    :func:`build_networks`."""
+    from fleet_tune.runs.preparing.first_choices import (
+        FirstChoices,  # here: it needs the actors' modules, which only a run has
+    )
+
+    what = dataclasses.replace(prepared.to_build(request.records), run_id=run_id)
+    entries = {entry.task.id: entry for entry in prepared.tasks}
+    with RecordReader(request.records) as reader:
+        states = {name: event.state for name, event in reader.device_states().items()}
+    artifacts = request.out / "artifacts"
+    supplies: dict[str, Supply] = {}
+    for name in prepared.lowered:
+        device = prepared.device_of(name, states)
+        if device is not None:
+            measuring = request.fleet.measure
+            supplies[name] = FirstChoices(
+                entries, device, request.records, artifacts, request.seed, measuring, teller=teller, run_id=run_id
+            )
+    spare_secs = _CHOOSING * teller.elapsed_secs
+    what = dataclasses.replace(what, supplies=supplies, teller=teller, spare_secs=spare_secs)
+    return build_networks(what, request.out, cancellation)
+
+
+def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Progress:
+    """The last snapshot of a run, with what the building of its networks has stored since: records for tasks that had
+    none, and what was found wrong."""
+    rules = {sketch.id: sketch.rule for entry in prepared.tasks for sketch in entry.sketches}
+    now = {each.task_id: each for each in task_results((entry.task for entry in prepared.tasks), rules, records)}
+    with RecordReader(records) as reader:
+        outcomes = {outcome.value: count for outcome, count in reader.counts().items()}
+    trials = sum(outcomes.values())
+    tasks = tuple(
+        dataclasses.replace(
+            each,
+            trials=now[each.task_id].trials,
+            best_secs=now[each.task_id].best_secs,
+            best_rule=now[each.task_id].best_rule,
+        )
+        for each in last.tasks
+    )
+    new_trials = last.new_trials + trials - sum(last.outcomes.values())
+    return dataclasses.replace(last, tasks=tasks, outcomes=outcomes, trials=trials, new_trials=new_trials)
+
+
+def bind_store(
+    path: Path, prepared: Prepared, run_id: str = "", origins: Mapping[str, Origin] | None = None
+) -> dict[str, str]:
+    """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others.
+    ``origins``: what the records of the run ``run_id``, which begins, depend on; none of what others have recorded."""
+    targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
+    meta = {
+        "network": prepared.network.fingerprint,
+        "model": prepared.network.name,  # a stored word: older folders have it
+        "targets": json.dumps(targets, sort_keys=True),
+    }
+    with RecordStore(path) as store:
+        store.bind(meta)
+        store.annotate({FINGERPRINTS: json.dumps([encode_value(print_) for print_ in prepared.prints.values()])})
+        if origins:
+            store.put_run(run_id, origins)
+    return meta

@@ -1,0 +1,1 @@
+"""What earlier runs have found: records of a store, and models of other devices."""

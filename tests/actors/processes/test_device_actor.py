@@ -1,0 +1,230 @@
+"""What the device's actor asks of its device, and what it makes of the answers, as fast as that is."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import pytest
+import ray
+
+from actors.clients.device import TaskPlaces
+from actors.clients.recorder import RecorderClient
+from actors.processes.device import DeviceActor
+from devices.protocol import Artifact, Device, MeasureRequest
+from devices.simulated.simulated import SIMULATED_CPU
+from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
+from tests.helpers.devices import make_fingerprint
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture(autouse=True)
+def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor has a process of its own, in which torch may not be loaded; here other tests need it."""
+    monkeypatch.setattr("actors.processes.device.without_torch", lambda: None)
+
+
+class Steady:
+    """A device on which every kernel takes ``run_secs``, and the probe ``kernel_secs``."""
+
+    def __init__(self) -> None:
+        self.run_secs = 1.0
+        self.kernel_secs = 1.0
+        self.coming: list[float] = []  # of the next probes, in place of kernel_secs
+        self.by_candidate: dict[str, float] = {}  # in place of run_secs
+        self.asked: list[MeasureRequest] = []
+
+    def fingerprint(self) -> Fingerprint:
+        return make_fingerprint(DeviceClass("class", "target"), SIMULATED_CPU, probe_secs=self.kernel_secs)
+
+    def ping(self) -> float:
+        return 0.0
+
+    def probe_secs(self) -> float:
+        return self.coming.pop(0) if self.coming else self.kernel_secs
+
+    def vitals(self) -> dict[str, float]:
+        return {}
+
+    def add_oracle(self, artifact: Artifact) -> None: ...
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        self.asked.append(request)
+        assert request.artifact.candidate is not None
+        run_secs = self.by_candidate.get(request.artifact.candidate.id, self.run_secs)
+        return Measurement(Outcome.OK, (run_secs,), verified=run_secs < request.incumbent_secs)
+
+
+class Stored:
+    """Stands in for the recorder's client."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.units: dict[str, float] = {}
+
+    def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
+        return self.units.setdefault(device_id, usual_secs)
+
+    def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
+        del epoch
+        self.records += records
+
+
+class Bench:
+    """An actor (in this process) with its device and its recorder."""
+
+    def __init__(self, stored: Stored | None = None) -> None:
+        self.device, self.stored = Steady(), stored or Stored()
+        self.actor = DeviceActor("device", self._open, "run", None)
+        self._built = 0
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Device]:
+        yield cast(Device, self.device)
+
+    def measure(self, told_secs: float, run_secs: float) -> MeasureRequest:
+        """What the device was asked for a candidate that takes ``run_secs``, with an incumbent of ``told_secs``."""
+        self._built += 1
+        self.device.run_secs = run_secs
+        artifact = Artifact("task", Candidate("task", 0, "s", (self._built,)), b"", (), (), (), (), "", 0.0)
+        oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+        incumbent = Incumbent("" if math.isinf(told_secs) else "told", told_secs, told_secs)
+        before = len(self.device.asked)
+        self.actor.measure([ray.put(artifact)], {"task": TaskPlaces([oracle], incumbent)}, StopRule(), self.stored, 1)
+        return self.device.asked[before]
+
+
+def test_what_the_scheduler_says_of_the_incumbent_holds_in_both_directions() -> None:
+    bench = Bench()
+    assert bench.measure(math.inf, 3.0).incumbent_secs == math.inf
+    assert bench.measure(3.0, 0.5).incumbent_secs == 3.0
+    # That one was measured on a device that was off: it does not count any more.
+    assert bench.measure(3.0, 2.0).incumbent_secs == 3.0
+    assert bench.stored.records[-1].measurement.verified
+
+
+def test_a_device_that_is_faster_is_as_good_as_it_was() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    bench.device.kernel_secs = 0.5
+    # It races against what the incumbent would take now.
+    asked = bench.measure(3.0, 1.0)
+    assert asked.incumbent_secs == 1.5
+    assert asked.confirm is not None
+    assert asked.confirm.below_secs == 1.5
+    measured = bench.stored.records[-1].measurement
+    assert (measured.run_secs, measured.speed, measured.cost_secs, measured.verified) == ((1.0,), 2.0, 2.0, True)
+
+
+def test_the_seconds_of_a_store_have_one_unit_also_in_another_process() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    later = Bench(bench.stored)
+    later.device.kernel_secs = 0.25
+    assert later.measure(3.0, 5.0).incumbent_secs == 0.75
+    assert bench.stored.records[-1].measurement.cost_secs == 20.0
+
+
+def test_what_was_measured_while_the_speed_changed_is_measured_again() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    bench.device.coming = [1.0, 2.0, 2.0]
+    bench.measure(3.0, 5.0)
+    assert [each.incumbent_secs for each in bench.device.asked] == [math.inf, 3.0, 6.0]
+    measured = bench.stored.records[-1].measurement
+    assert measured.speed == 0.5
+    # Of the probes 1, 1, 1, 2, 2 the usual one is 1: a quarter of ln 2.
+    assert measured.speed_error == pytest.approx(0.1733, abs=1e-4)
+    assert len(bench.stored.records) == 2
+
+
+def test_where_it_changes_again_the_error_says_so() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    bench.device.coming = [1.0, 2.0, 1.0]
+    bench.measure(3.0, 5.0)
+    measured = bench.stored.records[-1].measurement
+    assert measured.speed == pytest.approx(2**-0.5)
+    # Half of ln 2, and a quarter of half of it: sqrt(0.3466^2 + 0.0866^2).
+    assert measured.speed_error == pytest.approx(0.3572, abs=1e-4)
+
+
+def test_what_is_verified_is_not_measured_again() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    bench.device.coming = [1.0, 2.0]
+    bench.measure(3.0, 1.0)
+    assert len(bench.device.asked) == 2
+    measured = bench.stored.records[-1].measurement
+    assert measured.verified
+    assert measured.speed_error > 0.3
+    # What it took then is no bar for others: 1.0 would have been one.
+    assert bench.measure(3.0, 5.0).incumbent_secs == 3.0
+
+
+def test_what_would_be_the_new_incumbent_meets_the_one_there_is() -> None:
+    bench = Bench()
+    oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+    artifacts = [
+        Artifact("task", Candidate("task", 0, "s", (number,)), b"", (), (), (), (), "", 0.0) for number in (4, 2, 3)
+    ]
+    bench.device.by_candidate = {
+        each.candidate.id: float(each.candidate.decisions[0]) for each in artifacts if each.candidate
+    }
+    references = [ray.put(each) for each in artifacts]
+    report = bench.actor.measure(references, {"task": TaskPlaces([oracle])}, StopRule(), bench.stored, 1)
+    assert list(report.outcomes.values()) == [Outcome.OK] * 3
+    first, second, third = (record.measurement for record in bench.stored.records)
+    assert first.comparison is None
+    assert second.comparison is not None
+    assert (second.comparison.against, second.comparison.faster) == (bench.stored.records[0].candidate.id, True)
+    assert second.comparison.against_rank_secs == first.rank_secs
+    assert second.rank_secs == pytest.approx(first.rank_secs / 2)
+    assert third.comparison is None  # it was slower at once
+    assert not third.verified
+
+
+def test_the_incumbent_of_another_device_is_fetched() -> None:
+    bench = Bench()
+    oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+    rival, artifact = (
+        Artifact("task", Candidate("task", 0, "s", (number,)), b"", (), (), (), (), "", 0.0) for number in (4, 2)
+    )
+    assert rival.candidate is not None
+    assert artifact.candidate is not None
+    bench.device.by_candidate = {rival.candidate.id: 4.0, artifact.candidate.id: 2.0}
+    places = TaskPlaces([oracle], Incumbent(rival.candidate.id, 4.0, 5.0), [ray.put(rival)])
+    bench.actor.measure([ray.put(artifact)], {"task": places}, StopRule(), bench.stored, 1)
+    [record] = bench.stored.records
+    assert record.measurement.comparison is not None
+    assert record.measurement.rank_secs == pytest.approx(2.5)
+
+
+def test_a_shoot_out_in_which_the_speed_changes_says_so() -> None:
+    bench = Bench()
+    bench.measure(math.inf, 3.0)
+    finalists = [
+        Artifact("task", Candidate("task", 0, "s", (number,)), b"", (), (), (), (), "", 0.0) for number in (4, 2)
+    ]
+    bench.device.by_candidate = {
+        each.candidate.id: float(each.candidate.decisions[0]) for each in finalists if each.candidate
+    }
+    bench.device.coming = [1.0, 2.0]
+    oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
+    entered = [([ray.put(each)], 1) for each in finalists]
+    told = Incumbent("told", 9.0, 9.0)
+    bench.actor.shoot_out(entered, TaskPlaces([oracle], told), StopRule(), cast(RecorderClient, bench.stored), 1)
+    assert not bench.device.coming
+    first, second = (record.measurement for record in bench.stored.records[-2:])
+    for each in (first, second):
+        # From 1 to 2, whose middle is sqrt 2 times what is usual (1, of 1, 1, 1, 2).
+        assert each.speed == pytest.approx(2**-0.5)
+        assert each.speed_error == pytest.approx(0.3572, abs=1e-4)
+    assert first.comparison is None
+    assert first.cost_secs == pytest.approx(4.0 * 2**-0.5)
+    assert second.comparison is not None
+    assert second.comparison.faster
+    assert second.comparison.against_rank_secs == first.rank_secs

@@ -1,0 +1,182 @@
+"""Signs of life: who is told of when, and who is ended, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from actors.clients.calls import ActorDeadError, ActorLostError
+from actors.scheduling import heartbeats
+from actors.scheduling.heartbeats import PATIENCE_SECS, SILENT_SECS, START_SECS, Heartbeats, Member
+
+LOOK_SECS = 0.5
+
+
+class Clock:
+    """Moves by a look each time that somebody looks, as if as much time had passed."""
+
+    def __init__(self, secs_a_look: float = LOOK_SECS) -> None:
+        self.secs = 0.0
+        self._secs_a_look = secs_a_look
+
+    def __call__(self) -> float:
+        self.secs += self._secs_a_look
+        return self.secs
+
+
+@dataclass
+class Process:
+    """Stands in for one: ``beats`` are its answers in turn, None for silence until it is ended; then it answers."""
+
+    beats: list[BaseException | str | None]
+    ended: int = 0
+    told: list[str] = field(default_factory=list)
+    _gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def beat(self) -> None:
+        answer = self.beats.pop(0) if self.beats else "well"
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer is None:
+            await self._gone.wait()
+            self._gone.clear()
+            raise ActorLostError("a sign of life: its process ended")
+
+    def end(self) -> None:
+        self.ended += 1
+        self._gone.set()
+
+    def tell(self, text: str, well: bool) -> None:
+        self.told.append(f"{'well' if well else 'bad'}: {text}")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a time to pass: it passes by looking."""
+    monkeypatch.setattr(heartbeats, "EVERY_SECS", 0.0)
+    waits = asyncio.wait
+
+    async def wait(tasks: list[asyncio.Future[None]], timeout: float) -> object:
+        assert timeout == LOOK_SECS
+        return await waits(tasks, timeout=0.0)
+
+    monkeypatch.setattr(heartbeats.asyncio, "wait", wait)
+
+
+async def watched(process: Process, until: Callable[[Heartbeats], bool], clock: Clock | None = None) -> Heartbeats:
+    clock = clock or Clock()
+    made = Heartbeats(
+        [Member("builder 1", process.beat, process.end, clock=clock)], process.tell, lambda: round(clock.secs, 1)
+    )
+    watching = asyncio.ensure_future(made.watch())
+    async with asyncio.timeout(60.0):
+        while not until(made):
+            await asyncio.sleep(0)
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
+    return made
+
+
+async def test_a_process_that_is_gone_is_known_at_once_and_until_another_answers() -> None:
+    process = Process(["well", ActorLostError("its process ended"), ActorDeadError("it is dead")])
+    made = await watched(process, lambda made: bool(made.silent))
+    assert list(made.silent) == ["builder 1"]
+    assert process.told == ["bad: the process of builder 1 has ended: another takes its place"]
+    process.beats = [ActorLostError("it starts"), "well"]
+    process.told.clear()
+    made = await watched(process, lambda _made: len(process.told) == 2)
+    assert made.silent == {}
+    assert process.told[1].startswith("well: builder 1 answers again, after ")
+    assert process.ended == 0
+
+
+async def test_a_process_that_is_gone_for_good_is_said_to_be_so_once() -> None:
+    process = Process(["well", ActorDeadError("its file is gone"), ActorDeadError("its file is gone"), "well"])
+    await watched(process, lambda _made: len(process.told) == 2)
+    assert process.told[0] == "bad: the process of builder 1 has ended for good: its file is gone"
+    assert process.told[1].startswith("well: builder 1 answers again")
+
+
+async def test_what_goes_wrong_with_the_watching_is_told_and_everybody_is_still_watched() -> None:
+    strange = Process(["well", ValueError("no such thread"), "well", ActorLostError("its process ended"), "well"])
+    other = Process(["well"] * 5 + [ActorLostError("its process ended"), "well"])
+    told: list[str] = []
+    members = [
+        Member("builder 1", strange.beat, strange.end, clock=Clock()),
+        Member("builder 2", other.beat, other.end, clock=Clock()),
+    ]
+    made = Heartbeats(members, lambda text, _well: told.append(text), Clock())
+    watching = asyncio.ensure_future(made.watch())
+    async with asyncio.timeout(60.0):
+        while sum("answers again" in text for text in told) < 2:
+            await asyncio.sleep(0)
+    watching.cancel()
+    assert told[0] == "watching builder 1 failed and begins anew: ValueError: no such thread"
+    for name in ("builder 1", "builder 2"):
+        assert f"the process of {name} has ended: another takes its place" in told
+
+
+async def test_a_process_that_hangs_is_told_within_ten_seconds_and_ended_once() -> None:
+    process, clock = Process(["well", None]), Clock()
+    made = await watched(process, lambda made: bool(made.silent), clock)
+    [since] = made.silent.values()
+    assert clock.secs - since <= heartbeats.SILENT_SECS + 4 * LOOK_SECS  # the test's clock moves with every look
+    assert process.told == ["bad: builder 1 gives no sign of life"]
+
+    process = Process(["well", None])
+    await watched(process, lambda _made: len(process.told) == 3)
+    assert process.told[1] == f"bad: builder 1 gave no sign of life for {PATIENCE_SECS:.0f} s: its process is ended"
+    assert process.told[2].startswith("well: builder 1 answers again")
+    assert process.ended == 1
+
+
+async def test_who_waits_for_it_is_told_before_it_is_ended() -> None:
+    process = Process(["well", None])
+    order: list[str] = []
+
+    async def ending() -> None:
+        order.append(f"ended {process.ended} times by now")
+
+    made = Heartbeats(
+        [Member("builder 1", process.beat, process.end, clock=Clock(), ending=ending)], process.tell, Clock()
+    )
+    watching = asyncio.ensure_future(made.watch())
+    async with asyncio.timeout(60.0):
+        while not process.ended:
+            await asyncio.sleep(0)
+    watching.cancel()
+    assert order == ["ended 0 times by now"]
+
+
+async def test_a_process_may_take_long_to_start() -> None:
+    process, clock = Process([None]), Clock()
+    await watched(process, lambda _made: process.ended == 1, clock)
+    assert clock.secs >= START_SECS
+    assert process.told[0] == f"bad: builder 1 gave no sign of life for {START_SECS:.0f} s: its process is ended"
+
+
+async def test_who_stands_still_in_a_window_is_not_silent() -> None:
+    process, clock = Process(["well", None]), Clock(secs_a_look=0.0)
+    looks = 0
+
+    def looked(made: Heartbeats) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 100 * SILENT_SECS / LOOK_SECS or bool(made.silent)
+
+    made = await watched(process, looked, clock)
+    assert made.silent == {}
+    assert process.ended == 0
+
+
+async def test_seconds_in_which_the_watching_process_stood_still_are_nobodys_silence() -> None:
+    process, clock = Process(["well", None]), Clock(secs_a_look=1000.0)
+    made = await watched(process, lambda made: bool(made.silent), clock)
+    assert made.silent
+    looks = clock.secs / 1000.0
+    assert looks >= SILENT_SECS / (2 * LOOK_SECS)
