@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import tempfile
@@ -18,18 +19,21 @@ from typing import Any
 
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
-from actors.clients.device import DeviceClient, fingerprint_of
+from actors.clients.device import DeviceClient, fingerprint_of, turn_of, turn_of_actor
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
+from actors.clients.turns import TurnClient
 from actors.clusters.cluster import Cluster
 from actors.processes.builder import Worker, builder_actor
 from actors.processes.device import device_actor
+from actors.processes.device_turn import DeviceTurn
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
+from actors.processes.turn_keeper import turn_keeper
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
@@ -39,7 +43,13 @@ from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
 from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.config.fleet_file import (
+    DeviceConfig,
+    FleetConfig,
+    LocalConnection,
+    RecordedConnection,
+    TrackerConnection,
+)
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import Fingerprint, Limits, Record, StopRule
 from fleet_tune.errors import (
@@ -54,9 +64,11 @@ from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
 from policies.runs.pace import searchers
 from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.turns import Party
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 1.0
+_HOLD_SECS = 3.0  # until it is told that a device is waited for
 _HOST_SECS = 120.0  # processes are still being started
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
 _STOP_SECS = 2.0
@@ -81,6 +93,7 @@ class TuningSession:
     """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``begin``, ``join`` for
     each task as it is described, ``records``, ``close``.
 
+    ``party``: this run among those that share the cluster, for whose devices it takes turns; None where there are none.
     ``artifacts``: folder of kernels that earlier runs built, None for none. ``open_device``: opens the device of an
     entry of the fleet file; whether it may time kernels at real-time priority. ``make_worker``: makes what a builder
     builds with, None for what the fleet needs.
@@ -94,7 +107,9 @@ class TuningSession:
         artifacts: Path | None = None,
         open_device: Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]] = opened_device,
         make_worker: Callable[[], Worker] | None = None,
+        party: Party | None = None,
     ) -> None:
+        self._party = party
         self._cluster = cluster
         self._fleet = fleet
         self._run_id = run_id
@@ -124,8 +139,9 @@ class TuningSession:
         """What whoever works on this host has to keep to; None where no device shares it."""
         return QuietWindow(self._window, WINDOW_WAIT_SECS) if self._window else None
 
-    async def start_hosts(self) -> dict[str, Fingerprint]:
-        """Start builders and devices; returns the fingerprint of each device that answers.
+    async def start_hosts(self, tell: Callable[[str], None] = lambda _: None) -> dict[str, Fingerprint]:
+        """Start builders and devices; returns the fingerprint of each device that answers. ``tell``: is told what is
+        waited for where that takes long, and nothing once it is over.
 
         A device that does not answer joins when it does, if it is of the class of one that answers. One that people
         have taken out of use is not asked; it joins when they resume it, if the fleet file says its class and another
@@ -151,11 +167,13 @@ class TuningSession:
                 partial(self._open_device, device, self._fleet.measure.realtime),
                 self._run_id,
                 self._window if is_local(device) else None,
+                self._asker(device),
+                leaves=not isinstance(device.connection, LocalConnection),
             )
         self._actors += [*self._builders, *self._devices.values()]
         out_of_use = await self._out_of_use()
         asked = [name for name in self._devices if name not in out_of_use]
-        probing = (fingerprint_of(self._devices[name], name) for name in asked)
+        probing = (self._asked_in_turn(name, tell) for name in asked)
         answers = await asyncio.gather(*probing, return_exceptions=True)
         await self._check_versions(asked)
         prints: dict[str, Fingerprint] = {}
@@ -174,6 +192,42 @@ class TuningSession:
         for one in self._builders:
             BuilderClient(one).warm_up()
         return prints
+
+    def _asker(self, device: DeviceConfig) -> TurnClient | None:
+        """Asks for this run's turn on the device."""
+        if self._party is None or isinstance(device.connection, RecordedConnection):
+            return None
+        target = device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
+        return TurnClient(turn_keeper, self._party, self._place(device), device.device_class or target)
+
+    def _place(self, device: DeviceConfig) -> str:
+        """What the device is called by every run of the cluster."""
+        if is_local(device):
+            return f"{self._cluster.node_id} {device.connect}"
+        # A tracker's devices are any of those of their key.
+        return f"{device.connect} {device.name}" if isinstance(device.connection, TrackerConnection) else device.connect
+
+    async def _asked_in_turn(self, name: str, tell: Callable[[str], None]) -> Fingerprint:
+        actor = self._devices[name]
+        if self._party is not None:
+            await turn_of_actor(actor, lambda title: tell(f"device {name}: {turn_of(title)}" if title else ""))
+        return await fingerprint_of(actor, name)
+
+    @contextlib.contextmanager
+    def holding(self, names: Iterable[str], tell: Callable[[str], None]) -> Iterator[None]:
+        """The turns on these devices for oneself, also after the session is closed; each is waited for in this thread.
+        ``tell``: as of :meth:`start_hosts`."""
+        with contextlib.ExitStack() as stack:
+            for device in self._fleet.devices:
+                asker = self._asker(device) if device.name in names else None
+                if asker is not None:
+                    turn = DeviceTurn(asker, leave=lambda: None)
+                    stack.callback(turn.close)
+                    while title := turn.wait(_HOLD_SECS):
+                        tell(f"device {device.name}: {turn_of(title)}")
+                    stack.enter_context(turn.used())
+            tell("")
+            yield
 
     async def _check_versions(self, devices: Iterable[str]) -> None:
         """Raises VersionsDifferError where a process of the session has another TVM than this one. Those that do not
@@ -276,7 +330,7 @@ class TuningSession:
         # A class without a task has no work: its devices are left alone.
         targets = {entry.task.device_class.name: entry.task.device_class.target for entry in plan.tasks}
         devices = {
-            name: DeviceClient(device, targets[classes[name]], self._recorder)
+            name: DeviceClient(device, targets[classes[name]], self._recorder, self._party is not None)
             for name, device in self._devices.items()
             if classes[name] in targets
         }
@@ -294,7 +348,10 @@ class TuningSession:
             build_timeout_secs=self._fleet.build.timeout_secs,
         )
         builders = [BuilderClient(builder) for builder in self._builders]
-        others = {name: DeviceClient(device, "", self._recorder) for name, device in self._devices.items()}
+        others = {
+            name: DeviceClient(device, "", self._recorder, self._party is not None)
+            for name, device in self._devices.items()
+        }
         schedule = SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices))
 
         def scheduler_for(run: RunPlan) -> SchedulerClient:

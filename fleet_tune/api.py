@@ -56,6 +56,8 @@ def tune(
     inputs: Path | str | None = None,
     trust_model: bool = False,
     store: Path | str | None = None,
+    priority: int | None = None,
+    weight: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TuneResult:
     """Tune a network and leave the compiled result in ``out``; the same call with the same ``out`` resumes.
@@ -77,6 +79,9 @@ def tune(
     ``store``: the record database that several runs share: what it has of the network's tasks is not measured again,
     and what this run measures goes there too. None for that of this user, ``""`` for none.
 
+    ``priority``, ``weight``: of this run among those of the cluster at ``address`` that use the same devices: the
+    highest priority goes first (default 0), those of one priority have shares by weight (default 1).
+
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.
     """
@@ -95,6 +100,8 @@ def tune(
         inputs=inputs,
         trust_model=trust_model,
         store=store,
+        priority=priority,
+        weight=weight,
     )
     return run_tuning(request, on_progress)
 
@@ -115,6 +122,8 @@ async def stream(
     inputs: Path | str | None = None,
     trust_model: bool = False,
     store: Path | str | None = None,
+    priority: int | None = None,
+    weight: float | None = None,
 ) -> AsyncIterator[Record]:
     """Tune as :func:`tune` does and yield each new record as soon as it is durable. When the iteration ends by itself,
     the compiled network is in ``out``; leaving it early stops the tuning and keeps the records."""
@@ -135,6 +144,8 @@ async def stream(
         inputs=inputs,
         trust_model=trust_model,
         store=store,
+        priority=priority,
+        weight=weight,
     )
     async with Run(request, None).opened() as run:
         async for record in run.records(traces=True):

@@ -42,6 +42,7 @@ class DeviceTime(enum.StrEnum):
     SEARCH = "search"  # for candidates
     BUILD = "build"  # for artifacts
     WINDOW = "window"  # for its quiet window: for those who search and build on its host
+    TURN = "turn"  # for other runs that use it
     COMMIT = "commit"  # until records are durable
     TASKS = "tasks"  # for nothing: all that there is to tune is under way or done
 
@@ -84,7 +85,8 @@ class Progress:
     the time of its devices by what they did with it lately (:class:`DeviceTime`), and ``device_time_whole`` since the
     tuning began. Limits are None where the user set none; ``time_budget_secs`` counts from the run's begin and grows
     while tasks are still being described. ``doing``: what is done just now in a phase that has no trials. ``silent``:
-    processes of the run that are gone or give no sign of life, with the second of the run since which.
+    processes of the run that are gone or give no sign of life, with the second of the run since which. ``behind``: by
+    device id, the run whose turn it is while this one waits, with the second since which.
     """
 
     phase: str
@@ -105,6 +107,7 @@ class Progress:
     device_time_whole: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     doing: str = ""
     silent: Mapping[str, float] = field(default_factory=dict)
+    behind: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
     @property
     def bounds(self) -> dict[str, str]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from actors.clients import waiting
 from actors.clients.base import BusyClient, beating
-from actors.clients.calls import (
-    LOST,
-    WINDOW_WAIT_SECS,
-    ask,
-    first_line,
-)
+from actors.clients.calls import LOST, WINDOW_WAIT_SECS, ask, first_line
 from actors.clients.recorder import RecorderClient
 from fleet_tune.domain import Fingerprint, Incumbent, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError
@@ -22,6 +18,7 @@ from fleet_tune.results import DeviceTime
 
 _START_SECS = 120.0
 _NEWCOMER_SECS = 5.0
+_TURN_SECS = 3.0  # until people are told that a run waits
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
 _MISSED_BEATS_OF_A_NEWCOMER = 4  # a device that says what it is may be a slow one
 
@@ -52,6 +49,10 @@ class TaskPlaces:
 
 class DeviceHandle(Protocol):
     """One device, seen from its lane: :class:`DeviceClient`, or a stand-in of a test."""
+
+    async def turn(self, tell: Callable[[str], None]) -> float:
+        """Wait for this run's turn, where other runs use the device too; the seconds that took. Meanwhile ``tell`` is
+        called with the title of the run that has it, and in the end with an empty one. Raises ActorLostError."""
 
     async def check(self) -> float:
         """Seconds of one run of the probe, connecting first where that is needed.
@@ -87,16 +88,17 @@ class DeviceHandle(Protocol):
 
 class DeviceClient(BusyClient):
     """See :class:`actors.processes.device.DeviceActor`. ``target``: that of the device's class, empty while that is not
-    known.
+    known. ``in_turns``: other runs of the cluster may use it too.
 
     Ray may start the actor again at any time. A process that owns a device and gives no sign of life is not waited for
     to the deadline.
     """
 
-    def __init__(self, actor: Any, target: str, recorder: RecorderClient) -> None:
+    def __init__(self, actor: Any, target: str, recorder: RecorderClient, in_turns: bool = False) -> None:
         super().__init__(actor)
         self._target = target
         self._recorder = recorder
+        self._in_turns = in_turns
 
     async def joined(self, tell: Callable[[str], None]) -> Fingerprint:
         """What the device says of itself, once it answers; not before, however long that takes. Meanwhile ``tell`` is
@@ -104,6 +106,7 @@ class DeviceClient(BusyClient):
         last = ""
         while True:
             try:
+                await self.turn(lambda title: tell(turn_of(title)) if title else None)
                 await ask(self._actor.ping.remote(), _START_SECS, "a newcomer")
                 return await fingerprint_of(self._actor, "newcomer")
             except (DeviceUnreachableError, *LOST) as error:
@@ -115,7 +118,10 @@ class DeviceClient(BusyClient):
 
     def of_class(self, target: str) -> DeviceClient:
         """The same device, of a class with this target."""
-        return DeviceClient(self._actor, target, self._recorder)
+        return DeviceClient(self._actor, target, self._recorder, self._in_turns)
+
+    async def turn(self, tell: Callable[[str], None]) -> float:
+        return await turn_of_actor(self._actor, tell) if self._in_turns else 0.0
 
     async def check(self) -> float:
         secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
@@ -155,6 +161,25 @@ class DeviceClient(BusyClient):
 async def _device_beat(actor: Any) -> None:
     """A sign of life of the process that owns a device, also while it measures."""
     await ask(beating(actor), waiting.BEAT_SECS, "a sign of life")
+
+
+async def turn_of_actor(actor: Any, tell: Callable[[str], None]) -> float:
+    """See :meth:`DeviceHandle.turn`."""
+    began, told = time.monotonic(), ""
+    try:
+        while title := await ask(actor.wait_for_turn.remote(_TURN_SECS), _TURN_SECS + WINDOW_WAIT_SECS, "a turn"):
+            if title != told:
+                tell(title)
+                told = title
+    finally:
+        if told:
+            tell("")
+    return time.monotonic() - began
+
+
+def turn_of(title: str) -> str:
+    """Why a run waits for a device, in words."""
+    return f"it is the turn of {title}"
 
 
 async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:

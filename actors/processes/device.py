@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from actors.clients.calls import WINDOW_WAIT_SECS, fetch, remote_actor
 from actors.clients.device import BatchReport, TaskPlaces
 from actors.clients.recorder import RecorderClient
+from actors.processes.device_turn import Asker, DeviceTurn
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from devices.host.child import without_torch
@@ -31,12 +33,27 @@ _STRETCH_SECS = 0.5
 
 
 Measured = tuple[Artifact, Measurement]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """What uses the device waits for its turn."""
+
+    @functools.wraps(method)
+    def waiting(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with contextlib.nullcontext() if self._turn is None else self._turn.used():
+            return method(self, *args, **kwargs)
+
+    return waiting
 
 
 class DeviceActor:
     """One device, which ``open_device`` connects to (see :func:`devices.opening.opened_device`).
 
-    A device that shares its host with builders (``quiet_window``) is measured in quiet windows, a batch in each.
+    A device that shares its host with builders (``quiet_window``) is measured in quiet windows, a batch in each. One
+    that other runs use too (``asker``) is used in turns; ``leaves``: nobody else can connect to it while this process
+    is connected.
     """
 
     def __init__(
@@ -45,12 +62,15 @@ class DeviceActor:
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
         quiet_window: str | None,
+        asker: Asker | None = None,
+        leaves: bool = True,
     ) -> None:
         self._device_id = device_id
         self._open_device = open_device
         self._run_id = run_id
         self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
         self._opened = contextlib.ExitStack()
+        self._turn = None if asker is None else DeviceTurn(asker, self._leave if leaves else lambda: None)
         self._connected: Device | None = None
         self._incumbents: dict[str, Incumbent] = {}
         self._rivals: dict[str, Artifact] = {}  # artifacts of incumbents, by task
@@ -70,6 +90,7 @@ class DeviceActor:
         """The machine that this process runs on."""
         return this_host()
 
+    @_in_turn
     def fingerprint(self) -> Fingerprint:
         """Probe the device. Raises :class:`DeviceUnreachableError`."""
         with self._quiet():
@@ -77,10 +98,17 @@ class DeviceActor:
         self._target = fingerprint.device_class.target
         return fingerprint
 
+    @_in_turn
     def ping(self) -> None:
         """Ask whether the device answers, which disturbs nobody. Raises DeviceUnreachableError."""
         self._device.ping()
 
+    def wait_for_turn(self, most_secs: float) -> str:
+        """Wait until this run may use the device, for so long at most; the title of the run that has it by then, empty
+        where it may."""
+        return "" if self._turn is None else self._turn.wait(most_secs)
+
+    @_in_turn
     def check(self, target: str) -> float:
         """Seconds of one run of the probe. ``target``: that of the device's class, which a device that joins late must
         have.
@@ -94,6 +122,7 @@ class DeviceActor:
         with self._quiet():
             return self._probe()
 
+    @_in_turn
     def measure(
         self,
         artifacts: Sequence[Any],
@@ -144,6 +173,7 @@ class DeviceActor:
             waits[DeviceTime.COMMIT] = time.monotonic() - handed_in
         return BatchReport(outcomes, lost, vitals, waits)
 
+    @_in_turn
     def shoot_out(
         self,
         finalists: Sequence[tuple[Any, int]],
@@ -307,8 +337,18 @@ class DeviceActor:
 
     def close(self) -> None:
         self._opened.close()
+        if self._turn is not None:
+            self._turn.close()
         if self._window is not None:
             self._window.close()
+
+    def _leave(self) -> None:
+        """Another run takes its turn on the device: nothing is there any more when it is this run's again."""
+        self._opened.close()
+        self._opened = contextlib.ExitStack()
+        self._connected = None
+        self._incumbents.clear()
+        self._rivals.clear()
 
     def _quiet(self) -> contextlib.AbstractContextManager[Any]:
         return self._window.quiet() if self._window else contextlib.nullcontext()

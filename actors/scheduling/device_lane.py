@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
@@ -10,23 +10,34 @@ from actors.clients.device import DeviceHandle, TaskPlaces
 from actors.scheduling.artifacts import Artifacts
 from fleet_tune.domain import Incumbent, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
+from fleet_tune.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
 from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, ShotOut, Unreachable
 
 
 class DeviceLane:
-    """``rule``: when a measurement ends."""
+    """``rule``: when a measurement ends. ``tell``: is told the title of the run whose turn the device is, while this
+    run waits for its own, and nothing once it has it."""
 
-    def __init__(self, device_id: str, device: DeviceHandle, artifacts: Artifacts, rule: StopRule) -> None:
+    def __init__(
+        self,
+        device_id: str,
+        device: DeviceHandle,
+        artifacts: Artifacts,
+        rule: StopRule,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._device_id = device_id
         self._device = device
         self._artifacts = artifacts
         self._rule = rule
+        self._tell = tell
         self._ends = False
 
     async def check(self) -> Probed | ProbeFailed | Unreachable:
         """Run the probe."""
         try:
+            await self._device.turn(self._tell)
             secs = await self._device.check()
         except ProbeError as error:
             return ProbeFailed(self._device_id, first_line(error))
@@ -63,18 +74,19 @@ class DeviceLane:
         self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskPlaces]
     ) -> BatchMeasured | BatchLost:
         try:
+            waited_secs = await self._device.turn(self._tell)
             report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         self._ends = False
-        return BatchMeasured(
-            self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, report.waits
-        )
+        waits = {**report.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
+        return BatchMeasured(self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, waits)
 
     async def _shoot_out(
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces
     ) -> ShotOut | BatchLost:
         try:
+            await self._device.turn(self._tell)
             report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)

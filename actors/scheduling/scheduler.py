@@ -78,10 +78,7 @@ class Scheduler:
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._pool = BuilderPool(builders, self._artifacts)
-        self._lanes = {
-            device_id: DeviceLane(device_id, device, self._artifacts, plan.run.rule)
-            for device_id, device in devices.items()
-        }
+        self._lanes = {device_id: self._lane(device_id, device) for device_id, device in devices.items()}
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._took_over = plan.run.before.secs > 0
@@ -286,6 +283,12 @@ class Scheduler:
             for device_id, device in self._newcomers.items():
                 group.create_task(self._expect(device_id, device))
 
+    def _lane(self, device_id: str, device: DeviceHandle) -> DeviceLane:
+        def tell(behind: str) -> None:
+            self._events.put_nowait(ev.Waits(device_id, behind))
+
+        return DeviceLane(device_id, device, self._artifacts, self._plan.run.rule, tell)
+
     async def _expect(self, device_id: str, device: DeviceClient) -> None:
         def tell(reason: str) -> None:
             if not any(reason in text for text in self._plan.notices):  # it was told when the run began
@@ -301,9 +304,7 @@ class Scheduler:
             why = "none of that class answered when the run began: the next run tunes for it"
             self._events.put_nowait(ev.Noticed(f"device {device_id} answers: it is of class {found.name}, and {why}"))
             return
-        self._lanes[device_id] = DeviceLane(
-            device_id, device.of_class(found.target), self._artifacts, self._plan.run.rule
-        )
+        self._lanes[device_id] = self._lane(device_id, device.of_class(found.target))
         self._events.put_nowait(ev.Appeared(device_id, found.name))
 
     async def _obey(self) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,9 @@ class SimulatedHandle:
     host: Any
     name: str
     secs: float
+
+    async def turn(self, _tell: Callable[[str], None]) -> float:
+        return 0.0
 
     async def check(self) -> float:
         return 1e-3

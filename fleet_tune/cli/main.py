@@ -129,6 +129,10 @@ def _report_options(command: _F) -> _F:
     "--out", type=click.Path(path_type=Path), help=f"Output folder. Default: {_DEFAULT_OUT}/ and the network's name."
 )
 @click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
+@click.option("--priority", type=int, help="Runs of a higher one use the cluster's devices first. Default: 0.")
+@click.option(
+    "--weight", type=float, help="Share of the cluster's devices among runs of the same priority. Default: 1."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
     "--transfer-from",
@@ -162,6 +166,8 @@ def tune(
     trust_model: bool,
     out: Path | None,
     address: str | None,
+    priority: int | None,
+    weight: float | None,
     seed: int,
     transfer_from: Path | None,
     store: str | None,
@@ -184,6 +190,8 @@ def tune(
         time_budget_secs=time_budget_secs(time_budget),
         fleet=fleet,
         address=address,
+        priority=priority,
+        weight=weight,
         seed=seed,
         metrics_port=metrics_port,
         transfer_from=transfer_from,

@@ -19,6 +19,8 @@ from fleet_tune.records.shared import default_store
 from fleet_tune.records.sources import RECORDS_FILE
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
+_PRIORITIES = (-100, 100)
+_WEIGHTS = (0.01, 100.0)
 _T = TypeVar("_T")
 
 
@@ -32,7 +34,8 @@ class RunRequest:
     where nothing is named. ``inputs``: the ``.npz`` file with the network's example inputs, None for its own, or some
     that are made up. ``trust_model``: code in a ``.pt2`` file may be run. ``store``: the record store that several runs
     share, None for none; ``store_named``: the user has named it, so that the run does not begin where it cannot be
-    used."""
+    used. ``priority``, ``weight``: of this run among those of its cluster that use the same devices
+    (:mod:`policies.runs.turns`)."""
 
     network: Any
     out: Path
@@ -49,6 +52,8 @@ class RunRequest:
     trust_model: bool = False
     store: Path | None = None
     store_named: bool = False
+    priority: int = 0
+    weight: float = 1.0
 
     @property
     def records(self) -> Path:
@@ -73,6 +78,8 @@ def run_request(
     inputs: Path | str | None = None,
     trust_model: bool = False,
     store: Path | str | None = None,
+    priority: int | None = None,
+    weight: float | None = None,
 ) -> RunRequest:
     """The request with these values. Without any limit it has the default one, ten minutes; ``fleet``: a fleet file,
     None for this machine's CPU. ``store``: None for that of this user, empty for none.
@@ -91,6 +98,12 @@ def run_request(
     resolved = resolved_fleet(fleet)
     # Random candidates, and what a dataset answers, are nothing that a later run could begin with.
     shares = not collects and not resolved.datasets
+    for option, value in (("--priority", priority), ("--weight", weight)):
+        if value is not None and address is None:
+            raise RequestError(
+                f"{option} is of a run that shares its cluster with others, and this one starts its own",
+                "give the cluster's --address too, or leave it out",
+            )
     return RunRequest(
         network=network,
         # Actors run in other working directories.
@@ -112,6 +125,8 @@ def run_request(
         fleet=resolved,
         store=resolved_store(store) if shares else None,
         store_named=store is not None,
+        priority=values.whole_number("a priority", 0 if priority is None else priority, *_PRIORITIES, "--priority"),
+        weight=values.number("a weight", 1.0 if weight is None else weight, *_WEIGHTS, "--weight"),
     )
 
 

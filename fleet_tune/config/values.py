@@ -53,11 +53,18 @@ def seconds(what: str, value: Any, option: str) -> float:
     )
 
 
+def number(what: str, value: Any, low: float, high: float, option: str) -> float:
+    """``value`` as a number from ``low`` to ``high``. Raises :class:`RequestError`."""
+    if _is_real(value) and low <= value <= high:
+        return float(value)
+    raise RequestError(
+        f"{what} is a number from {low:g} to {high:g}, not {shown(value)}", f"give another with {option}"
+    )
+
+
 def share(what: str, value: Any, option: str) -> float:
     """``value`` as a number from 0 to 1. Raises :class:`RequestError`."""
-    if _is_real(value) and 0 <= value <= 1:
-        return float(value)
-    raise RequestError(f"{what} is a number from 0 to 1, not {shown(value)}", f"give another with {option}")
+    return number(what, value, 0, 1, option)
 
 
 def _is_real(value: Any) -> bool:

@@ -89,6 +89,8 @@ def progress_line(progress: Progress) -> str:
         f"{progress.records_per_sec:.1f}/s",
         _networks(progress),
     ]
+    if progress.behind:
+        parts.append(f"waits: {_behind(progress)}")
     if progress.silent:
         parts.append(f"without a sign of life: {_silent(progress)}")
     if progress.device_time:
@@ -125,6 +127,14 @@ def _silent(progress: Progress) -> str:
     """The processes that are gone or hang, each with how long it is so."""
     return ", ".join(
         f"{name} for {format_clock(max(0.0, progress.elapsed_secs - since))}" for name, since in progress.silent.items()
+    )
+
+
+def _behind(progress: Progress) -> str:
+    """The devices on which it is another run's turn, each with that run and how long this one has waited."""
+    return ", ".join(
+        f"device {name} for {title}, {format_clock(max(0.0, progress.elapsed_secs - since))} so far"
+        for name, (title, since) in progress.behind.items()
     )
 
 
@@ -196,6 +206,8 @@ class _Panel:
             devices.append(f"{name} ")
             devices.append(state, "green" if state in _GOOD_STATES else "yellow")
         facts.add_row("devices", devices)
+        if progress.behind:
+            facts.add_row("waits", cut(_behind(progress), "yellow"))
         if progress.silent:
             facts.add_row("silent", cut(_silent(progress), "yellow"))
         if progress.device_time:

@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.reusing.sharing import Found, Giving, note_efforts, take, tried_in
 from fleet_tune.runs.telling import Teller
+from policies.runs.turns import Party
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
@@ -48,6 +49,15 @@ def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
     from fleet_tune.runs.preparing import preparation
 
     return preparation.read_network(spec, inputs, trusted)
+
+
+def _party(request: RunRequest, run_id: str) -> Party | None:
+    """This run among those of its cluster; None where it has one of its own."""
+    if request.address is None:
+        return None
+    given = request.network
+    name = type(given[0]).__name__ if isinstance(given, tuple) else Path(str(given)).name
+    return Party(run_id, f"{name} (run {run_id})", request.priority, request.weight)
 
 
 @dataclass
@@ -116,10 +126,10 @@ class Run:
             _LOG.warning("the run goes without a store: %s", error.problem)
             return None
 
-    def _announce(self) -> None:
+    def _announce(self, waits_for: str = "") -> None:
         """A first snapshot, once nothing is plainly wrong."""
         limits = self.request.limits
-        doing = "importing the network, starting the devices"
+        doing = waits_for or "importing the network, starting the devices"
         if self.on_progress is not None:
             self.on_progress(
                 Progress(
@@ -135,12 +145,14 @@ class Run:
         self._interruption.listen()  # again: Ray has put handlers of its own in the place of ours
         self._watching = asyncio.create_task(self._watch(cluster))
         stack.callback(self._watching.cancel)
-        session = TuningSession(cluster, request.fleet, self.run_id, request.out / "artifacts")
+        session = TuningSession(
+            cluster, request.fleet, self.run_id, request.out / "artifacts", party=_party(request, self.run_id)
+        )
         stack.push_async_callback(session.close)
         lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         by_device, network = await unless_interrupted(
             asyncio.gather(
-                session.start_hosts(),
+                session.start_hosts(self._announce),
                 in_thread(_read_network, request.network, request.inputs, request.trust_model),
             )
         )
@@ -277,7 +289,7 @@ class Run:
             tuned = not self.request.collects and not self.request.fleet.datasets
             if tuned and not self._interruption.came:
                 self._show("compiling")
-                networks = await self._compiled(self._prepared)
+                networks = await self._compiled(self._prepared, session)
             if self._giving is not None:
                 await in_thread(self._give_all, self._giving)
         last = self._last
@@ -310,8 +322,12 @@ class Run:
         if self._prepared is not None:
             self._prepared = self._prepared.with_ready(self._ready)
 
-    async def _compiled(self, prepared: Prepared) -> tuple[NetworkResult, ...]:
+    async def _compiled(self, prepared: Prepared, session: TuningSession) -> tuple[NetworkResult, ...]:
         from fleet_tune.runs.preparing import preparation
+
+        def compiled(names: Collection[str]) -> tuple[NetworkResult, ...]:
+            with session.holding(names, teller.tell):
+                return preparation.compile_tuned(prepared, self.request, self.run_id, teller, cancellation)
 
         teller = Teller(self._last.elapsed_secs, self._last.notices) if self._last is not None else Teller()
         cancellation = Cancellation()
@@ -321,9 +337,8 @@ class Run:
             # However it ends: a thread that nobody waits for publishes nothing in a folder that is others' by then.
             stack.callback(cancellation.cancel)
             async with beside(self._report_compiling(teller)):
-                networks = await self._interruption.unless(
-                    in_thread(preparation.compile_tuned, prepared, self.request, self.run_id, teller, cancellation)
-                )
+                names = preparation.compiled_on(prepared, self.request.records)
+                networks = await self._interruption.unless(in_thread(compiled, names))
             if self._last is not None:
                 self._last = preparation.with_what_was_found(self._last, prepared, self.request.records)
             return networks

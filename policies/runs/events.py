@@ -159,6 +159,15 @@ class ShotOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """What is asked of a device waits until another run has had its turn there; ``behind``: its title, empty once it is
+    this run's turn."""
+
+    device_id: str
+    behind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ordered:
     """A person wants something else of a device."""
 
@@ -208,6 +217,7 @@ Event = (
     | BatchMeasured
     | BatchLost
     | ShotOut
+    | Waits
     | Ordered
     | DeviceEventsKept
     | Noticed

@@ -43,6 +43,7 @@ from policies.runs.events import (
     Tick,
     Undescribable,
     Unreachable,
+    Waits,
 )
 from policies.runs.final_round import FinalRound
 from policies.runs.fleet import Fleet
@@ -103,6 +104,7 @@ class RunState:
         self._restored = False
         self._caught_up = False
         self._stopped = False
+        self._behind: dict[str, tuple[str, float]] = {}  # whose turn a device is, and since when this run waits
         self._cursor = 0
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
@@ -165,6 +167,7 @@ class RunState:
             device_changes=self.fleet.changes,
             vitals=self._devices.vitals,
             notices=self._notices.last,
+            behind=dict(self._behind),
             device_time=self._usage.lately,
             device_time_whole=self._usage.whole,
             tasks=tuple(
@@ -209,6 +212,10 @@ class RunState:
                 return [Say("notice", f"device {device_id} answers: it is of class {device_class}")]
             case BatchMeasured() | BatchLost() | ShotOut():
                 return self._device_answered(event, now)
+            case Waits(device_id, behind):
+                _, since = self._behind.pop(device_id, ("", now))
+                if behind:
+                    self._behind[device_id] = behind, since
             case Ordered(device_id, admin, reason):
                 if device_id in self.fleet:
                     self.fleet.happened(device_id, health.Ordered(admin, reason), now)

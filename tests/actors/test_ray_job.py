@@ -269,3 +269,19 @@ def test_a_stopped_job_loses_no_record_and_another_resumes_and_leaves_its_result
     with torch.inference_mode():
         expected = model(*inputs)
     torch.testing.assert_close(torch.as_tensor(fleet_tune.load(out)(*inputs)), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_two_jobs_share_the_device_of_this_host_in_turns(head: Head, tmp_path: Path) -> None:
+    outs = {f"shared-{number}": tmp_path / str(number) for number in (1, 2)}
+    for job, out in outs.items():
+        head.submit(job, *_tune(out, "--trials", "24", "--no-store", "--json"))
+    for job in outs:
+        assert _wait_for_end(head, job, 300) == "SUCCEEDED", head.logs(job)
+    waited = 0.0
+    for job, out in outs.items():
+        assert _count(out) >= 24
+        assert json.loads((out / "manifest.json").read_text())["tasks"]
+        [line] = [line for line in head.logs(job).splitlines() if line.startswith('{"')]
+        [shares] = json.loads(line)["device_time"].values()
+        waited += shares.get("turn", 0.0)
+    assert waited > 0.0, "neither of them waited for the other"

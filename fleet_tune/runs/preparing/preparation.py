@@ -333,6 +333,14 @@ def _compiled_from_records(
     )
 
 
+def compiled_on(prepared: Prepared, records: Path) -> list[str]:
+    """The ids of the devices that :func:`compile_tuned` measures on."""
+    with RecordReader(records) as reader:
+        states = {name: event.state for name, event in reader.device_states().items()}
+    devices = (prepared.device_of(name, states) for name in prepared.lowered)
+    return [device.name for device in devices if device is not None]
+
+
 def compile_tuned(
     prepared: Prepared, request: RunRequest, run_id: str, teller: Teller, cancellation: Cancellation
 ) -> tuple[NetworkResult, ...]:

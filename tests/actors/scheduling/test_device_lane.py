@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 from actors.clients.calls import ActorLostError, ActorTimeoutError
-from actors.clients.device import DeviceHandle
+from actors.clients.device import BatchReport, DeviceHandle
 from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.device_lane import DeviceLane
 from fleet_tune.domain import StopRule
+from fleet_tune.results import DeviceTime
 from policies.runs.commands import Measure
-from policies.runs.events import BatchLost
+from policies.runs.events import BatchLost, BatchMeasured
 
 
 class Failing:
@@ -18,6 +19,9 @@ class Failing:
 
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
+
+    async def turn(self, _tell: Any) -> float:
+        return 0.0
 
     async def check(self) -> float:
         raise self._errors.pop(0)
@@ -53,3 +57,24 @@ async def test_an_ending_that_a_check_found_is_over() -> None:
     lane.ends()
     await lane.check()
     assert await lost_over_a_batch(lane) == (False, False)
+
+
+class Shared(Failing):
+    """A device that another run uses first."""
+
+    async def turn(self, tell: Any) -> float:
+        tell("net (run 7)")
+        tell("")
+        return 12.5
+
+    async def measure(self, *_args: Any) -> BatchReport:
+        return BatchReport(waits={DeviceTime.WINDOW: 0.5})
+
+
+async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
+    told: list[str] = []
+    lane = DeviceLane("board", cast("DeviceHandle", Shared()), cast("Artifacts", None), StopRule(), told.append)
+    answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
+    assert isinstance(answer, BatchMeasured)
+    assert answer.waits == {DeviceTime.WINDOW: 0.5, DeviceTime.TURN: 12.5}
+    assert told == ["net (run 7)", ""]

@@ -166,3 +166,26 @@ def test_the_python_api_refuses_the_same(function: Any, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="not 0"):
         function("net.onnx", trials=0, **out)
     assert not (tmp_path / "out").exists()
+
+
+def test_priority_and_weight_are_of_runs_that_share_a_cluster() -> None:
+    request = run_request("net.onnx", out="o", address="auto", priority=-3, weight=2)
+    assert (request.priority, request.weight) == (-3, 2.0)
+    for wrong in ({"priority": 1}, {"weight": 2.0}):
+        with pytest.raises(RequestError, match="shares its cluster") as caught:
+            run_request("net.onnx", out="o", **wrong)  # type: ignore[arg-type]
+        assert "--address" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"priority": 101}, "a priority is a whole number from -100 to 100"),
+        ({"priority": 1.5}, "a priority is a whole number"),
+        ({"weight": 0}, "a weight is a number from 0.01 to 100"),
+        ({"weight": float("nan")}, "a weight is a number from 0.01 to 100"),
+    ],
+)
+def test_wrong_priorities_and_weights_are_refused(wrong: dict[str, float], told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        run_request("net.onnx", out="o", address="auto", **wrong)  # type: ignore[arg-type]

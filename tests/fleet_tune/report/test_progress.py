@@ -67,6 +67,18 @@ def test_processes_without_a_sign_of_life_are_shown_with_how_long() -> None:
     assert any("silent" in line and said in line for line in capture.get().splitlines())
 
 
+def test_whose_turn_a_device_is_is_shown_with_how_long_the_run_waits() -> None:
+    behind = dataclasses.replace(PROGRESS, behind={"board": ("net (run 7)", 63.0)})
+    said = "device board for net (run 7), 0:12 so far"
+    assert f", waits: {said}, " in progress_line(behind)
+    console = Console(file=io.StringIO(), width=100, height=24, force_terminal=True, color_system=None)
+    view = ProgressView(console, "net")
+    view.update(behind)
+    with console.capture() as capture:
+        console.print(view._panel)
+    assert any("waits" in line and said in line for line in capture.get().splitlines())
+
+
 def test_without_a_terminal_lines_come_every_five_seconds_and_with_each_phase(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

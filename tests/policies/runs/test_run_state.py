@@ -511,3 +511,12 @@ def test_a_limit_that_is_reached_waits_for_no_task() -> None:
     shown = again.state.progress(again.now).tasks
     assert [(each.described, each.best_rule) for each in shown] == [(False, "")] * 2
     assert all(math.isfinite(each.best_secs) for each in shown)
+
+
+def test_whose_turn_a_device_is_is_told_since_the_first_moment_until_it_is_this_runs() -> None:
+    world = World({"server": Device("server")})
+    behind = []
+    for now, title in ((5.0, "net (run 1)"), (9.0, "net (run 2)"), (12.0, "")):
+        world.state.handle(ev.Waits("server", title), now)
+        behind.append(dict(world.state.progress(now).behind))
+    assert behind == [{"server": ("net (run 1)", 5.0)}, {"server": ("net (run 2)", 5.0)}, {}]

@@ -1,0 +1,150 @@
+"""A device that two runs use: one at a time, each has its turn, and who lets go leaves the device."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from actors.clients.device import turn_of_actor
+from actors.clients.turns import TurnClient
+from actors.processes.device import device_actor
+from actors.processes.device_turn import DeviceTurn
+from actors.processes.turn_keeper import turn_keeper
+from devices.protocol import Device
+from devices.simulated.simulated import SimulatedDevice
+from policies.measuring.stopping import decide
+from policies.runs.turns import Party, Turn
+from tests.actors.conftest import CLASS
+
+
+class Told:
+    """An asker that is told what the test says: whether the turn is its own, and whether somebody else is due."""
+
+    def __init__(self, *turns: Turn) -> None:
+        self.turns = list(turns)
+        self.asked = threading.Event()
+        self.let_go_times = 0
+
+    def ask(self) -> Turn:
+        self.asked.set()
+        return self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+
+    def let_go(self) -> None:
+        self.let_go_times += 1
+
+
+MINE, DUE, THEIRS = Turn(True), Turn(True, wanted=True), Turn(False, behind="net (run 1)")
+
+
+def nothing(_secs: float = 0.0) -> None:
+    """Instead of waiting."""
+
+
+def within(condition: Callable[[], bool], secs: float = 30.0) -> None:
+    changed = threading.Event()
+    for _ in range(int(secs / 0.02)):
+        if condition():
+            return
+        changed.wait(0.02)
+    raise AssertionError("it did not happen")
+
+
+def test_who_has_to_wait_is_told_for_whom() -> None:
+    turn = DeviceTurn(Told(THEIRS), nothing, sleep=nothing)
+    assert turn.wait(0.0) == "net (run 1)"
+
+
+def test_a_device_is_kept_while_nobody_else_is_due() -> None:
+    left: list[str] = []
+    asker = Told(THEIRS, MINE)
+    turn = DeviceTurn(asker, lambda: left.append("left"), sleep=nothing)
+    with turn.used(), turn.used():
+        assert not left
+    assert (left, asker.let_go_times) == ([], 0)
+    turn.close()
+    assert (left, asker.let_go_times) == ([], 1)
+
+
+@pytest.mark.parametrize("answer", [DUE, THEIRS], ids=["somebody is due", "somebody has it"])
+def test_who_is_due_has_the_device_after_what_is_done_there(answer: Turn) -> None:
+    left: list[str] = []
+    asker = Told(MINE, answer)
+    with DeviceTurn(asker, lambda: left.append("left"), sleep=nothing).used():
+        assert not left
+    assert (left, asker.let_go_times) == (["left"], 1)
+
+
+def test_a_device_that_is_not_used_is_given_up_once_somebody_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    left = threading.Event()
+    asker = Told(MINE)
+    turn = DeviceTurn(asker, left.set, sleep=nothing)
+    with turn.used():
+        asker.asked.clear()
+        assert asker.asked.wait(30.0), "while a device is used it is said again that it is"
+        asker.turns = [DUE]
+    within(left.is_set)
+    within(lambda: asker.let_go_times == 1)
+    turn.close()
+
+
+@contextlib.contextmanager
+def open_alone(lock: Path, path: Path) -> Iterator[Device]:
+    """A simulated device that serves one client at a time: others are refused. ``path``: notes who comes and goes."""
+    lock.touch(exist_ok=False)
+    try:
+        with path.open("a") as log:
+            log.write("in\n")
+        yield SimulatedDevice(CLASS, decide=decide)
+    finally:
+        lock.unlink()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+async def test_two_runs_of_a_cluster_use_one_device_in_turns(tmp_path: Path) -> None:
+    lock, log = tmp_path / "lock", tmp_path / "log"
+
+    def run(name: str, priority: int) -> Any:
+        asker = TurnClient(turn_keeper, Party(name, f"net (run {name})", priority), str(tmp_path), "simulated")
+
+        def opened() -> contextlib.AbstractContextManager[Device]:
+            return open_alone(lock, log)
+
+        return device_actor().remote("board", opened, name, None, asker)
+
+    first, second = run("1", 0), run("2", 1)
+    told: list[str] = []
+    try:
+        assert await turn_of_actor(first, told.append) >= 0.0
+        assert (await first.fingerprint.remote()).device_class == CLASS
+        assert lock.exists(), "nobody else is due: the first one stays connected"
+        # The second one goes first by its priority, and the first has to leave for it.
+        assert (await second.fingerprint.remote()).device_class == CLASS
+        assert await first.wait_for_turn.remote(0.0) == "net (run 2)"
+        await second.close.remote()
+        assert (await first.fingerprint.remote()).device_class == CLASS
+        assert log.read_text().split() == ["in"] * 3
+        assert not told
+    finally:
+        for actor in (first, second):
+            ray.kill(actor)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_where_nobody_keeps_order_a_run_goes_on_and_another_keeper_is_found() -> None:
+    keeper = turn_keeper()
+    asker = TurnClient(turn_keeper, Party("1", "net"), "board", "board")
+    assert asker.ask().mine
+    ray.kill(keeper, no_restart=True)
+    assert asker.ask().mine
+    asker.let_go()
+    other = TurnClient(turn_keeper, Party("2", "net"), "board", "board")
+    assert other.ask().mine
+    assert not asker.ask().mine
+    ray.kill(turn_keeper(), no_restart=True)
