@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from devices.networks.graph.rewrites import rewrite
 from devices.networks.graph.transposed_convolutions import without_transposed
 from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
+from devices.sketches.description.accesses import REDUCTION, leaf_blocks
 from devices.targets import parse_target
 from fleet_tune.domain import DeviceClass, Task, Workload
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
@@ -187,7 +189,7 @@ def tolerance(lowered: LoweredNetwork) -> float:
     kernels = [lowered.module[call.args[0]] for call in kernel_calls(lowered.module["main"])]
     held = {str(spec.dtype) for kernel in kernels for spec in _buffers(kernel)}
     held |= {*lowered.halves, *(spec.dtype for spec in lowered.outputs)}
-    rounding = network_tolerance(held, len(kernels))
+    rounding = network_tolerance(held, len(kernels), max(map(_longest_sum, kernels), default=1))
     return max(rounding, _QUANTISED) if lowered.quantized else rounding
 
 
@@ -196,6 +198,13 @@ def _halves(main: Any) -> tuple[str, ...]:
     kernel on float32, or vanishes."""
     types = (binding.var.ty for block in main.body.blocks for binding in block.bindings)
     return tuple(sorted({str(t.dtype) for t in types if isinstance(t, relax.TensorType)} & {"float16", "bfloat16"}))
+
+
+def _longest_sum(kernel: Any) -> int:
+    """Terms of the longest reduction of a kernel; 1 where none is written as one."""
+    blocks = leaf_blocks(kernel).values() if hasattr(kernel.body, "block") else ()
+    axes = ([axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION] for block in blocks)
+    return max((math.prod(int(axis.dom.extent) for axis in over) for over in axes), default=1)
 
 
 def _buffers(kernel: Any) -> list[Any]:

@@ -434,6 +434,17 @@ def test_the_tolerance_follows_type_and_depth() -> None:
     assert tolerance(inside) >= 2.0**-9
 
 
+class Norm(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square().sum((-2, -1)).sqrt()
+
+
+def test_a_long_sum_one_after_the_other_is_allowed_its_rounding() -> None:
+    torch.manual_seed(0)
+    lowered, network = imported(Norm(), torch.randn(1, 1024, 1024))
+    assert 2.0**-13 < check_network(lowered, network)[1] < tolerance(lowered) < 2.0**-9
+
+
 class RoundedInside(nn.Module):
     def __init__(self) -> None:
         super().__init__()
