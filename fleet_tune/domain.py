@@ -138,11 +138,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload to tune for one device class; ``weight``: how often the network calls it."""
+    """A workload to tune for one device class; ``weight``: how often the network calls it. ``imported``: traces with
+    decisions (JSON texts) whose sketches it has beside those that the rules make; they were found elsewhere."""
 
     workload: Workload
     device_class: DeviceClass
     weight: int = 1
+    imported: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.weight < 1:

@@ -69,31 +69,71 @@ def stats(store: Path | None, as_json: bool) -> None:
 
 
 @records.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
 @_store_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "metaschedule", "parquet"]),
+    default="lines",
+    show_default=True,
+    help="JSON lines, which 'import' reads; or TVM's own database in a folder OUT, each class in its own.",
+)
+@_class_option
 @json_option
-def export(file: Path, store: Path | None, as_json: bool) -> None:
-    """Write the records of a store to FILE: JSON lines, deflated where its name ends in .gz."""
-    from fleet_tune.runs.reusing import upkeep
+def export(out: Path, store: Path | None, form: str, device_class: str | None, as_json: bool) -> None:
+    """Write the records of a store to OUT: a file of JSON lines, deflated where its name ends in .gz,
+    TVM's own, or a Parquet file (one row for each record)."""
+    from fleet_tune.errors import RequestError
+    from fleet_tune.records.shared import Copied
+    from fleet_tune.report.run import plural
+    from fleet_tune.runs.reusing import formats, upkeep
 
-    moved = upkeep.export(_named(store), file)
+    if form == "metaschedule":
+        written = formats.export_metaschedule(_named(store), out.absolute(), device_class)
+        if as_json:
+            databases = {each.device_class: {"folder": str(each.folder), "records": each.records} for each in written}
+            click.echo(json.dumps({"records": sum(each.records for each in written), "databases": databases}))
+        for each in [] if as_json else written:
+            click.echo(f"{plural(each.records, 'record')} of {each.device_class} written: {each.folder}")
+        return
+    if form == "parquet":
+        count = formats.export_parquet(_named(store), out.absolute(), device_class)
+        _tell(Copied(count, 0), "written", as_json)
+        return
+    if device_class is not None:
+        raise RequestError("a file of lines is of all device classes", "leave out --class, or choose another --format")
+    moved = upkeep.export(_named(store), out)
     _tell(moved.copied, "written", as_json)
 
 
 @records.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
 @_store_option
+@click.option("--class", "device_class", metavar="NAME", help="What a MetaSchedule database was measured on.")
 @json_option
-def import_command(file: Path, store: Path | None, as_json: bool) -> None:
-    """Take the records of FILE, which 'export' wrote, into a store; lines that cannot be read are told and skipped."""
-    from fleet_tune.runs.reusing import upkeep
+def import_command(source: Path, store: Path | None, device_class: str | None, as_json: bool) -> None:
+    """Take records into a store: of a file that 'export' wrote, or the schedules of a folder with a MetaSchedule
+    database, or several. Lines that cannot be read are told and skipped."""
+    from fleet_tune.errors import RequestError
+    from fleet_tune.report.run import plural
+    from fleet_tune.runs.reusing import formats, upkeep
 
-    moved = upkeep.import_file(file, _named(store))
+    more: dict[str, int] = {}
+    if folders := formats.metaschedule_folders(source):
+        moved, own_sketches = formats.import_metaschedule(folders, _named(store), device_class)
+        more = {"own_sketches": own_sketches}
+        if own_sketches and not as_json:
+            click.echo(f"{plural(own_sketches, 'record')} of no sketch of ours: kept with sketches of their own")
+    elif device_class is not None:
+        raise RequestError(f"{source} has no MetaSchedule database, and only that needs a --class", "leave it out")
+    else:
+        moved = upkeep.import_file(source, _named(store))
     for line in moved.skipped[:_SKIPPED_LINES]:
         click.echo(f"skipped: {line}", err=True)
     if len(moved.skipped) > _SKIPPED_LINES:
         click.echo(f"skipped: {len(moved.skipped) - _SKIPPED_LINES} more lines", err=True)
-    _tell(moved.copied, "new", as_json, skipped=len(moved.skipped))
+    _tell(moved.copied, "new", as_json, skipped=len(moved.skipped), **more)
 
 
 @records.command()

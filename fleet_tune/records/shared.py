@@ -23,6 +23,7 @@ from fleet_tune.records.network_drive import network_drive
 from fleet_tune.records.origin import Effort, Origin, decode_origin
 from fleet_tune.records.reader import RecordReader, check_store
 from fleet_tune.records.store import RecordStore, class_unit
+from fleet_tune.sketch import IMPORTED
 
 STORE_FILE = "store.db"
 STORE_VARIABLE = "FLEET_TUNE_STORE"
@@ -137,6 +138,18 @@ class SharedReader(RecordReader):
         query = "SELECT hash, name, flop FROM tasks JOIN workloads ON hash = workload WHERE device_class = ?"
         return self._rows(query, device_class)
 
+    def imported_sketches(self) -> dict[str, tuple[str, ...]]:
+        """By task id a trace of each of its sketches that no rule makes: see
+        :attr:`fleet_tune.domain.Task.imported`."""
+        if not self._has_table("sketch_traces"):
+            return {}
+        rows = self._rows("SELECT sketch, trace FROM sketch_traces WHERE sketch LIKE ? ORDER BY id", f"% {IMPORTED}-%")
+        found: dict[str, tuple[str, ...]] = {}
+        for sketch, trace in rows:
+            task_id = sketch.partition(" ")[0]
+            found[task_id] = (*found.get(task_id, ()), trace.decode(errors="replace"))
+        return found
+
     def revisions(self, task_id: str) -> dict[str, int]:
         """The candidates of a task that the store has a record of, by id, each with its last revision."""
         where = "WHERE workload = ? AND device_class = ? GROUP BY candidate"
@@ -154,7 +167,9 @@ class SharedReader(RecordReader):
         # worse, or a withdrawal.
         least = "coalesce(CASE WHEN max(verified) THEN min(rank_secs) END, 1e999)"
         ordered = self._rows(
-            f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate ORDER BY 2, min(seq)", *values
+            f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate"
+            " ORDER BY 2, coalesce(min(rank_secs), 1e999), min(seq)",
+            *values,
         )
         words: list[Record] = []
         at = 0

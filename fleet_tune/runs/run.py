@@ -154,6 +154,7 @@ class Run:
             self._teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
         if self._store is not None:
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
+            self._prepared = prepared = preparation.with_imported(prepared, self._found)
         coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window, self._found)
         stack.callback(coming.close)
         coming.begin()

@@ -52,6 +52,7 @@ from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
+from fleet_tune.sketch import MOST_IMPORTED
 from policies.search.methods import method_named
 
 _LOG = logging.getLogger(__name__)
@@ -203,6 +204,21 @@ def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
             raise
         _LOG.warning("nothing is taken from the store: %s", error.problem)
         return Found(store)
+
+
+def with_imported(prepared: Prepared, found: Found) -> Prepared:
+    """The same whose tasks have the sketches that no rule makes, of what was found."""
+    lowered = {
+        name: dataclasses.replace(
+            of_class,
+            tasks=tuple(
+                dataclasses.replace(task, imported=found.imported.get(task.id, ())[:MOST_IMPORTED])
+                for task in of_class.tasks
+            ),
+        )
+        for name, of_class in prepared.lowered.items()
+    }
+    return dataclasses.replace(prepared, lowered=lowered)
 
 
 def is_this_machine(fingerprint: Fingerprint) -> bool:

@@ -34,6 +34,7 @@ Lesson = Literal["own", "shared", "none"]
 """What a task starts from: a model of its own workload's records, one that all tasks share, or nothing."""
 
 _LOG = logging.getLogger(__name__)
+_SKIPPED_LINES = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +103,14 @@ def _read_records(path: Path) -> Knowledge:
 
 
 def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
-    from devices.metaschedule import read_database
+    from devices.metaschedule.learning import read_database
 
     devices = {entry.task.device_class.target: entry.abstraction for entry in entries}
     imported = read_database(path, devices)
+    for line in imported.skipped[:_SKIPPED_LINES]:
+        _LOG.warning("%s: skipped: %s", path, line)
+    if len(imported.skipped) > _SKIPPED_LINES:
+        _LOG.warning("%s: skipped: %d more lines", path, len(imported.skipped) - _SKIPPED_LINES)
     return Knowledge(str(path), imported.tasks, left_out=imported.unmatched)
 
 

@@ -34,7 +34,7 @@ def store_at(path: Path) -> Path:
     return file
 
 
-def _target_at(path: Path) -> Path:
+def target_at(path: Path) -> Path:
     """As :func:`store_at`, but a file may be missing: it is made."""
     return store_at(path) if path.is_dir() else path
 
@@ -57,14 +57,14 @@ def export(store: Path, file: Path) -> Moved:
 def import_file(file: Path, store: Path) -> Moved:
     """Take the records of a file into a store, which is made where it is missing. Raises :class:`RecordFileError`."""
     source = RecordsFile(file)
-    with shared_store(_target_at(store)) as target:
+    with shared_store(target_at(store)) as target:
         copied = copy_records(source, target)
     return Moved(copied, tuple(source.skipped))
 
 
 def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
     """Copy the records of several stores, or runs' folders, into one, which is made where it is missing."""
-    files, into = [store_at(source) for source in sources], _target_at(store)
+    files, into = [store_at(source) for source in sources], target_at(store)
     if into.exists() and any(file.samefile(into) for file in files):
         raise RequestError(f"{store} cannot be merged into itself", "name another one with --store")
     moved = []

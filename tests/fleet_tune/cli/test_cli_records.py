@@ -6,10 +6,12 @@ import dataclasses
 import gzip
 import json
 import sqlite3
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from fleet_tune.cli import main as cli
@@ -17,6 +19,7 @@ from fleet_tune.domain import Outcome, Record
 from fleet_tune.errors import RecordFileError
 from fleet_tune.records.exchange import RecordsFileWriter
 from fleet_tune.records.origin import Effort, Origin
+from fleet_tune.records.parquet import COLUMNS
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import STORE_VARIABLE, SharedReader
 from fleet_tune.records.store import RecordStore
@@ -109,6 +112,35 @@ def test_records_travel_as_a_file(store: Path, tmp_path: Path, capsys: pytest.Ca
         assert [task.id for task in second.tasks()] == [CONV.id]
         assert second.unit_secs("dev", "zen5") == 0.001
     assert told(capsys, "verify", "--store", other)["sound"] is True
+
+
+def test_records_as_a_table_for_others(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "records.parquet"
+    assert told(capsys, "export", file, "--format", "parquet", "--store", store)["records"] == 5
+    table = pyarrow.parquet.read_table(file)
+    assert table.column_names == list(COLUMNS)
+    rows = {row["uid"]: row for row in table.to_pylist()}
+    with RecordReader(store) as reader:
+        for record in reader:
+            row, measured = rows[record.uid], record.measurement
+            assert (row["candidate"], row["run_secs"]) == (record.candidate.id, list(measured.run_secs))
+            assert row["cost_secs"] == (measured.cost_secs if measured.run_secs else None)
+            assert (row["workload_name"], row["device_class"], row["decisions"]) == ("conv", "zen5", [int(record.uid)])
+    assert dict(rows["4"]["versions"])["apache-tvm"] == "0.20"
+    assert rows["5"]["versions"] is None
+    assert told(capsys, "export", file, "--format", "parquet", "--class", "x", "--store", store)["records"] == 0
+    assert pyarrow.parquet.read_table(file).num_rows == 0
+
+
+def test_what_a_table_needs_is_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file = tmp_path / "records.parquet"
+    _, err = called(capsys, "export", file, "--format", "parquet", "--store", store, code=2)
+    assert "needs pyarrow" in err
+    assert "pip install 'fleet-tune[parquet]'" in err
+    assert not file.exists()
 
 
 def test_torn_lines_are_told_and_skipped(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
