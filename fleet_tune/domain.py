@@ -115,7 +115,8 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a device said of itself when it joined; ``probe_secs`` is the run time of the probe."""
+    """What a device said of itself when it joined; ``probe_secs`` is the run time of the probe. ``driver``: version of
+    the GPU's, ``microcode``: of the processor's; empty where that is unknown."""
 
     device_class: DeviceClass
     abstraction: DeviceAbstraction
@@ -123,6 +124,8 @@ class Fingerprint:
     threads: int
     tvm_version: str
     probe_secs: float
+    driver: str = ""
+    microcode: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from devices.metaschedule.learning import measurement_of
 from devices.metaschedule.recognition import Recognising, before_postprocessing
 from devices.targets import default_device_class_name
 from fleet_tune.domain import Candidate, DeviceClass, Record, Task
-from fleet_tune.records.origin import Effort, Origin
+from fleet_tune.records.origin import MEASURED_BY, Effort, Origin
 from fleet_tune.records.sources import BY_METASCHEDULE
 from fleet_tune.sketch import MOST_IMPORTED
 
@@ -66,7 +66,7 @@ class Schedules:
 
     def run_origins(self) -> dict[tuple[str, str], Origin]:
         """What its records depend on: the target is all that is known."""
-        versions = {"measured by": "MetaSchedule"}
+        versions = {MEASURED_BY: "MetaSchedule"}
         classes = [task.device_class for task in self._tasks]
         return {(BY_METASCHEDULE, each.name): Origin(each.target, "", 0, versions) for each in classes}
 

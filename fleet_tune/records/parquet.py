@@ -43,10 +43,11 @@ COLUMNS: Mapping[str, str] = {
     "cpu_model": "string",
     "threads": "int64",
     "versions": "map<string, string>",
+    "machine": "map<string, string>",
     "trace": "string",
 }
-"""The columns and their types. Costs are null for failures, ``cpu_model``, ``threads`` and ``versions`` for records of
-runs that do not say what they depend on."""
+"""The columns and their types. Costs are null for failures, ``cpu_model``, ``threads``, ``versions`` and ``machine``
+for records of runs that do not say what they depend on."""
 
 
 def write_parquet(reader: SharedReader, path: Path, device_class: str | None = None) -> int:
@@ -104,6 +105,7 @@ def _row(record: Record, task: Task | None, origins: Mapping[tuple[str, str], Or
         "cpu_model": None if origin is None else origin.cpu_model,
         "threads": None if origin is None else origin.threads,
         "versions": None if origin is None else list(origin.versions.items()),
+        "machine": None if origin is None else list(origin.machine.items()),
         "trace": record.trace,
     }
 

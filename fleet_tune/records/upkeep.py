@@ -203,6 +203,15 @@ class Upkeep(SharedReader):
                     matching.append(record.seq)
         return sorted(matching)
 
+    def uids(self, seqs: Sequence[int]) -> list[str]:
+        """The ``uid`` of each of these records."""
+        found: list[str] = []
+        for start in range(0, len(seqs), _AT_ONCE):
+            some = seqs[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            found += [uid for (uid,) in self._rows(f"SELECT uid FROM records WHERE seq IN ({marks})", *some)]
+        return found
+
 
 def prune(path: Path, seqs: Sequence[int]) -> None:
     """Removes these records of a store, and makes the file smaller where nobody else uses it. Raises

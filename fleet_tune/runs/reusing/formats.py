@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fleet_tune.errors import RequestError
 from fleet_tune.records.parquet import write_parquet
-from fleet_tune.records.shared import Copied, copy_records, shared_store
+from fleet_tune.records.shared import Copied, copy_records
 from fleet_tune.records.sources import METASCHEDULE_FILES
 from fleet_tune.records.upkeep import Upkeep
-from fleet_tune.runs.reusing.upkeep import Moved, store_at, target_at, versions_now
+from fleet_tune.runs.reusing.upkeep import Moved, opened_target, store_at, versions_now
 
 MOST_WORDS = 10_000
 """Candidates of a task that a MetaSchedule database gets: TVM keeps all of them in memory."""
@@ -71,7 +71,7 @@ def import_metaschedule(folders: Sequence[Path], store: Path, device_class: str 
     for folder in folders:
         source = Schedules(folder, device_class or "")
         skipped += [f"{folder.name}/{line}" if len(folders) > 1 else line for line in source.skipped]
-        with shared_store(target_at(store)) as target:
+        with opened_target(store) as target:
             copied += copy_records(source, target).records
         own_sketches += source.own_sketches
     return Moved(Copied(copied, 0), tuple(skipped)), own_sketches

@@ -51,7 +51,8 @@ class Found:
     first, in the store's seconds; ``units``: the probe's seconds at these, by device class. ``settled``: the tasks that
     need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
     ``confirmed``: those of them of the same workload are tried, and if one is right that is all. ``imported``: by task
-    id its sketches that no rule makes, see :attr:`fleet_tune.domain.Task.imported`."""
+    id its sketches that no rule makes, see :attr:`fleet_tune.domain.Task.imported`. ``shown``: what people call
+    the store, empty for its path."""
 
     path: Path
     words: Mapping[str, Sequence[Record]] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Found:
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shown: str = ""
 
     def seeded(self, entry: SearchTask) -> SearchTask:
         """A task that is described with the candidates that its search begins with."""
@@ -79,7 +81,9 @@ class Found:
         records = sum(len(words) for words in self.words.values())
         known = sum(1 for words in self.words.values() if words)
         seeded = self.seeds.keys() - self.confirmed
-        return FromStore(str(self.path), records, known, len(self.settled), len(self.confirmed), len(seeded))
+        return FromStore(
+            self.shown or str(self.path), records, known, len(self.settled), len(self.confirmed), len(seeded)
+        )
 
 
 def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], limits: Limits, own: Path) -> Found:

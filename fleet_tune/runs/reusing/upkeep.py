@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from fleet_tune.domain import Task
 from fleet_tune.errors import RecordStoreError, RequestError
 from fleet_tune.records.exchange import RecordsFile, RecordsFileWriter
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.own_store import BOUND, OwnStore
 from fleet_tune.records.reader import PROBE
-from fleet_tune.records.shared import Copied, SharedReader, copy_records, shared_store
+from fleet_tune.records.shared import Copied, SharedReader, Target, copy_records, shared_store
 from fleet_tune.records.sources import RECORDS_FILE
+from fleet_tune.records.store_place import StorePlace
+from fleet_tune.records.team import Team
 from fleet_tune.records.upkeep import Reason, Rule, Upkeep, prune
 
 _LEAST_TEXT = 3
@@ -32,6 +36,14 @@ def store_at(path: Path) -> Path:
     if not file.is_file():
         raise RecordStoreError(f"there is no record store {file}", "name one with --store")
     return file
+
+
+@contextmanager
+def opened_target(store: Path) -> Iterator[Target]:
+    """Where records are copied to: a store, which is made where it is missing, or the own one of a run."""
+    file = target_at(store)
+    with shared_store(file) as opened, SharedReader(file) as reader:
+        yield OwnStore(opened, reader) if BOUND in reader.meta() else opened
 
 
 def target_at(path: Path) -> Path:
@@ -57,7 +69,7 @@ def export(store: Path, file: Path) -> Moved:
 def import_file(file: Path, store: Path) -> Moved:
     """Take the records of a file into a store, which is made where it is missing. Raises :class:`RecordFileError`."""
     source = RecordsFile(file)
-    with shared_store(target_at(store)) as target:
+    with opened_target(store) as target:
         copied = copy_records(source, target)
     return Moved(copied, tuple(source.skipped))
 
@@ -69,17 +81,21 @@ def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
         raise RequestError(f"{store} cannot be merged into itself", "name another one with --store")
     moved = []
     for file in files:
-        with SharedReader(file) as reader, shared_store(into) as target:
+        with SharedReader(file) as reader, opened_target(store) as target:
             moved.append((file, Moved(copy_records(reader, target))))
     return moved
 
 
-def pruned(store: Path, rule: Rule, dry_run: bool) -> tuple[int, int]:
-    """How many records of how many a rule prunes, or would."""
+def pruned(store: Path, rule: Rule, dry_run: bool, server: str = "") -> tuple[int, int]:
+    """How many records of how many a rule prunes, or would. ``server``: address of the team's store whose copy this is;
+    it is pruned, too, and first."""
     file = store_at(store)
     with Upkeep(file) as reader:
         seqs, count = reader.matching(rule), reader.statistics().records
+        uids = reader.uids(seqs) if server else []
     if seqs and not dry_run:
+        if server:
+            Team(StorePlace(store, server)).remove(uids)
         prune(file, seqs)
     return len(seqs), count
 

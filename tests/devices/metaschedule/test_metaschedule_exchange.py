@@ -20,6 +20,7 @@ from devices.metaschedule.schedules import Schedules
 from devices.metaschedule.writing import write_database
 from devices.networks.frontend import load_network
 from devices.networks.lowering import LoweredNetwork, import_network, normal_form
+from devices.protocol import decode_task, encode_task
 from devices.sketches.spaces import DesignSpace, apply_trace, parse_module
 from devices.sketches.traces import full_text
 from devices.targets import parse_target, resolve_target
@@ -127,7 +128,9 @@ def test_a_schedule_of_no_sketch_becomes_a_sketch_of_its_own(
     assert [line.partition(": ")[0] for line in source.skipped] == [f"{RECORDS} line 2"]
     ((record,),) = source.pages()
     assert record.candidate.sketch_id.startswith(f"{IMPORTED}-")
-    space = DesignSpace(dataclasses.replace(task, imported=(record.trace,)))
+    with_it = dataclasses.replace(task, imported=(record.trace,))
+    assert decode_task(encode_task(with_it)) == with_it, "as children get it, who describe and build"
+    space = DesignSpace(with_it)
     assert len(space.undescribed) == len(DesignSpace(task).undescribed) + 1
     built = space.schedule(record.candidate)
     ours = apply_trace(parse_module(task.workload.module), trace)["main"]

@@ -217,6 +217,31 @@ def test_records_come_into_the_folder_of_a_run(store: Path, tmp_path: Path, caps
     assert not list(empty.iterdir())
 
 
+def test_what_is_merged_into_the_folder_of_a_run_is_no_trial_of_it(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out" / "records.db"
+    write(out, "d", HERE, of("d", "6", 4e-3, 6), of("d", "7", 9e-3, 2))
+    with RecordStore(out) as opened:
+        opened.bind({"network": "a network"})
+        opened.put_task(dataclasses.replace(CONV, weight=5))
+    with sqlite3.connect(out) as connection:  # the folder's device takes twice as long for the probe
+        connection.execute("UPDATE meta SET value = '0.002' WHERE key = 'probe 2 unit: dev'")
+    with SharedReader(out) as reader:
+        trials, efforts = reader.counts(CONV.id), reader.efforts()
+    assert told(capsys, "merge", store, "--store", out.parent)["records"] == 3
+    assert told(capsys, "merge", store, "--store", out.parent)["records"] == 0
+    with SharedReader(out) as reader:
+        assert (reader.counts(CONV.id), reader.efforts()) == (trials, efforts)
+        assert reader.tasks()[0].weight == 5
+        found = {record.uid: record for record in reader}
+        assert sorted(found) == ["1", "3", "4", "6", "7"], "not what the run knows of a candidate"
+        assert found["1"].measurement.cost_secs == pytest.approx(2 * 2e-3), "in the folder's seconds"
+        assert found["6"].measurement.cost_secs == pytest.approx(4e-3)
+        assert {uid: each.revision for uid, each in found.items()} == {"1": 1, "3": 1, "4": 1, "6": 0, "7": 0}
+        assert reader.tried() == {CONV.id}
+
+
 def test_stores_and_folders_of_runs_are_merged(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "out" / "records.db", "d", HERE, of("d", "6", 1e-3, 6, DENSE.id))
     other = tmp_path / "all.db"

@@ -19,6 +19,7 @@ from fleet_tune.records.origin import Origin
 from fleet_tune.records.sources import METASCHEDULE_FILES
 from fleet_tune.records.store import RecordStore
 from fleet_tune.runs.reusing.sharing import look_up
+from fleet_tune.runs.reusing.transfer import read_source
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.search_task import SearchTask
 from policies.space.sampling import sample
@@ -77,6 +78,9 @@ def test_what_a_store_has_goes_to_tvm_and_comes_back(
     )
     again = json.loads(capsys.readouterr().out)
     assert (again["records"], again["skipped"], again["own_sketches"]) == (0, 0, 0)
+    learned = read_source(store)
+    assert [len(data) for data in learned.tasks] == [3, 3], "of both classes, whose devices nothing is known of"
+    assert [data.abstraction.cores for data in learned.tasks] == [2, 4]
     (here, _) = tasks
     origins = {"here": Origin(here.device_class.target, "another processor", 2, versions_now())}
     begun = look_up(other, [here], origins, Limits(task_trials=2), tmp_path / "none.db")
