@@ -74,8 +74,9 @@ def tune(
     ranges that its graph allows. ``trust_model``: a ``.pt2`` file may hold code, which runs when it is read; without
     this such a file is refused. A ``.py`` file always runs.
 
-    ``store``: the record database that several runs share: what it has of the network's tasks is not measured again,
-    and what this run measures goes there too. None for that of this user, ``""`` for none.
+    ``store``: the record database that several runs share, a path or a team's ``postgresql://...``: what it has of the
+    network's tasks is not measured again, and what this run measures goes there too. None for that of this user, ``""``
+    for none.
 
     SIGINT and SIGTERM end the tuning early: the result says ``interrupted`` and everything measured is stored.
     Raises :class:`fleet_tune.errors.UserError` for what the caller can mend.

@@ -26,13 +26,14 @@ from fleet_tune.records.sources import METASCHEDULE_FILES
 
 WORKLOADS, RECORDS = METASCHEDULE_FILES
 
+_SHOWN = 200
 ABOUT = "fleet_tune.json"
 """Beside the two files of a database that we wrote: the device class that it is of, which TVM has no word for."""
 
 FAILED_SECS = 1e9
 """MetaSchedule writes 1e10 seconds for a candidate that did not run."""
 
-REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError)
 """What TVM raises for a text that it can make nothing of."""
 
 
@@ -64,7 +65,7 @@ class DatabaseFiles:
                 continue
             try:
                 place, (trace, run_secs, target, _) = line
-                if not (isinstance(place, int) and 0 <= place < len(workloads)):
+                if type(place) is not int or not 0 <= place < len(workloads):
                     raise ValueError(f"there is no workload {place}")
                 workload = workloads[place]
                 if workload is None:
@@ -114,7 +115,7 @@ class DatabaseFiles:
             ) from error
 
     def _skip(self, name: str, number: int, reason: str) -> None:
-        self.skipped.append(f"{name} line {number}: {reason.splitlines()[0]}")
+        self.skipped.append(f"{name} line {number}: {' '.join(reason.split())[:_SHOWN]}")
 
 
 def class_written(folder: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ class StorePlace:
     """``path``: the file. ``server``: address of the server whose copy it is, with its key; empty for none."""
 
     path: Path
-    server: str = ""
+    server: str = field(default="", repr=False)  # its password is for no log
 
     @property
     def shown(self) -> str:
