@@ -171,8 +171,10 @@ def encode_task(task: Task) -> dict[str, Any]:
         "workload": [workload.hash, workload.name, workload.flop, workload.module],
         "device_class": [device_class.name, device_class.target],
         "weight": task.weight,
+        "imported": list(task.imported),
     }
 
 
 def decode_task(message: dict[str, Any]) -> Task:
-    return Task(Workload(*message["workload"]), DeviceClass(*message["device_class"]), message["weight"])
+    workload, device_class = Workload(*message["workload"]), DeviceClass(*message["device_class"])
+    return Task(workload, device_class, message["weight"], tuple(message["imported"]))

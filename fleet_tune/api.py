@@ -76,8 +76,9 @@ def tune(
     ranges that its graph allows. ``trust_model``: a ``.pt2`` file may hold code, which runs when it is read; without
     this such a file is refused. A ``.py`` file always runs.
 
-    ``store``: the record database that several runs share: what it has of the network's tasks is not measured again,
-    and what this run measures goes there too. None for that of this user, ``""`` for none.
+    ``store``: the record database that several runs share, a path or a team's ``postgresql://...``: what it has of the
+    network's tasks is not measured again, and what this run measures goes there too. None for that of this user, ``""``
+    for none.
 
     ``priority``, ``weight``: of this run among those of the cluster at ``address`` that use the same devices: the
     highest priority goes first (default 0), those of one priority have shares by weight (default 1).

@@ -115,7 +115,8 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a device said of itself when it joined; ``probe_secs`` is the run time of the probe."""
+    """What a device said of itself when it joined; ``probe_secs`` is the run time of the probe. ``driver``: version of
+    the GPU's, ``microcode``: of the processor's; empty where that is unknown."""
 
     device_class: DeviceClass
     abstraction: DeviceAbstraction
@@ -123,6 +124,8 @@ class Fingerprint:
     threads: int
     tvm_version: str
     probe_secs: float
+    driver: str = ""
+    microcode: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload to tune for one device class; ``weight``: how often the network calls it."""
+    """A workload to tune for one device class; ``weight``: how often the network calls it. ``imported``: traces with
+    decisions (JSON texts) whose sketches it has beside those that the rules make; they were found elsewhere."""
 
     workload: Workload
     device_class: DeviceClass
     weight: int = 1
+    imported: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.weight < 1:

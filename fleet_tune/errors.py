@@ -62,12 +62,20 @@ class DiskFullError(RecordStoreError):
     """No space left where the records or results are written: free some and run again."""
 
 
+class StoreUnreachableError(RecordStoreError):
+    """The server of a team's store does not answer: the copy here is used, and what is new goes there later."""
+
+
 class UnreadableRecordError(RecordStoreError):
     """One record is damaged: it is set aside, and the others are used."""
 
 
 class RecordFileError(UserError):
     """The file of exported records cannot be read or written: give another one."""
+
+
+class ServerError(UserError):
+    """The server of a team's store cannot be made or does not run: see the next step."""
 
 
 class DatasetError(UserError):

@@ -21,6 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+IMPORTED = "imported"
+"""The rule of sketches that no rule makes: of traces that were found elsewhere."""
+MOST_IMPORTED = 4
+"""Such sketches of a task, those of the fastest traces: each is searched as the others are."""
 ROOT_LOCATION = -1
 INLINE_LOCATION = -2
 
@@ -196,8 +200,9 @@ class Sketch:
 
     @cached_property
     def id(self) -> str:
-        """Content hash of the trace with its decisions left open."""
-        return hashlib.blake2b(self.trace_text.encode(), digest_size=8).hexdigest()
+        """Content hash of the trace with its decisions left open; one that no rule makes says so."""
+        digest = hashlib.blake2b(self.trace_text.encode(), digest_size=8).hexdigest()
+        return f"{IMPORTED}-{digest}" if self.rule == IMPORTED else digest
 
     @cached_property
     def _hash(self) -> int:

@@ -75,6 +75,8 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
         threads=actual,
         tvm_version=says["tvm_version"],
         probe_secs=Probe(bench, device_class.target).secs(),
+        driver=str(says.get("driver", "")) if is_cuda else "",
+        microcode="" if is_cuda else str(says.get("microcode", "")),
     )
 
 

@@ -61,7 +61,8 @@ class DescriptionCache:
 
 def _key(task: Task) -> str:
     versions = json.dumps(tvm_versions(), sort_keys=True)
-    return key_of([versions, _code(), task.workload.hash, task.workload.module, task.device_class.target])
+    program = [task.workload.hash, task.workload.module, task.device_class.target]
+    return key_of([versions, _code(), *program, *task.imported])
 
 
 @cache

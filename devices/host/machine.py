@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,11 +27,14 @@ def native_target() -> str:
 
 
 def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What this machine says of itself: processor, threads of TVM's pool, cache sizes of core 0 by level, versions."""
+    """What this machine says of itself: processor, threads of TVM's pool, cache sizes of core 0 by level, versions of
+    TVM, the processor's microcode and the GPU's driver (empty where the kernel does not say)."""
     import tvm
 
     return {
         "cpu_model": processor_name(root),
+        "microcode": _processor_fields(root).get("microcode", ""),
+        "driver": gpu_driver(root),
         "threads": int(environment.get("TVM_NUM_THREADS", "0")),
         "tvm_version": tvm.__version__,
         "caches": cache_sizes(root),
@@ -38,15 +43,36 @@ def describe(root: Path = Path("/"), environment: Mapping[str, str] = os.environ
 
 def processor_name(root: Path = Path("/")) -> str:
     """The processor's name from /proc/cpuinfo (x86: model name; ARM boards: Model, or the part's number)."""
-    fields: dict[str, str] = {}
-    for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip(), value.strip())
+    fields = _processor_fields(root)
     named = fields.get("model name") or fields.get("Model")
     if named:
         return named
     part = " ".join(f"{key} {fields[key]}" for key in ("CPU implementer", "CPU part") if key in fields)
     return part or platform.processor() or platform.machine()
+
+
+def gpu_driver(root: Path = Path("/")) -> str:
+    """Version of NVIDIA's driver, of a Jetson that of its Linux; empty without one."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"\b\d+\.\d+(\.\d+)*\b", (root / "proc/driver/nvidia/version").read_text(errors="replace"))
+        if found:
+            return found.group()
+    with contextlib.suppress(OSError):
+        # "# R35 (release), REVISION: 4.1, GCID: ..."
+        text = (root / "etc/nv_tegra_release").read_text(errors="replace")
+        found = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", text)
+        if found:
+            return f"L4T {found[1]}.{found[2]}"
+    return ""
+
+
+def _processor_fields(root: Path) -> dict[str, str]:
+    """Of the first processor in /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in (root / "proc/cpuinfo").read_text(errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    return fields
 
 
 def cache_sizes(root: Path = Path("/")) -> dict[str, int]:

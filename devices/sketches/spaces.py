@@ -1,9 +1,11 @@
 """Design spaces: from a task to its sketches, and from a candidate to a scheduled program.
 
-The sketches of a task are MetaSchedule's (its space generator with the default rules of the target) and those of our
-own rules (:mod:`devices.sketches.rules`, :mod:`devices.sketches.transposes`). A sketch is a trace whose sampling
+The sketches of a task are MetaSchedule's (its space generator with the default rules of the target), those of our own
+rules (:mod:`devices.sketches.rules`, :mod:`devices.sketches.transposes`), and those of traces that were found elsewhere
+and follow none of them (:attr:`fleet_tune.domain.Task.imported`). A sketch is a trace whose sampling
 decisions are open; a candidate closes them. Scheduling applies the closed trace to the task's program and then
-MetaSchedule's post-processors, which vectorise, unroll, bind threads and re-lay out constant weights. The resulting
+MetaSchedule's post-processors, which vectorise, unroll, bind threads and re-lay out constant weights (one that was
+found elsewhere and has none of them stays without). The resulting
 trace, post-processors included, is what a record stores: applied to the unscheduled program it gives the same scheduled
 program, here and in plain TVM."""
 
@@ -36,8 +38,9 @@ from devices.sketches.traces import full_text, open_text
 from devices.sketches.transposes import TILED_TRANSPOSE, tiled_transposes
 from devices.targets import parse_target
 from fleet_tune.domain import Candidate, Task
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.sketch import IMPORTED, Choice, Sketch, Tile
 
+_POSTPROCESSING = "EnterPostproc"
 _LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
 OWN_RULES = {REGISTER_BLOCKED: register_blocked, TILED_TRANSPOSE: tiled_transposes}
@@ -88,6 +91,8 @@ class DesignSpace:
         self.left_out: tuple[tuple[str, str], ...] = ((GENERATED, refusal),) if refusal else ()
         spaces = [(rule, own.trace) for rule, make in OWN_RULES.items() for own in make(self._module, self._target)]
         spaces += [(rule_name(trace), trace) for trace in traces]
+        spaces += [(IMPORTED, trace) for trace in self._imported()]
+        self._finished: set[str] = set()  # sketches that nothing is to be done to when their decisions are taken
         self._traces: list[Trace] = []
         self._sampled: list[list[Instruction]] = []
         self._descriptions: list[Description] = []
@@ -106,7 +111,18 @@ class DesignSpace:
             self._traces.append(trace)
             self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
             self._descriptions.append(facts)
-            self._open.append(Sketch(len(self._open), rule, text, facts.decisions, facts.statements, facts.undescribed))
+            sketch = Sketch(len(self._open), rule, text, facts.decisions, facts.statements, facts.undescribed)
+            self._open.append(sketch)
+            if rule == IMPORTED and not any(inst.kind.name == _POSTPROCESSING for inst in generic.insts):
+                self._finished.add(sketch.id)
+
+    def _imported(self) -> Iterator[Trace]:
+        """The traces that were found elsewhere; one that does not fit the program is left out."""
+        for text in self._task.imported:
+            try:
+                yield _replayed(self._module, text).trace
+            except (ScheduleError, ValueError) as error:
+                self.left_out += ((IMPORTED, first_line(error)),)
 
     @property
     def undescribed(self) -> tuple[Sketch, ...]:
@@ -145,6 +161,8 @@ class DesignSpace:
     def schedule(self, candidate: Candidate) -> Scheduled:
         """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it."""
         schedule = self.apply(candidate)
+        if candidate.sketch_id in self._finished:
+            return _finish(self._module, schedule)
         try:
             schedule.enter_postproc()
             for postproc in self.postprocs:

@@ -32,6 +32,7 @@ from fleet_tune.cli.options import (
 )
 from fleet_tune.cli.records import records as records_group
 from fleet_tune.cli.scale import scale
+from fleet_tune.cli.store import store as store_group
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
 from policies.cost_models.xgboost_module import spare_scikit_learn
@@ -92,6 +93,7 @@ cli.add_command(dataset)
 cli.add_command(model_group)
 cli.add_command(records_group)
 cli.add_command(scale)
+cli.add_command(store_group)
 
 
 def _report_options(command: _F) -> _F:
@@ -143,7 +145,7 @@ def _report_options(command: _F) -> _F:
 @click.option(
     "--store",
     metavar="PATH",
-    help="Record database that runs share: what it has is not measured again. Default: one for each user.",
+    help="What runs share, a file or postgresql://...: what it has is not measured again. Default: one for each user.",
 )
 @click.option("--no-store", is_flag=True, help="Neither take from such a database nor give to it.")
 @click.option("--no-pretrained", is_flag=True, help="Start without the cost model that comes with fleet-tune.")

@@ -13,6 +13,7 @@ from fleet_tune.cli.options import fleet_option, json_option
 
 if TYPE_CHECKING:
     from fleet_tune.records.shared import Copied
+    from fleet_tune.records.store_place import StorePlace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _class_option = click.option("--class", "device_class", metavar="NAME", help="Of this device class alone.")
@@ -23,8 +24,8 @@ _rows_option = click.option(
 
 def _store_option(command: _F) -> _F:
     """``--store``: an existing store, or a folder of a run; the user's where it is not given."""
-    text = "The store, or the output folder of a run. Default: the store of this user."
-    return click.option("--store", type=click.Path(path_type=Path), metavar="PATH", help=text)(command)
+    text = "The store, a team's postgresql://..., or the output folder of a run. Default: the store of this user."
+    return click.option("--store", metavar="PATH", help=text)(command)
 
 
 @click.group()
@@ -37,7 +38,7 @@ def records() -> None:
 @_class_option
 @_rows_option
 @json_option
-def top(store: Path | None, device_class: str | None, rows: int, as_json: bool) -> None:
+def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -> None:
     """Print the best of every task, and whether it counts for runs of this version."""
     from fleet_tune.records.upkeep import Upkeep
     from fleet_tune.report.run import make_console
@@ -54,7 +55,7 @@ def top(store: Path | None, device_class: str | None, rows: int, as_json: bool) 
 @records.command()
 @_store_option
 @json_option
-def stats(store: Path | None, as_json: bool) -> None:
+def stats(store: str | None, as_json: bool) -> None:
     """Print counts by device class, workload and outcome, and of what the records are."""
     from fleet_tune.records.upkeep import Upkeep
     from fleet_tune.report.run import make_console
@@ -69,43 +70,85 @@ def stats(store: Path | None, as_json: bool) -> None:
 
 
 @records.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
 @_store_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "metaschedule", "parquet"]),
+    default="lines",
+    show_default=True,
+    help="JSON lines, which 'import' reads; or TVM's own database in a folder OUT, each class in its own.",
+)
+@_class_option
 @json_option
-def export(file: Path, store: Path | None, as_json: bool) -> None:
-    """Write the records of a store to FILE: JSON lines, deflated where its name ends in .gz."""
-    from fleet_tune.runs.reusing import upkeep
+def export(out: Path, store: str | None, form: str, device_class: str | None, as_json: bool) -> None:
+    """Write the records of a store to OUT: a file of JSON lines, deflated where its name ends in .gz,
+    TVM's own, or a Parquet file (one row for each record)."""
+    from fleet_tune.errors import RequestError
+    from fleet_tune.records.shared import Copied
+    from fleet_tune.report.run import plural
+    from fleet_tune.runs.reusing import formats, upkeep
 
-    moved = upkeep.export(_named(store), file)
+    if form == "metaschedule":
+        written = formats.export_metaschedule(_named(store), out.absolute(), device_class)
+        if as_json:
+            databases = {each.device_class: {"folder": str(each.folder), "records": each.records} for each in written}
+            click.echo(json.dumps({"records": sum(each.records for each in written), "databases": databases}))
+        for each in [] if as_json else written:
+            click.echo(f"{plural(each.records, 'record')} of {each.device_class} written: {each.folder}")
+        return
+    if form == "parquet":
+        count = formats.export_parquet(_named(store), out.absolute(), device_class)
+        _tell(Copied(count, 0), "written", as_json)
+        return
+    if device_class is not None:
+        raise RequestError("a file of lines is of all device classes", "leave out --class, or choose another --format")
+    moved = upkeep.export(_named(store), out)
     _tell(moved.copied, "written", as_json)
 
 
 @records.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
 @_store_option
+@click.option("--class", "device_class", metavar="NAME", help="What a MetaSchedule database was measured on.")
 @json_option
-def import_command(file: Path, store: Path | None, as_json: bool) -> None:
-    """Take the records of FILE, which 'export' wrote, into a store; lines that cannot be read are told and skipped."""
-    from fleet_tune.runs.reusing import upkeep
+def import_command(source: Path, store: str | None, device_class: str | None, as_json: bool) -> None:
+    """Take records into a store: of a file that 'export' wrote, or the schedules of a folder with a MetaSchedule
+    database, or several. Lines that cannot be read are told and skipped."""
+    from fleet_tune.errors import RequestError
+    from fleet_tune.report.run import plural
+    from fleet_tune.runs.reusing import formats, upkeep
 
-    moved = upkeep.import_file(file, _named(store))
+    more: dict[str, int] = {}
+    if folders := formats.metaschedule_folders(source):
+        moved, own_sketches = formats.import_metaschedule(folders, _named(store), device_class)
+        more = {"own_sketches": own_sketches}
+        if own_sketches and not as_json:
+            click.echo(f"{plural(own_sketches, 'record')} of no sketch of ours: kept with sketches of their own")
+    elif device_class is not None:
+        raise RequestError(f"{source} has no MetaSchedule database, and only that needs a --class", "leave it out")
+    else:
+        moved = upkeep.import_file(source, _named(store))
+    _changed(store)
     for line in moved.skipped[:_SKIPPED_LINES]:
         click.echo(f"skipped: {line}", err=True)
     if len(moved.skipped) > _SKIPPED_LINES:
         click.echo(f"skipped: {len(moved.skipped) - _SKIPPED_LINES} more lines", err=True)
-    _tell(moved.copied, "new", as_json, skipped=len(moved.skipped))
+    _tell(moved.copied, "new", as_json, skipped=len(moved.skipped), **more)
 
 
 @records.command()
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", type=click.Path(path_type=Path))
 @_store_option
 @json_option
-def merge(sources: tuple[Path, ...], store: Path | None, as_json: bool) -> None:
+def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
     """Copy the records of each SOURCE, a store or the output folder of a run, into a store."""
     from fleet_tune.records.shared import Copied
     from fleet_tune.runs.reusing import upkeep
 
     moved = [each for _, each in upkeep.merge(sources, _named(store))]
+    _changed(store)
     copied = Copied(sum(each.copied.records for each in moved), 0, sum(each.copied.left_out for each in moved))
     _tell(copied, "new", as_json)
 
@@ -113,7 +156,7 @@ def merge(sources: tuple[Path, ...], store: Path | None, as_json: bool) -> None:
 @records.command()
 @_store_option
 @json_option
-def verify(store: Path | None, as_json: bool) -> int:
+def verify(store: str | None, as_json: bool) -> int:
     """Read everything of a store, and name what is damaged. Ends with code 2 where something is."""
     from fleet_tune.records.upkeep import Upkeep
     from fleet_tune.report.run import plural
@@ -146,7 +189,7 @@ def verify(store: Path | None, as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Say how many these are; remove nothing.")
 @json_option
 def prune(
-    store: Path | None,
+    store: str | None,
     device_class: str | None,
     older_than: str | None,
     keep_best: int | None,
@@ -172,7 +215,7 @@ def prune(
         versions=upkeep.versions_now() if other_versions else None,
         device_class=device_class,
     )
-    removed, count = upkeep.pruned(_named(store), rule, dry_run)
+    removed, count = upkeep.pruned(_named(store), rule, dry_run, _place(store).server)
     if as_json:
         click.echo(json.dumps({"records": count, "removed": 0 if dry_run else removed, "matching": removed}))
     else:
@@ -186,7 +229,7 @@ def prune(
 @fleet_option
 @_rows_option
 @json_option
-def why(task: str, store: Path | None, device_class: str | None, fleet: Path | None, rows: int, as_json: bool) -> None:
+def why(task: str, store: str | None, device_class: str | None, fleet: Path | None, rows: int, as_json: bool) -> None:
     """Print whether the records of TASK count for runs of this version, and why not.
 
     TASK is the name of a workload, or the beginning of its hash. With --fleet also target, processor and threads of its
@@ -212,15 +255,32 @@ def why(task: str, store: Path | None, device_class: str | None, fleet: Path | N
 _SKIPPED_LINES = 20
 
 
-def _named(store: Path | None) -> Path:
+def _place(store: str | None) -> StorePlace:
     """The store that is meant. Raises :class:`RequestError` where there is none."""
     from fleet_tune.errors import RequestError
-    from fleet_tune.records.shared import default_store
+    from fleet_tune.records.shared import default_place
+    from fleet_tune.records.store_place import place_of
 
-    path = default_store() if store is None else store.absolute()
-    if path is None:
+    place = default_place() if store is None else place_of(store)
+    if place is None:
         raise RequestError("there is no store of this user", "name one with --store")
-    return path
+    return place
+
+
+def _named(store: str | None) -> Path:
+    """The file of the store that is meant; of a team's, the copy here, with what is new on the server."""
+    from fleet_tune.records.team import met
+
+    place = _place(store)
+    met(place)
+    return place.path
+
+
+def _changed(store: str | None) -> None:
+    """What came into the copy of a team's store goes to the server."""
+    from fleet_tune.records.team import met
+
+    met(_place(store))
 
 
 def _tell(copied: Copied, word: str, as_json: bool, **more: int) -> None:

@@ -15,8 +15,9 @@ from fleet_tune.config import values
 from fleet_tune.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
-from fleet_tune.records.shared import default_store
+from fleet_tune.records.shared import default_place
 from fleet_tune.records.sources import RECORDS_FILE
+from fleet_tune.records.store_place import StorePlace, is_address, place_of
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
 _PRIORITIES = (-100, 100)
@@ -50,7 +51,7 @@ class RunRequest:
     collects: bool = False
     inputs: Path | None = None
     trust_model: bool = False
-    store: Path | None = None
+    store: StorePlace | None = None
     store_named: bool = False
     priority: int = 0
     weight: float = 1.0
@@ -150,11 +151,13 @@ def resolved_fleet(fleet: Path | str | FleetConfig | None) -> FleetConfig:
     return fleet if isinstance(fleet, FleetConfig) else load_fleet(values.path("a fleet file", fleet, "--fleet"))
 
 
-def resolved_store(store: Path | str | None) -> Path | None:
-    """The absolute path of a record store that several runs share; None: that of this user, empty: None."""
+def resolved_store(store: Path | str | None) -> StorePlace | None:
+    """The record store that several runs share: None: that of this user, empty: None. Raises :class:`RequestError`."""
     if store is None:
-        return default_store()
-    return None if store == "" else values.path("a record store", store, "--store").absolute()
+        return default_place()
+    if isinstance(store, str) and (is_address(store) or store.startswith("@")):
+        return place_of(store)
+    return None if store == "" else StorePlace(values.path("a record store", store, "--store").absolute())
 
 
 def checked_inputs(inputs: Path | str | None) -> Path | None:

@@ -23,6 +23,8 @@ from fleet_tune.records.network_drive import network_drive
 from fleet_tune.records.origin import Effort, Origin, decode_origin
 from fleet_tune.records.reader import RecordReader, check_store
 from fleet_tune.records.store import RecordStore, class_unit
+from fleet_tune.records.store_place import StorePlace, place_of, user_data
+from fleet_tune.sketch import IMPORTED
 
 STORE_FILE = "store.db"
 STORE_VARIABLE = "FLEET_TUNE_STORE"
@@ -33,17 +35,16 @@ _IDS_AT_LEAST = 16
 _IDS_AT_ONCE = 500
 
 
-def default_store() -> Path | None:
+def default_place() -> StorePlace | None:
     """The store of this user: what :data:`STORE_VARIABLE` names, else a file in the user's data folder; None where that
-    variable is empty, or the user has no home."""
+    variable is empty, or the user has no home. Raises :class:`RequestError`."""
     named = os.environ.get(STORE_VARIABLE)
     if named is not None:
-        return Path(named).absolute() if named else None
+        return place_of(named) if named else None
     try:
-        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        return StorePlace(user_data() / STORE_FILE)
     except RuntimeError:
         return None
-    return (data / "fleet-tune" / STORE_FILE).absolute()
 
 
 def check_shared(path: Path) -> None:
@@ -126,6 +127,24 @@ class SharedReader(RecordReader):
                 return secs
         return None
 
+    def class_units(self) -> dict[str, float]:
+        """Seconds of the probe at which the devices of each class are counted, by :func:`class_unit`: those of the
+        class, or in a run's own store those of the first of its devices that has measured something."""
+        units: dict[str, float] = {}
+        for task in self.tasks():
+            name = task.device_class.name
+            if class_unit(name) not in units:
+                device = self._first_device(name)
+                secs = self.unit_secs(device, name)
+                if secs is not None:
+                    units[class_unit(name)] = secs
+        return units
+
+    def _first_device(self, device_class: str) -> str:
+        """The device that the first record of a class is of; empty where there is none."""
+        rows = self._record_rows("WHERE device_class = ? AND revision = 0 ORDER BY records.seq LIMIT 1", device_class)
+        return next((record.device_id for record in self._readable(rows)), "")
+
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
         """The records after ``cursor``, many at a time."""
         while page := self.since(cursor):
@@ -136,6 +155,18 @@ class SharedReader(RecordReader):
         """Hash, name and operations of each workload that was tuned for a device class."""
         query = "SELECT hash, name, flop FROM tasks JOIN workloads ON hash = workload WHERE device_class = ?"
         return self._rows(query, device_class)
+
+    def imported_sketches(self) -> dict[str, tuple[str, ...]]:
+        """By task id a trace of each of its sketches that no rule makes: see
+        :attr:`fleet_tune.domain.Task.imported`."""
+        if not self._has_table("sketch_traces"):
+            return {}
+        rows = self._rows("SELECT sketch, trace FROM sketch_traces WHERE sketch LIKE ? ORDER BY id", f"% {IMPORTED}-%")
+        found: dict[str, tuple[str, ...]] = {}
+        for sketch, trace in rows:
+            task_id = sketch.partition(" ")[0]
+            found[task_id] = (*found.get(task_id, ()), trace.decode(errors="replace"))
+        return found
 
     def revisions(self, task_id: str) -> dict[str, int]:
         """The candidates of a task that the store has a record of, by id, each with its last revision."""
@@ -154,7 +185,9 @@ class SharedReader(RecordReader):
         # worse, or a withdrawal.
         least = "coalesce(CASE WHEN max(verified) THEN min(rank_secs) END, 1e999)"
         ordered = self._rows(
-            f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate ORDER BY 2, min(seq)", *values
+            f"SELECT candidate, {least} FROM records WHERE {where} GROUP BY candidate"
+            " ORDER BY 2, coalesce(min(rank_secs), 1e999), min(seq)",
+            *values,
         )
         words: list[Record] = []
         at = 0
@@ -197,22 +230,23 @@ def _are_enough(words: Sequence[Record], most: int, least_secs: float) -> bool:
 
 
 def last_word(records: Sequence[Record]) -> Record | None:
-    """What records of one candidate, in their order, say of it in the end: a revision takes the place of trials, and
-    what was found wrong once stays so. None where they say nothing of it."""
+    """What records of one candidate, in their order, say of it in the end: a revision takes the place of trials, what
+    was found wrong once stays so, and what ran and was not compared takes nothing from what was (see
+    :meth:`~fleet_tune.records.reader.RecordReader.best`). None where they say nothing of it."""
     word: Record | None = None
     for record in records:
-        measured = record.measurement
-        if not measured.outcome.blames_candidate:
+        if not record.measurement.outcome.blames_candidate:
             continue
         if is_found_wrong(record):
             return record
-        if word is not None:
-            if record.revision < word.revision:
-                continue
-            if measured.outcome is Outcome.OK and word.measurement.verified and not measured.verified:
-                record = dataclasses.replace(record, measurement=dataclasses.replace(measured, verified=True))
-        word = record
+        if word is None or _says(record) >= _says(word):
+            word = record
     return word
+
+
+def _says(record: Record) -> tuple[bool, int]:
+    """How much a record says of its candidate: the later one of two that say as much counts."""
+    return record.measurement.verified, record.revision
 
 
 def is_withdrawal(record: Record) -> bool:

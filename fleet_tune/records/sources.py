@@ -14,6 +14,8 @@ BUILTINS = (BUILTIN, BUILTIN_PACM)
 """The names of the cost models that come with fleet-tune, where a path could stand: ours, and the PaCM that
 ``moa-pruner`` starts from."""
 METASCHEDULE_FILES = ("database_workload.json", "database_tuning_record.json")
+BY_METASCHEDULE = "metaschedule"
+"""Stands for the run and the device of records that MetaSchedule has measured: nobody has compared their outputs."""
 RECORDS_FILE = "records.db"
 MODEL_SUFFIX = ".safetensors"
 

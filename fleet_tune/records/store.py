@@ -303,8 +303,10 @@ def _put_device_events(connection: sqlite3.Connection, events: Sequence[DeviceEv
 
 
 def _put_workload(connection: sqlite3.Connection, workload: Workload) -> None:
+    # What had to be named by its hash gets the name that a network gives it.
     connection.execute(
-        "INSERT INTO workloads VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        "INSERT INTO workloads VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET name=excluded.name"
+        " WHERE name = 'workload ' || substr(hash, 1, 8)",
         (workload.hash, workload.name, workload.flop, workload.module),
     )
 

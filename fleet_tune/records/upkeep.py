@@ -13,6 +13,7 @@ from fleet_tune.domain import Outcome, Record, Task
 from fleet_tune.records.database import open_for_writing
 from fleet_tune.records.origin import Origin
 from fleet_tune.records.shared import SharedReader, is_found_wrong, is_withdrawal, last_word
+from fleet_tune.records.sources import BY_METASCHEDULE
 from fleet_tune.records.store import locked_store
 from fleet_tune.records.store_errors import translated
 
@@ -106,6 +107,19 @@ class Upkeep(SharedReader):
             return words[0]
         return self.best(task.id)
 
+    def known(self, task: Task, versions: Mapping[str, str], most: int) -> list[Record]:
+        """What is known of the ``most`` best candidates of a task, one record each, the best first: by those of
+        ``versions`` where one of them is verified, else by all."""
+        here = [number for number, origin in self.origins().items() if origin.versions == versions]
+        words = self.last_words(task.id, here, most)
+        if words and words[0].measurement.verified:
+            return words
+        by_candidate: dict[str, list[Record]] = {}
+        for record in self.records_of(task.id):
+            by_candidate.setdefault(record.candidate.id, []).append(record)
+        words = [word for records in by_candidate.values() if (word := last_word(records)) is not None]
+        return sorted(words, key=lambda each: (not each.measurement.verified, each.measurement.rank_secs))[:most]
+
     def statistics(self) -> Statistics:
         """Counts of everything."""
         outcomes: dict[str, Counter[str]] = {}
@@ -189,6 +203,15 @@ class Upkeep(SharedReader):
                     matching.append(record.seq)
         return sorted(matching)
 
+    def uids(self, seqs: Sequence[int]) -> list[str]:
+        """The ``uid`` of each of these records."""
+        found: list[str] = []
+        for start in range(0, len(seqs), _AT_ONCE):
+            some = seqs[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            found += [uid for (uid,) in self._rows(f"SELECT uid FROM records WHERE seq IN ({marks})", *some)]
+        return found
+
 
 def prune(path: Path, seqs: Sequence[int]) -> None:
     """Removes these records of a store, and makes the file smaller where nobody else uses it. Raises
@@ -222,7 +245,9 @@ def _against(word: Record) -> Iterator[str]:
     elif measured.outcome is not Outcome.OK:
         yield f"{outcome}{detail}"
     elif not measured.verified:
-        yield "its output was not compared: it was clearly slower than the best"
+        by_others = word.run_id == BY_METASCHEDULE
+        why = "MetaSchedule does not" if by_others else "it was clearly slower than the best"
+        yield f"its output was not compared: {why}"
 
 
 def _best_candidates(

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.domain import Task
+from fleet_tune.records.origin import MEASURED_BY, Origin
 from fleet_tune.records.upkeep import Integrity, Reason, Statistics, TopTask
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
@@ -77,10 +78,17 @@ def render_statistics(what: Statistics) -> RenderableType:
     for device_class, outcomes in what.outcomes.items():
         facts.add_row(device_class, Text(f"{plural(sum(outcomes.values()), 'trial')} ({format_outcomes(outcomes)})"))
     for origin, count in what.origins:
-        versions = _UNKNOWN if origin is None else f"TVM {origin.versions.get('apache-tvm', NONE)}, {origin.cpu_model}"
-        facts.add_row("of", Text(f"{versions}: {plural(count, 'record')}"))
+        facts.add_row("of", Text(f"{_of(origin)}: {plural(count, 'record')}"))
     facts.add_row("store", Text(f"{what.path}, {what.file_bytes / 1e6:.2f} MB, {plural(what.runs, 'run')}"))
     return Group(Text(plural(what.records, "record"), "bold"), table, facts)
+
+
+def _of(origin: Origin | None) -> str:
+    """What records depend on, in a few words."""
+    if origin is None:
+        return _UNKNOWN
+    other = origin.versions.get(MEASURED_BY)
+    return other or f"TVM {origin.versions.get('apache-tvm', NONE)}, {origin.cpu_model}"
 
 
 def statistics_json(what: Statistics) -> str:

@@ -24,6 +24,7 @@ from fleet_tune.records.dataset import MEASURED_BY
 from fleet_tune.records.reader import check_store
 from fleet_tune.records.shared import check_shared, shared_store
 from fleet_tune.records.sources import check_source
+from fleet_tune.records.team import Team, met
 from fleet_tune.results import NetworkResult, Progress, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
@@ -80,6 +81,7 @@ class Run:
     _teaching: Teaching | None = None
     _store: Path | None = None  # the one that several runs share, while it can be used
     _found: Found | None = None  # in it
+    _team: Team | None = None  # whose copy it is
     _giving: Giving | None = None
     # Seconds and trials of the tuning, and the tasks that had some, once it is over.
     _tuned: tuple[float, int, frozenset[str]] = (0.0, 0, frozenset())
@@ -113,13 +115,15 @@ class Run:
 
     def _usable_store(self) -> Path | None:
         """The store of the request, made where it is missing. One that nobody has named need not be there."""
-        path = self.request.store
-        if path is None:
+        place = self.request.store
+        if place is None:
             return None
         try:
-            check_shared(path)
-            with shared_store(path):
-                return path
+            check_shared(place.path)
+            with shared_store(place.path):
+                pass
+            self._team = met(place)
+            return place.path
         except RecordStoreError as error:
             if self.request.store_named:
                 raise
@@ -166,6 +170,7 @@ class Run:
             self._teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
         if self._store is not None:
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
+            self._prepared = prepared = preparation.with_imported(prepared, self._found)
         coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window, self._found)
         stack.callback(coming.close)
         coming.begin()
@@ -210,6 +215,8 @@ class Run:
             await asyncio.sleep(_GIVE_EVERY_SECS)
             with contextlib.suppress(RecordStoreError):  # the end tells of it
                 await in_thread(self._giving.give)
+                if self._team is not None:
+                    await in_thread(self._team.meet)
 
     def _give_all(self, giving: Giving) -> None:
         """The end of a run: what it has spent, and what is not given yet. What fails is told, and the next run with
@@ -219,8 +226,10 @@ class Run:
             if last is not None and last.phase != "starting":
                 note_efforts(self.request.records, self.run_id, self.request.limits, last.tasks, *self._tuned)
             giving.give(hurry=self._interruption.came)
+            if self._team is not None:
+                self._team.meet(hurry=self._interruption.came)
         except RecordStoreError as error:
-            self._warn(f"what was measured is not in the store yet: {error.problem}")
+            self._warn(f"what was measured is not in the store yet, and comes there later: {error.problem}")
 
     def _warn(self, text: str) -> None:
         if self._last is None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devices.cuda import compiler
 from devices.host.quiet import QuietWindow
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement
@@ -30,9 +31,12 @@ from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.own_store import BOUND
 from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.sources import RECORDS_FILE, check_source
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.store import RecordStore, class_unit
+from fleet_tune.records.team import met
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling.compilation import (
@@ -52,6 +56,7 @@ from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
+from fleet_tune.sketch import MOST_IMPORTED
 from policies.search.methods import method_named
 
 _LOG = logging.getLogger(__name__)
@@ -189,20 +194,45 @@ def teaching_of(prepared: Prepared, request: RunRequest) -> Teaching | None:
 
 def origin_of(fingerprint: Fingerprint) -> Origin:
     """What records depend on that are measured now on devices of this fingerprint."""
-    return Origin(fingerprint.device_class.target, fingerprint.cpu_model, fingerprint.threads, versions_now())
+    is_cuda = fingerprint.abstraction.kind == "cuda"
+    known = {
+        "driver": fingerprint.driver,
+        "microcode": fingerprint.microcode,
+        "compiler": compiler.describe() if is_cuda else "",
+    }
+    machine = {name: version for name, version in known.items() if version}
+    target = fingerprint.device_class.target
+    return Origin(target, fingerprint.cpu_model, fingerprint.threads, versions_now(), machine)
 
 
 def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
     """What a store that several runs share has for a run. Raises :class:`RecordStoreError` where the user has named it;
     another one that cannot be read has nothing."""
     tasks = [entry.task for entry in prepared.undescribed]
+    shown = request.store.shown if request.store else ""
     try:
-        return look_up(store, tasks, prepared.origins, request.limits, request.records)
+        found = look_up(store, tasks, prepared.origins, request.limits, request.records)
+        return dataclasses.replace(found, shown=shown)
     except RecordStoreError as error:
         if request.store_named:
             raise
         _LOG.warning("nothing is taken from the store: %s", error.problem)
         return Found(store)
+
+
+def with_imported(prepared: Prepared, found: Found) -> Prepared:
+    """The same whose tasks have the sketches that no rule makes, of what was found."""
+    lowered = {
+        name: dataclasses.replace(
+            of_class,
+            tasks=tuple(
+                dataclasses.replace(task, imported=found.imported.get(task.id, ())[:MOST_IMPORTED])
+                for task in of_class.tasks
+            ),
+        )
+        for name, of_class in prepared.lowered.items()
+    }
+    return dataclasses.replace(prepared, lowered=lowered)
 
 
 def is_this_machine(fingerprint: Fingerprint) -> bool:
@@ -260,6 +290,8 @@ def plan(request: RunRequest) -> Plan:
     method_named(request.method)
     if request.transfer_from is not None:
         check_source(request.transfer_from)
+    if request.store is not None:
+        met(request.store)
     by_device = probe_fleet(request.fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
         network = read_network(request.network, request.inputs, request.trust_model)
@@ -291,7 +323,7 @@ def plan(request: RunRequest) -> Plan:
         transferred=None if teaching is None else teaching.summary(prepared.tasks),
         left_out=prepared.left_out,
         inputs=prepared.network.inputs_from,
-        store=None if request.store is None else found_in(request.store, prepared, request).summary,
+        store=None if request.store is None else found_in(request.store.path, prepared, request).summary,
     )
 
 
@@ -397,12 +429,19 @@ def bind_store(
     ``origins``: what the records of the run ``run_id``, which begins, depend on; none of what others have recorded."""
     targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
     meta = {
-        "network": prepared.network.fingerprint,
+        BOUND: prepared.network.fingerprint,
         "model": prepared.network.name,  # a stored word: older folders have it
         "targets": json.dumps(targets, sort_keys=True),
     }
     with RecordStore(path) as store:
         store.bind(meta)
+        with SharedReader(path) as reader:
+            # What was merged into the folder before its devices were known is counted at the units of their classes.
+            for name, configs in prepared.devices.items():
+                secs = reader.unit_of(class_unit(name))
+                if secs is not None:
+                    for config in configs:
+                        store.unit(config.name, secs)
         store.annotate({FINGERPRINTS: json.dumps([encode_value(print_) for print_ in prepared.prints.values()])})
         if origins:
             store.put_run(run_id, origins)

@@ -20,7 +20,7 @@ from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.features.views import FEATURE_VERSION
 
-_DATA = Path(__file__).parents[1] / "data"
+_DATA = Path(__file__).parents[2] / "data"
 BUILTIN_PATH = _DATA / "x86-cpu.safetensors"
 BUILTIN_PATHS: Mapping[str, Path] = {BUILTIN: BUILTIN_PATH, BUILTIN_PACM: _DATA / "x86-cpu-pacm.safetensors"}
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet_tune.domain import Limits, Record, Task
+from fleet_tune.domain import Limits, Outcome, Record, Task
 from fleet_tune.records.origin import Effort, Origin
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import SharedReader, class_of, copy_records, is_found_wrong, rescaled, shared_store
+from fleet_tune.records.sources import BY_METASCHEDULE
 from fleet_tune.records.store import RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.search_task import SearchTask
@@ -49,7 +50,9 @@ class Found:
     """What the shared store ``path`` has for a run. ``words``: by task id the records of its candidates, the best
     first, in the store's seconds; ``units``: the probe's seconds at these, by device class. ``settled``: the tasks that
     need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
-    ``confirmed``: those of them of the same workload are tried, and if one is right that is all."""
+    ``confirmed``: those of them of the same workload are tried, and if one is right that is all. ``imported``: by task
+    id its sketches that no rule makes, see :attr:`fleet_tune.domain.Task.imported`. ``shown``: what people call
+    the store, empty for its path."""
 
     path: Path
     words: Mapping[str, Sequence[Record]] = field(default_factory=dict)
@@ -57,6 +60,8 @@ class Found:
     settled: frozenset[str] = frozenset()
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
+    imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shown: str = ""
 
     def seeded(self, entry: SearchTask) -> SearchTask:
         """A task that is described with the candidates that its search begins with."""
@@ -76,7 +81,9 @@ class Found:
         records = sum(len(words) for words in self.words.values())
         known = sum(1 for words in self.words.values() if words)
         seeded = self.seeds.keys() - self.confirmed
-        return FromStore(str(self.path), records, known, len(self.settled), len(self.confirmed), len(seeded))
+        return FromStore(
+            self.shown or str(self.path), records, known, len(self.settled), len(self.confirmed), len(seeded)
+        )
 
 
 def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], limits: Limits, own: Path) -> Found:
@@ -91,7 +98,9 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
     settled: set[str] = set()
     confirmed: set[str] = set()
     found_seeds: dict[str, Sequence[Seed]] = {}
+    imported = _imported_in(own)
     with SharedReader(path) as reader:
+        imported |= reader.imported_sketches()
         numbers = {name: reader.numbers_of(origin) for name, origin in origins.items()}
         spent: dict[str, list[tuple[float, float]]] = {}
         spent_elsewhere: dict[str, list[tuple[float, float]]] = {}
@@ -118,13 +127,26 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
             elif all_seeds := [*own_seeds, *elsewhere.of_similar(task)]:
                 found_seeds[task.id] = all_seeds
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-    return Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed))
+    return Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported)
 
 
 def _together(words: Sequence[Record], wrong: Sequence[Record]) -> list[Record]:
     """Words of a task, and what of it was found wrong, each candidate once."""
     known = {word.candidate.id for word in words}
     return [*words, *(word for word in wrong if word.candidate.id not in known)]
+
+
+def _imported_in(own: Path) -> dict[str, tuple[str, ...]]:
+    """The sketches that no rule makes of which a run's own store has records: it goes on with them."""
+    if not own.exists():
+        return {}
+    with SharedReader(own) as reader:
+        return reader.imported_sketches()
+
+
+def _is_claimed(word: Record) -> bool:
+    """Whether a record is of a candidate that ran elsewhere, where nobody compares outputs."""
+    return word.run_id == BY_METASCHEDULE and word.measurement.outcome is Outcome.OK
 
 
 class _Elsewhere:
@@ -138,7 +160,7 @@ class _Elsewhere:
     def of_task(self, task_id: str, most: int = _CONFIRMED) -> list[Seed]:
         """The best candidates of a task."""
         words = self._reader.last_words(task_id, self._origins, most)
-        usable = [word for word in words if word.measurement.verified and word.trace]
+        usable = [word for word in words if word.trace and (word.measurement.verified or _is_claimed(word))]
         return [(word.candidate.sketch_id, word.trace, word.candidate.decisions) for word in usable]
 
     def of_similar(self, task: Task) -> list[Seed]:

@@ -34,6 +34,7 @@ Lesson = Literal["own", "shared", "none"]
 """What a task starts from: a model of its own workload's records, one that all tasks share, or nothing."""
 
 _LOG = logging.getLogger(__name__)
+_SKIPPED_LINES = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +50,18 @@ class Knowledge:
 
 
 def read_source(path: Path, entries: Sequence[SearchTask] = ()) -> Knowledge:
-    """What ``path`` holds: a dataset (.ftd), a records.db or its folder, a folder of a MetaSchedule database, or a
-    model that ``fleet-tune model`` wrote (``pretrained`` is the one that comes with fleet-tune).
+    """What ``path`` holds: a dataset (.ftd), a records.db or its folder, a store that runs share, a folder of a
+    MetaSchedule database, or a model that ``fleet-tune model`` wrote (``pretrained`` is the one that comes with
+    fleet-tune).
 
-    ``entries``: the tasks at hand, whose devices may be those that a MetaSchedule database was measured on. Raises
-    :class:`UserError` where it is none of these, damaged, or empty.
+    ``entries``: the tasks at hand, whose devices may be those that a MetaSchedule database or a store was measured on.
+    Raises :class:`UserError` where it is none of these, damaged, or empty.
     """
     kind = check_source(path)
     if kind == "metaschedule":
         return _checked(_read_metaschedule(path, entries))
     if kind == "records":
-        return _checked(_read_records(path / RECORDS_FILE if path.is_dir() else path))
+        return _checked(_read_records(path / RECORDS_FILE if path.is_dir() else path, entries))
     if kind == "dataset":
         return _checked(Knowledge(str(path), tuple(dataset.load(path))))
     model, manifest = read_model(path)
@@ -74,26 +76,36 @@ def _checked(found: Knowledge) -> Knowledge:
     return found
 
 
-def _read_records(path: Path) -> Knowledge:
+def _read_records(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
+    """Of a run's own store the devices are known. A store that runs share does not say what they can do: their numbers
+    are those of a device of the fleet with the same target, else what the target alone tells; and of its tasks those
+    are read that are of the kinds of devices at hand."""
     from devices.describing.describer import describe_tasks
+    from devices.metaschedule.learning import assumed
 
     with RecordReader(path) as reader:
         meta, tasks = reader.meta(), reader.tasks()
         records = dataset.by_task(reader)
     if damaged := set_aside(path):
         _LOG.warning("records that cannot be read are set aside: %s", damaged)
-    stored = meta.get(FINGERPRINTS)
-    if stored is None:
-        raise TransferError(
-            f"{path} does not say what its devices are: an early version wrote it",
-            "make a dataset of it with 'fleet-tune dataset pack', and transfer from that",
-        )
-    prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
-    known = [task for task in tasks if task.id in records and task.device_class.name in prints]
+    known = [task for task in tasks if task.id in records]
+    if FINGERPRINTS in meta:
+        prints = {each.device_class.name: each for each in decode_value(json.loads(meta[FINGERPRINTS]))}
+        known = [task for task in known if task.device_class.name in prints]
+        abstractions = {name: each.abstraction for name, each in prints.items()}
+    else:
+        here = {entry.task.device_class.target: entry.abstraction for entry in entries}
+        abstractions = {
+            of.name: here[of.target] if of.target in here else assumed(of.target)
+            for of in {task.device_class for task in known}
+        }
+        kinds = {entry.abstraction.kind for entry in entries} or {each.kind for each in abstractions.values()}
+        known = [task for task in known if abstractions[task.device_class.name].kind in kinds]
+        records = {task.id: records[task.id] for task in known}
     left_out = sum(len(records.get(task.id, ())) for task in tasks if task not in known)
     found: list[TaskData] = []
     for task, described in zip(known, describe_tasks(known), strict=True):
-        abstraction = prints[task.device_class.name].abstraction
+        abstraction = abstractions[task.device_class.name]
         data, unknown = dataset.task_data(task, abstraction, described.sketches, records[task.id])
         left_out += unknown
         if len(data):
@@ -102,10 +114,14 @@ def _read_records(path: Path) -> Knowledge:
 
 
 def _read_metaschedule(path: Path, entries: Sequence[SearchTask]) -> Knowledge:
-    from devices.metaschedule import read_database
+    from devices.metaschedule.learning import read_database
 
     devices = {entry.task.device_class.target: entry.abstraction for entry in entries}
     imported = read_database(path, devices)
+    for line in imported.skipped[:_SKIPPED_LINES]:
+        _LOG.warning("%s: skipped: %s", path, line)
+    if len(imported.skipped) > _SKIPPED_LINES:
+        _LOG.warning("%s: skipped: %d more lines", path, len(imported.skipped) - _SKIPPED_LINES)
     return Knowledge(str(path), imported.tasks, left_out=imported.unmatched)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from fleet_tune.domain import Task
 from fleet_tune.errors import RecordStoreError, RequestError
 from fleet_tune.records.exchange import RecordsFile, RecordsFileWriter
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.own_store import BOUND, OwnStore
 from fleet_tune.records.reader import PROBE
-from fleet_tune.records.shared import Copied, SharedReader, copy_records, shared_store
+from fleet_tune.records.shared import Copied, SharedReader, Target, copy_records, shared_store
 from fleet_tune.records.sources import RECORDS_FILE
+from fleet_tune.records.store_place import StorePlace
+from fleet_tune.records.team import Team
 from fleet_tune.records.upkeep import Reason, Rule, Upkeep, prune
 
 _LEAST_TEXT = 3
@@ -34,7 +38,15 @@ def store_at(path: Path) -> Path:
     return file
 
 
-def _target_at(path: Path) -> Path:
+@contextmanager
+def opened_target(store: Path) -> Iterator[Target]:
+    """Where records are copied to: a store, which is made where it is missing, or the own one of a run."""
+    file = target_at(store)
+    with shared_store(file) as opened, SharedReader(file) as reader:
+        yield OwnStore(opened, reader) if BOUND in reader.meta() else opened
+
+
+def target_at(path: Path) -> Path:
     """As :func:`store_at`, but a file may be missing: it is made."""
     return store_at(path) if path.is_dir() else path
 
@@ -57,29 +69,33 @@ def export(store: Path, file: Path) -> Moved:
 def import_file(file: Path, store: Path) -> Moved:
     """Take the records of a file into a store, which is made where it is missing. Raises :class:`RecordFileError`."""
     source = RecordsFile(file)
-    with shared_store(_target_at(store)) as target:
+    with opened_target(store) as target:
         copied = copy_records(source, target)
     return Moved(copied, tuple(source.skipped))
 
 
 def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
     """Copy the records of several stores, or runs' folders, into one, which is made where it is missing."""
-    files, into = [store_at(source) for source in sources], _target_at(store)
+    files, into = [store_at(source) for source in sources], target_at(store)
     if into.exists() and any(file.samefile(into) for file in files):
         raise RequestError(f"{store} cannot be merged into itself", "name another one with --store")
     moved = []
     for file in files:
-        with SharedReader(file) as reader, shared_store(into) as target:
+        with SharedReader(file) as reader, opened_target(store) as target:
             moved.append((file, Moved(copy_records(reader, target))))
     return moved
 
 
-def pruned(store: Path, rule: Rule, dry_run: bool) -> tuple[int, int]:
-    """How many records of how many a rule prunes, or would."""
+def pruned(store: Path, rule: Rule, dry_run: bool, server: str = "") -> tuple[int, int]:
+    """How many records of how many a rule prunes, or would. ``server``: address of the team's store whose copy this is;
+    it is pruned, too, and first."""
     file = store_at(store)
     with Upkeep(file) as reader:
         seqs, count = reader.matching(rule), reader.statistics().records
+        uids = reader.uids(seqs) if server else []
     if seqs and not dry_run:
+        if server:
+            Team(StorePlace(store, server)).remove(uids)
         prune(file, seqs)
     return len(seqs), count
 

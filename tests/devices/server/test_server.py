@@ -18,7 +18,7 @@ import pytest
 
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession, SessionLostError
-from devices.host.machine import cache_sizes, describe, parse_size, processor_name
+from devices.host.machine import cache_sizes, describe, gpu_driver, parse_size, processor_name
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer, ServerAddressError
 from fleet_tune.config.fleet_file import DeviceConfig
@@ -193,6 +193,29 @@ def test_caches_and_model_are_read_from_the_kernels_files(tmp_path: Path) -> Non
     assert processor_name(tmp_path) == "A Board"
     cpuinfo.write_text("processor : 0\nCPU implementer : 0x41\nCPU part : 0xd0b\n")
     assert processor_name(tmp_path) == "CPU implementer 0x41 CPU part 0xd0b"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "driver"),
+    [
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC\nGCC version: 12.2.0",
+            "535.104.05",
+        ),
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build",
+            "550.54.15",
+        ),
+        ("etc/nv_tegra_release", "# R35 (release), REVISION: 4.1, GCID: 33958178, BOARD: t186ref", "L4T 35.4.1"),
+        ("etc/other", "", ""),
+    ],
+)
+def test_the_driver_of_a_gpu(tmp_path: Path, file: str, text: str, driver: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    assert gpu_driver(tmp_path) == driver
 
 
 def test_this_machine_describes_itself() -> None:

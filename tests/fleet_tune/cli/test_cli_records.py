@@ -6,10 +6,12 @@ import dataclasses
 import gzip
 import json
 import sqlite3
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from fleet_tune.cli import main as cli
@@ -17,6 +19,7 @@ from fleet_tune.domain import Outcome, Record
 from fleet_tune.errors import RecordFileError
 from fleet_tune.records.exchange import RecordsFileWriter
 from fleet_tune.records.origin import Effort, Origin
+from fleet_tune.records.parquet import COLUMNS
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import STORE_VARIABLE, SharedReader
 from fleet_tune.records.store import RecordStore
@@ -111,6 +114,35 @@ def test_records_travel_as_a_file(store: Path, tmp_path: Path, capsys: pytest.Ca
     assert told(capsys, "verify", "--store", other)["sound"] is True
 
 
+def test_records_as_a_table_for_others(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "records.parquet"
+    assert told(capsys, "export", file, "--format", "parquet", "--store", store)["records"] == 5
+    table = pyarrow.parquet.read_table(file)
+    assert table.column_names == list(COLUMNS)
+    rows = {row["uid"]: row for row in table.to_pylist()}
+    with RecordReader(store) as reader:
+        for record in reader:
+            row, measured = rows[record.uid], record.measurement
+            assert (row["candidate"], row["run_secs"]) == (record.candidate.id, list(measured.run_secs))
+            assert row["cost_secs"] == (measured.cost_secs if measured.run_secs else None)
+            assert (row["workload_name"], row["device_class"], row["decisions"]) == ("conv", "zen5", [int(record.uid)])
+    assert dict(rows["4"]["versions"])["apache-tvm"] == "0.20"
+    assert rows["5"]["versions"] is None
+    assert told(capsys, "export", file, "--format", "parquet", "--class", "x", "--store", store)["records"] == 0
+    assert pyarrow.parquet.read_table(file).num_rows == 0
+
+
+def test_what_a_table_needs_is_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file = tmp_path / "records.parquet"
+    _, err = called(capsys, "export", file, "--format", "parquet", "--store", store, code=2)
+    assert "needs pyarrow" in err
+    assert "pip install 'fleet-tune[parquet]'" in err
+    assert not file.exists()
+
+
 def test_torn_lines_are_told_and_skipped(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, other = tmp_path / "records.jsonl", tmp_path / "other.db"
     called(capsys, "export", file, "--store", store)
@@ -183,6 +215,31 @@ def test_records_come_into_the_folder_of_a_run(store: Path, tmp_path: Path, caps
         assert "there is no record store" in called(capsys, *arguments, "--store", empty, code=2)[1]
     assert not [each.name for each in tmp_path.iterdir() if each.name in ("out.lock", "empty.lock")]
     assert not list(empty.iterdir())
+
+
+def test_what_is_merged_into_the_folder_of_a_run_is_no_trial_of_it(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out" / "records.db"
+    write(out, "d", HERE, of("d", "6", 4e-3, 6), of("d", "7", 9e-3, 2))
+    with RecordStore(out) as opened:
+        opened.bind({"network": "a network"})
+        opened.put_task(dataclasses.replace(CONV, weight=5))
+    with sqlite3.connect(out) as connection:  # the folder's device takes twice as long for the probe
+        connection.execute("UPDATE meta SET value = '0.002' WHERE key = 'probe 2 unit: dev'")
+    with SharedReader(out) as reader:
+        trials, efforts = reader.counts(CONV.id), reader.efforts()
+    assert told(capsys, "merge", store, "--store", out.parent)["records"] == 3
+    assert told(capsys, "merge", store, "--store", out.parent)["records"] == 0
+    with SharedReader(out) as reader:
+        assert (reader.counts(CONV.id), reader.efforts()) == (trials, efforts)
+        assert reader.tasks()[0].weight == 5
+        found = {record.uid: record for record in reader}
+        assert sorted(found) == ["1", "3", "4", "6", "7"], "not what the run knows of a candidate"
+        assert found["1"].measurement.cost_secs == pytest.approx(2 * 2e-3), "in the folder's seconds"
+        assert found["6"].measurement.cost_secs == pytest.approx(4e-3)
+        assert {uid: each.revision for uid, each in found.items()} == {"1": 1, "3": 1, "4": 1, "6": 0, "7": 0}
+        assert reader.tried() == {CONV.id}
 
 
 def test_stores_and_folders_of_runs_are_merged(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

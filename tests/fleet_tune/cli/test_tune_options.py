@@ -72,7 +72,7 @@ def test_the_store_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, opt
     stores: list[Path | None] = []
 
     def plan(request: RunRequest) -> Plan:
-        stores.append(request.store)
+        stores.append(request.store and request.store.path)
         return Plan(request.network, request.method, {}, (), None, 600.0)
 
     monkeypatch.setattr(api, "make_plan", plan)

@@ -16,6 +16,7 @@ from fleet_tune.config.values import MAX_SEED
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
 from fleet_tune.records.shared import STORE_VARIABLE
+from fleet_tune.records.store_place import StorePlace
 
 
 def test_without_a_limit_there_is_the_default_one() -> None:
@@ -134,12 +135,12 @@ def test_the_store_is_the_users_unless_another_or_none_is_named(
 ) -> None:
     monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "mine.db"))
     request = run_request("net.onnx", out="o")
-    assert (request.store, request.store_named) == (tmp_path / "mine.db", False)
+    assert (request.store, request.store_named) == (StorePlace(tmp_path / "mine.db"), False)
     request = run_request("net.onnx", out="o", store=tmp_path / "other.db")
-    assert (request.store, request.store_named) == (tmp_path / "other.db", True)
+    assert (request.store, request.store_named) == (StorePlace(tmp_path / "other.db"), True)
     assert run_request("net.onnx", out="o", store="").store is None
     assert run_request("net.onnx", out="o", collects=True).store is None
-    assert run_request("net.onnx", out="o", store="team.db").store == Path.cwd() / "team.db"
+    assert run_request("net.onnx", out="o", store="team.db").store == StorePlace(Path.cwd() / "team.db")
     for wrong in (5, "a\0b", b"x"):
         with pytest.raises(RequestError, match="record store") as caught:
             run_request("net.onnx", out="o", store=wrong)  # type: ignore[arg-type]

@@ -18,12 +18,13 @@ from fleet_tune.records.shared import (
     SharedReader,
     check_shared,
     copy_records,
-    default_store,
+    default_place,
     last_word,
     rescaled,
     shared_store,
 )
 from fleet_tune.records.store import RecordStore
+from fleet_tune.records.store_place import StorePlace
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task
 
@@ -122,13 +123,14 @@ def test_seconds_are_counted_at_one_unit_for_each_class(tmp_path: Path, shared: 
 
 
 def test_the_last_word_of_a_candidate() -> None:
-    trial, met = of_run("a", "1", 2e-3), of_run("a", "2", 1e-3, revision=1, verified=False)
-    other = of_run("b", "3", 4e-3)
+    trial, met = of_run("a", "1", 2e-3), of_run("a", "2", 1e-3, revision=1)
+    other, unchecked = of_run("b", "3", 4e-3), of_run("a", "9", 5e-3, revision=2, verified=False)
     wrong = of_run("a", "4", None, outcome=Outcome.WRONG_OUTPUT, revision=2)
     lost = of_run("a", "5", None, outcome=Outcome.DEVICE_LOST)
-    word = last_word([trial, met, other])
-    assert word is not None
-    assert (word.uid, word.measurement.verified) == ("2", True), "verified once, and no trial undoes a revision"
+    assert last_word([trial, met, other]) == met, "no trial undoes a revision"
+    assert last_word([trial, met, unchecked]) == met, "what was not compared takes nothing from what was"
+    assert last_word([unchecked, met]) == met
+    assert last_word([trial, of_run("b", "10", None)]) == trial, "whichever comes first"
     assert last_word([trial, other]) == other, "of two trials the later one"
     assert last_word([trial, wrong, other]) == wrong, "wrong once is wrong"
     wrong_trial = of_run("b", "7", None, outcome=Outcome.WRONG_OUTPUT)
@@ -173,14 +175,24 @@ def test_what_is_worth_less_in_the_end_takes_the_place_of_nothing_better(tmp_pat
         assert reader.found_wrong(TASK.id, []) == []
 
 
-def test_a_candidate_that_became_the_best_when_it_met_others_is_the_best(tmp_path: Path) -> None:
-    """It was verified as the slowest, and was not compared again when it turned out to be the fastest."""
+def test_the_best_of_a_store_is_that_of_a_folder(tmp_path: Path) -> None:
+    """What met others is compared in its first run; older versions wrote revisions that were not, of devices that had
+    drifted: these take nothing from what was verified, and give nothing."""
     trials = [of_run("a", f"t{at}", 1e-3 * (1 + at), at) for at in range(40)]
-    met = of_run("a", "m39", 1e-4, 39, revision=1, verified=False)
-    write_run(tmp_path / "a.db", "a", *trials, met)
+    drifted = [of_run("a", f"d{at}", secs, at, revision=1, verified=False) for at, secs in ((39, 1e-4), (0, 1.0))]
+    write_run(tmp_path / "a.db", "a", *trials, *drifted)
     with SharedReader(tmp_path / "a.db") as reader:
         (word,) = reader.last_words(TASK.id, reader.numbers_of(HERE), 1)
-    assert (word.uid, word.measurement.verified) == ("m39", True)
+        best = reader.best(TASK.id)
+        assert best is not None
+        assert word.uid == best.uid == "t0"
+    write_run(tmp_path / "a.db", "a", of_run("a", "m0", 0.5, 0, revision=2), of_run("a", "m38", 1e-5, 38, revision=1))
+    with SharedReader(tmp_path / "a.db") as reader:
+        words = reader.last_words(TASK.id, reader.numbers_of(HERE), 40)
+        best = reader.best(TASK.id)
+        assert best is not None
+        assert words[0].uid == best.uid == "m38"
+        assert words[-1].uid == "m0"
 
 
 def test_efforts_go_along_and_the_last_of_a_run_counts(tmp_path: Path, shared: Path) -> None:
@@ -246,14 +258,23 @@ def test_what_is_no_store_is_told_with_the_option(tmp_path: Path) -> None:
 def test_the_default_store_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(STORE_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert default_store() == tmp_path / "fleet-tune" / "store.db"
+    assert default_place() == StorePlace(tmp_path / "fleet-tune" / "store.db")
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_store() == tmp_path / ".local" / "share" / "fleet-tune" / "store.db"
+    assert default_place() == StorePlace(tmp_path / ".local" / "share" / "fleet-tune" / "store.db")
     monkeypatch.setenv(STORE_VARIABLE, "")
-    assert default_store() is None
+    assert default_place() is None
     monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "other.db"))
-    assert default_store() == tmp_path / "other.db"
+    assert default_place() == StorePlace(tmp_path / "other.db")
+
+
+def test_what_a_machine_is_made_of_is_part_of_an_origin() -> None:
+    known = dataclasses.replace(HERE, machine={"driver": "550.1", "microcode": "0x1"})
+    updated = dataclasses.replace(HERE, machine={"driver": "560.2", "microcode": "0x1"})
+    assert known.differences(updated) == ("the GPU's driver 550.1 there and 560.2 here",)
+    assert known != updated
+    assert decode_origin(encode_origin(known)) == known
+    assert "machine" not in encode_origin(HERE), "as stores have it in which it is not known"
 
 
 def test_an_origin_survives_and_a_damaged_one_is_told() -> None:

@@ -17,7 +17,7 @@ import pytest
 from fleet_tune.errors import UserError
 from fleet_tune.records.reader import RecordReader
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 DEADLINE_SECS = 240.0
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]

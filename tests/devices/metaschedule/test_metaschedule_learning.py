@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tvm.s_tir import meta_schedule as ms
 
-from devices.metaschedule import RECORDS, assumed, read_database
+from devices.metaschedule.files import RECORDS
+from devices.metaschedule.learning import assumed, read_database
 from devices.networks.lowering import workload_hash
 from devices.sketches.spaces import DesignSpace, parse_module
 from devices.targets import parse_target, resolve_target
@@ -87,12 +88,16 @@ def test_the_numbers_of_a_known_device_are_taken(space: tuple[Task, DesignSpace]
     assert data.abstraction is known
 
 
-def test_a_torn_line_is_told_with_its_number(space: tuple[Task, DesignSpace], tmp_path: Path) -> None:
+def test_a_torn_line_is_told_with_its_number_and_skipped(space: tuple[Task, DesignSpace], tmp_path: Path) -> None:
     of, designs = space
     sketch = designs.sketches[0]
     (row,) = sample(sketch, 1, np.random.default_rng(0))
     commit(tmp_path, of, [(designs.schedule(Candidate(of.id, 0, sketch.id, tuple(map(int, row)))).trace, [1e-3])])
     with (tmp_path / RECORDS).open("a") as file:
         file.write('[0, [[["GetS')
-    with pytest.raises(TransferError, match="line 2 is cut off"):
+    imported = read_database(tmp_path, {})
+    assert imported.skipped == (f"{RECORDS} line 2: it is cut off, or no JSON",)
+    assert sum(map(len, imported.tasks)) == 1
+    (tmp_path / RECORDS).unlink()
+    with pytest.raises(TransferError, match="cannot be read"):
         read_database(tmp_path, {})

@@ -1,0 +1,140 @@
+"""The two files of a MetaSchedule database: JSON lines.
+
+A line of workloads is ``[structural hash, base64 of the module's JSON text]``, a line of records ``[number of the
+workload, [trace, run seconds, target, arguments]]``. A line that is torn, or that nothing can be made of, is reported
+with its number and skipped, and with it what refers to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.s_tir.analysis import estimate_tir_flops
+
+from devices.networks.lowering import normal_form, workload_hash
+from devices.targets import resolve_target
+from fleet_tune.domain import Workload
+from fleet_tune.errors import TransferError, UserError
+from fleet_tune.records.sources import METASCHEDULE_FILES
+
+WORKLOADS, RECORDS = METASCHEDULE_FILES
+
+_SHOWN = 200
+ABOUT = "fleet_tune.json"
+"""Beside the two files of a database that we wrote: the device class that it is of, which TVM has no word for."""
+
+FAILED_SECS = 1e9
+"""MetaSchedule writes 1e10 seconds for a candidate that did not run."""
+
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError)
+"""What TVM raises for a text that it can make nothing of."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A record. ``number``: of its line. ``target``: canonical. ``run_secs``: positive; :data:`FAILED_SECS` and more
+    for a candidate that did not run."""
+
+    number: int
+    workload: Workload
+    target: str
+    trace: Any = field(repr=False)
+    run_secs: tuple[float, ...]
+
+
+class DatabaseFiles:
+    """What a folder has. ``skipped``: lines that nothing can be made of, each with file, number and reason; complete
+    once :meth:`records` is over. Raises :class:`TransferError` where the files cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.skipped: list[str] = []
+
+    def records(self) -> Iterator[Line]:
+        """The records that can be read, in their order."""
+        workloads = [self._workload(number, line) for number, line in self._lines(WORKLOADS)]
+        for number, line in self._lines(RECORDS):
+            if line is None:
+                continue
+            try:
+                place, (trace, run_secs, target, _) = line
+                if type(place) is not int or not 0 <= place < len(workloads):
+                    raise ValueError(f"there is no workload {place}")
+                workload = workloads[place]
+                if workload is None:
+                    raise ValueError(f"the workload of line {place + 1} cannot be read")
+                if not isinstance(trace, list) or not trace:
+                    raise ValueError("it has no trace")
+                if not run_secs or not all(isinstance(secs, int | float) and 0 < secs < math.inf for secs in run_secs):
+                    raise ValueError("it was not measured")
+                read = Line(number, workload, resolve_target(target), trace, tuple(map(float, run_secs)))
+            except UserError as error:  # a target that this TVM does not know
+                self._skip(RECORDS, number, error.problem)
+            except REFUSALS as error:
+                self._skip(RECORDS, number, str(error) or type(error).__name__)
+            else:
+                yield read
+
+    def _workload(self, number: int, line: Any) -> Workload | None:
+        if line is None:
+            return None
+        try:
+            _, text = line
+            content = base64.b64decode(text, validate=True)
+            # TVM's stream writes the length of a text before it, in eight bytes.
+            module = tvm.ir.load_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
+            if not isinstance(module, tvm.IRModule):
+                raise TypeError("it is no module")
+            return _as_ours(module)
+        except REFUSALS as error:
+            self._skip(WORKLOADS, number, f"a workload that cannot be read: {type(error).__name__}")
+            return None
+
+    def _lines(self, name: str) -> Iterator[tuple[int, Any]]:
+        """The lines with their numbers, None for one that is no JSON."""
+        path = self.folder / name
+        try:
+            with path.open("rb") as file:
+                for number, text in enumerate(file, 1):
+                    try:
+                        yield number, json.loads(text)
+                    except (ValueError, RecursionError):
+                        if text.strip():
+                            self._skip(name, number, "it is cut off, or no JSON")
+                        yield number, None
+        except OSError as error:
+            raise TransferError(
+                f"{path} cannot be read: {error.strerror or error}", "give the folder of a MetaSchedule database"
+            ) from error
+
+    def _skip(self, name: str, number: int, reason: str) -> None:
+        self.skipped.append(f"{name} line {number}: {' '.join(reason.split())[:_SHOWN]}")
+
+
+def class_written(folder: Path) -> str:
+    """The device class of a database that we wrote; empty where nothing says so."""
+    try:
+        name = json.loads((folder / ABOUT).read_bytes())["device_class"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    return name if isinstance(name, str) else ""
+
+
+def _as_ours(module: tvm.IRModule) -> Workload:
+    names = [variable.name_hint for variable in module.functions]
+    function = normal_form(module["main"] if "main" in names else module[names[0]])
+    kernel = tvm.IRModule({"main": function})
+    digest = workload_hash(function)
+    return Workload(digest, hash_name(digest), float(estimate_tir_flops(kernel)), tvm.ir.save_json(kernel))
+
+
+def hash_name(digest: str) -> str:
+    """What a workload is called of which only the hash is known."""
+    return f"workload {digest[:8]}"

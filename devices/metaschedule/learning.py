@@ -1,0 +1,90 @@
+"""MetaSchedule's databases as measured candidates that are learned from (``--transfer-from``).
+
+A record becomes a candidate where its trace follows one of the sketches that this version makes of the same program and
+target, and its decisions are within them; the others are counted. The database does not say what its devices can do:
+their numbers are those of a device of the fleet with the same target, else what the target alone tells.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from devices.cuda.tensor_cores import tensor_cores, tensor_flops
+from devices.metaschedule.files import FAILED_SECS, DatabaseFiles, Line
+from devices.metaschedule.recognition import Recognising
+from devices.targets import default_device_class_name, device_kind, vector_bits, vector_registers
+from fleet_tune.domain import DeviceAbstraction, DeviceClass, Measurement, Outcome, Record, Task
+from fleet_tune.records import dataset
+from fleet_tune.records.dataset import TaskData
+from fleet_tune.records.sources import BY_METASCHEDULE
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """The candidates of a database by task. ``unmatched``: how many of its records fit no sketch; ``skipped``: lines
+    that nothing can be made of, each with its number and the reason."""
+
+    tasks: tuple[TaskData, ...]
+    unmatched: int
+    skipped: tuple[str, ...] = ()
+
+
+def read_database(folder: Path, devices: Mapping[str, DeviceAbstraction]) -> Imported:
+    """What a database holds. ``devices``: numbers of known devices by their canonical target.
+
+    Raises :class:`TransferError` where a file cannot be read.
+    """
+    files = DatabaseFiles(folder)
+    grouped: dict[tuple[str, str], list[Line]] = {}
+    for line in files.records():
+        grouped.setdefault((line.workload.hash, line.target), []).append(line)
+    tasks: list[TaskData] = []
+    unmatched = 0
+    for (_, target), lines in grouped.items():
+        task = Task(lines[0].workload, DeviceClass(default_device_class_name(target), target))
+        data, lost = _task_data(task, devices.get(target) or assumed(target), lines)
+        unmatched += lost
+        if len(data):
+            tasks.append(data)
+    return Imported(tuple(tasks), unmatched, tuple(files.skipped))
+
+
+def assumed(target: str) -> DeviceAbstraction:
+    """The numbers of a device of which only the target is known: a common server CPU's or GPU's of its width."""
+    attributes = json.loads(target)
+    if device_kind(target) == "cpu":
+        cores, lanes = int(attributes["num-cores"]), vector_bits(target) // 32
+        # Two multiply-add ports at 3 GHz, 20 GB/s.
+        return DeviceAbstraction(
+            "cpu", cores, lanes, vector_registers(target), 32 << 10, 1 << 20, 16 << 20, cores * lanes * 12e9, 20e9
+        )
+    threads = int(attributes.get("max_threads_per_block", 1024))
+    shared = int(attributes.get("max_shared_memory_per_block", 48 << 10))
+    arch = str(attributes.get("arch", "")).removeprefix("sm_")
+    tensor = tensor_cores(f"{arch[:-1]}.{arch[-1:]}")
+    # 80 multiprocessors at 1.37 GHz.
+    return DeviceAbstraction(
+        "cuda", 80, 32, 65536, shared, 6 << 20, 0, 14e12, 9e11, threads, tensor.count, tensor_flops(tensor, 80, 1.37e9)
+    )
+
+
+def measurement_of(run_secs: Sequence[float]) -> Measurement:
+    """The outcome of a record, whose output MetaSchedule has not compared."""
+    failed = min(run_secs) >= FAILED_SECS
+    return Measurement(Outcome.RUN_ERROR) if failed else Measurement(Outcome.OK, tuple(run_secs))
+
+
+def _task_data(task: Task, abstraction: DeviceAbstraction, lines: Sequence[Line]) -> tuple[TaskData, int]:
+    recognising = Recognising(task)
+    recognised: list[Record] = []
+    for at, line in enumerate(lines):
+        candidate = recognising.candidate(line.trace)
+        if candidate is not None:
+            uid, by, measured = f"{BY_METASCHEDULE}-{at}", BY_METASCHEDULE, measurement_of(line.run_secs)
+            recognised.append(Record(uid, by, candidate, "", measured, by, math.nan))
+    data, unknown = dataset.task_data(task, abstraction, recognising.space.sketches, recognised)
+    return data, len(lines) - len(recognised) + unknown

@@ -1,0 +1,121 @@
+"""The schedules of a MetaSchedule database as records of ours.
+
+A record whose trace follows one of our sketches is a candidate of it. A trace that follows none becomes a sketch of its
+own, which a run then has beside those of the rules (:attr:`fleet_tune.domain.Task.imported`): its candidates are
+built, measured and searched as all others. MetaSchedule compares no outputs and does not say on which processor it
+measured, with which version and how many threads: its records depend on something else than any run's, so that a run
+tries the best of them first, and believes its own measurements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from devices.metaschedule.files import RECORDS, DatabaseFiles, Line, class_written
+from devices.metaschedule.learning import measurement_of
+from devices.metaschedule.recognition import Recognising, before_postprocessing
+from devices.targets import default_device_class_name
+from fleet_tune.domain import Candidate, DeviceClass, Record, Task
+from fleet_tune.records.origin import MEASURED_BY, Effort, Origin
+from fleet_tune.records.sources import BY_METASCHEDULE
+from fleet_tune.sketch import MOST_IMPORTED
+
+_PAGE_RECORDS = 1000
+
+
+class Schedules:
+    """What a database has: a source of :func:`fleet_tune.records.shared.copy_records`.
+
+    ``device_class``: name of the class that it was measured on; empty: what we have written there, or else what such a
+    target is called by itself.
+    ``skipped``: lines that nothing can be made of, each with file, number and reason. ``own_sketches``: how many
+    records follow none of our sketches and have one of their own. Raises :class:`TransferError` where a file cannot be
+    read.
+    """
+
+    def __init__(self, folder: Path, device_class: str = "") -> None:
+        files = DatabaseFiles(folder)
+        device_class = device_class or class_written(folder)
+        grouped: dict[str, tuple[Task, list[Line]]] = {}
+        for line in files.records():
+            name = device_class or default_device_class_name(line.target)
+            task = Task(line.workload, DeviceClass(name, line.target))
+            grouped.setdefault(task.id, (task, []))[1].append(line)
+        self.skipped = files.skipped
+        self.own_sketches = 0
+        self._tasks = [task for task, _ in grouped.values()]
+        unix_secs = (folder / RECORDS).stat().st_mtime
+        self._records: list[Record] = []
+        known: set[str] = set()
+        for task, lines in grouped.values():
+            for line, candidate in self._candidates(task, lines):
+                record = _record(line, candidate, unix_secs, seq=len(known) + 1)
+                if record.uid not in known:  # we write the best of a task twice
+                    known.add(record.uid)
+                    self._records.append(record)
+
+    def tasks(self) -> list[Task]:
+        """Those that it has records of."""
+        return self._tasks
+
+    def run_origins(self) -> dict[tuple[str, str], Origin]:
+        """What its records depend on: the target is all that is known."""
+        versions = {MEASURED_BY: "MetaSchedule"}
+        classes = [task.device_class for task in self._tasks]
+        return {(BY_METASCHEDULE, each.name): Origin(each.target, "", 0, versions) for each in classes}
+
+    def efforts(self) -> list[tuple[Effort, Origin]]:
+        """Its records of each task as trials."""
+        origins = self.run_origins()
+        trials = Counter(record.task_id for record in self._records)
+        efforts = [Effort(task_id, BY_METASCHEDULE, 0.0, float(count)) for task_id, count in trials.items()]
+        return [(each, origins[BY_METASCHEDULE, each.task_id.partition("@")[2]]) for each in efforts]
+
+    def unit_secs(self, device_id: str, device_class: str) -> float | None:  # noqa: ARG002 - of a protocol
+        """Its seconds are counted at no probe."""
+        return None
+
+    def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
+        """Its records, ``seq`` by their order."""
+        for start in range(cursor, len(self._records), _PAGE_RECORDS):
+            yield self._records[start : start + _PAGE_RECORDS]
+
+    def _candidates(self, task: Task, lines: list[Line]) -> Iterator[tuple[Line, Candidate]]:
+        """What the records of a task are, the fastest first; those that are nothing are skipped."""
+        lines = sorted(lines, key=lambda line: (statistics.median(line.run_secs), line.number))
+        recognising = Recognising(task)
+        found = [(line, recognising.candidate(line.trace)) for line in lines]
+        strange = [line for line, candidate in found if candidate is None and recognising.fits(line.trace)]
+        if strange:
+            more = recognising.with_traces(_sketches_of(strange))
+            again = {line.number: more.candidate(line.trace) for line in strange}
+            found = [(line, candidate or again.get(line.number)) for line, candidate in found]
+            self.own_sketches += sum(1 for candidate in again.values() if candidate is not None)
+        for line, candidate in found:
+            if candidate is not None:
+                yield line, candidate
+            else:
+                fits = "is of no sketch that is taken" if line in strange else "does not fit its workload"
+                self.skipped.append(f"{RECORDS} line {line.number}: its trace {fits}")
+
+
+def _sketches_of(lines: Sequence[Line]) -> list[Any]:
+    """A trace of each of the first sketches that these follow."""
+    first: dict[str, Any] = {}
+    for line in lines:
+        first.setdefault(json.dumps(before_postprocessing(line.trace)[0]), line.trace)
+    return list(first.values())[:MOST_IMPORTED]
+
+
+def _record(line: Line, candidate: Candidate, unix_secs: float, seq: int) -> Record:
+    trace = json.dumps(line.trace)
+    text = f"{candidate.id}|{trace}|{line.run_secs}"
+    uid = f"{BY_METASCHEDULE}-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+    measured = measurement_of(line.run_secs)
+    return Record(uid, BY_METASCHEDULE, candidate, trace, measured, BY_METASCHEDULE, unix_secs, seq)

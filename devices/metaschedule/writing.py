@@ -1,0 +1,116 @@
+"""Records of ours as a MetaSchedule database, which TVM's ``MetaScheduleApplyDatabase`` and ``JSONDatabase`` read.
+
+TVM takes the record of the lowest mean of its seconds, whatever it was measured on: so a folder is of one device class,
+and a record has the one figure by which we choose (:attr:`fleet_tune.domain.Measurement.rank_secs`). Of candidates
+whose output was not compared those are left out that TVM would take in place of the best.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+
+from devices.metaschedule.files import ABOUT, RECORDS, WORKLOADS
+from fleet_tune.domain import Outcome, Record, Task
+from fleet_tune.errors import RecordFileError
+from fleet_tune.records.atomic_file import sync_file, sync_folder
+
+_NOT_RUN_SECS = 1e10
+"""What MetaSchedule writes for a candidate that failed."""
+
+
+def write_database(folder: Path, device_class: str, tasks: Iterable[tuple[Task, Sequence[Record]]]) -> int:
+    """Write tasks of one ``device_class`` and what is known of their candidates, one record of each, the best first;
+    how many these are. The database is there when it is whole. Raises :class:`RecordFileError` where there is one
+    already, or it cannot be written."""
+    if any((folder / name).exists() for name in (WORKLOADS, RECORDS)):
+        raise RecordFileError(f"{folder} has a MetaSchedule database already", "give another folder")
+    written = workload = 0
+    with _written(folder) as (workloads, records, about):
+        _write(about, {"device_class": device_class})
+        for task, words in tasks:
+            usable = _usable(words)
+            if not usable:
+                continue
+            module = tvm.ir.load_json(task.workload.module)
+            target = json.loads(task.device_class.target)
+            arguments = [each.as_json() for each in ms.arg_info.ArgInfo.from_prim_func(module["main"])]
+            lines = [[json.loads(record.trace), [secs], target, arguments] for record, secs in usable]
+            # A kernel that was not fused with others keeps the attribute by which that was decided; TVM compares it.
+            for variant, of_variant in ((module, lines), (_annotated(module), lines[:1])):
+                _write(workloads, ms.database.Workload(variant).as_json())
+                for line in of_variant:
+                    _write(records, [workload, line])
+                workload += 1
+            written += len(usable)
+    return written
+
+
+def _usable(words: Sequence[Record]) -> list[tuple[Record, float]]:
+    """The records that are written, and the seconds of each."""
+    best = min((each.measurement.rank_secs for each in words if each.measurement.verified), default=math.inf)
+    usable = []
+    for word in words:
+        measured = word.measurement
+        if not word.trace:
+            continue
+        if measured.outcome is not Outcome.OK:
+            usable.append((word, _NOT_RUN_SECS))
+        elif measured.verified or best < measured.rank_secs:
+            usable.append((word, measured.rank_secs))
+    return usable
+
+
+def _annotated(module: tvm.IRModule) -> tvm.IRModule:
+    """A workload as a network has it that lets TVM decide what is fused."""
+    annotated: tvm.IRModule = relax.transform.AnnotateTIROpPattern()(module)
+    return annotated
+
+
+def _write(file: IO[str], line: Any) -> None:
+    file.write(json.dumps(line, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """TVM's own lists and numbers."""
+    if isinstance(value, tvm.tirx.IntImm | tvm.tirx.FloatImm):
+        return value.value
+    if isinstance(value, Mapping):
+        return dict(value.items())
+    if isinstance(value, Iterable):
+        return list(value)
+    raise TypeError(f"no value of JSON: {type(value).__name__}")
+
+
+@contextlib.contextmanager
+def _written(folder: Path) -> Iterator[tuple[IO[str], IO[str], IO[str]]]:
+    """The files under other names; they have theirs when the block is left normally. TVM reads the records only
+    with their workloads: these come first."""
+    names = (ABOUT, WORKLOADS, RECORDS)
+    parts = [folder / f".{name}.{os.getpid()}.part" for name in names]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with parts[0].open("w") as about, parts[1].open("w") as workloads, parts[2].open("w") as records:
+            yield workloads, records, about
+        for part in parts:
+            sync_file(part)
+        for part, name in zip(parts, names, strict=True):
+            os.replace(part, folder / name)
+        sync_folder(folder)
+    except OSError as error:
+        raise RecordFileError(
+            f"{folder} cannot be written: {error.strerror or error}", "choose another place"
+        ) from error
+    finally:
+        for part in parts:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)

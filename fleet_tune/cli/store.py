@@ -1,0 +1,98 @@
+"""``fleet-tune store``: the server of a team's store, and its keys."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from fleet_tune.cli.options import json_option
+
+_folder = click.argument("folder", type=click.Path(path_type=Path))
+
+
+@click.group()
+def store() -> None:
+    """The store of a team on a server: see 'tune --store postgresql://...'."""
+
+
+@store.command()
+@_folder
+@click.option(
+    "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where it listens; '*': anywhere."
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=5432, show_default=True)
+@click.option("--host", default="", metavar="NAME", help="The name by which others reach it, for their keys.")
+def serve(folder: Path, bind: str, port: int, host: str) -> int:
+    """Serve the store in FOLDER until Ctrl-C or SIGTERM: a PostgreSQL of its own, made where there is none."""
+    from fleet_tune.runs.serving.postgres_server import PostgresServer
+
+    if bind == "*" and not host:
+        import socket
+
+        host = socket.gethostname()
+    ended: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        ended.append(number)
+        server.ask_to_end()
+
+    with PostgresServer(folder, bind, port, host) as server:
+        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            shown, at = server.folder.address
+            encrypted = "" if server.folder.encrypts else "; nothing is encrypted: there was no openssl"
+            click.echo(f"serving {folder} on {shown}:{at}{encrypted}; 'fleet-tune store key' makes keys")
+            status = server.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if ended:
+        return 128 + ended[0]
+    click.echo(f"error: PostgreSQL has ended with status {status}", err=True)
+    click.echo(f"next: look at {folder / 'server.log'}", err=True)
+    return 2
+
+
+@store.command()
+@_folder
+@click.argument("name")
+@click.option("--records", type=click.IntRange(min=0), metavar="N", help="How many records it may add. Default: any.")
+@click.option("--connections", type=click.IntRange(min=1), metavar="N", help="How many at a time. Default: any.")
+@click.option("--remove", is_flag=True, help="Nobody comes in with it any more; what it has added stays.")
+def key(folder: Path, name: str, records: int | None, connections: int | None, remove: bool) -> None:
+    """Make the key NAME for the store that is served from FOLDER, or change its limits; print its file."""
+    from fleet_tune.runs.serving.keys import put_key, remove_key
+    from fleet_tune.runs.serving.server_folder import ServerFolder
+
+    served = ServerFolder(folder.absolute())
+    if remove:
+        remove_key(served, name)
+        click.echo(f"the key {name} is removed")
+    else:
+        path = put_key(served, name, records, connections)
+        click.echo(f"{path}: give it to who uses it, for --store @FILE")
+
+
+@store.command("keys")
+@_folder
+@json_option
+def keys_command(folder: Path, as_json: bool) -> None:
+    """Print the keys of the store that is served from FOLDER, what they have added and what they may."""
+    from fleet_tune.runs.serving.keys import keys
+    from fleet_tune.runs.serving.server_folder import ServerFolder
+
+    found = keys(ServerFolder(folder.absolute()))
+    if as_json:
+        body = {
+            each.name: {"records": each.records, "most_records": each.most_records, "connections": each.connections}
+            for each in found
+        }
+        click.echo(json.dumps(body))
+        return
+    for each in found:
+        most = "" if each.most_records is None else f" of {each.most_records}"
+        click.echo(f"{each.name}: {each.records}{most} records, {each.connections or 'any number of'} connections")

@@ -1,0 +1,352 @@
+"""The store of a team on a PostgreSQL server: what records are copied from and to.
+
+A record has the bytes that a run's own store has, deflated. Writers take turns (an advisory lock until they commit), so
+that what is committed later has the higher ``seq``: who has read up to a number has read all that there was. Everybody
+who may connect to the database reads and adds; only who has made the tables removes. psycopg is an optional dependency.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fleet_tune.domain import DeviceClass, Record, Task, Workload
+from fleet_tune.errors import RecordStoreError, RequestError, StoreUnreachableError, UnreadableRecordError
+from fleet_tune.records.codec import decode_record, encode_record
+from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
+from fleet_tune.records.reader import UNIT, split_task_id
+from fleet_tune.records.store import class_unit
+from fleet_tune.records.store_place import shown
+
+if TYPE_CHECKING:
+    import psycopg
+
+SCHEMA_VERSION = 1
+_QUOTA_STATE = "FT001"
+_LOCK = 0x666C656574  # of the store's writers, and of its making
+_PAGE_RECORDS = 1000
+_FAILED = " failed: "
+_AT_ONCE = 200  # records of a statement: some hundred kilobytes
+_ANSWER_SECS = 30
+_HURRY_SECS = 3
+
+_SCHEMA = f"""
+CREATE SCHEMA fleet_tune;
+SET LOCAL search_path TO fleet_tune;
+CREATE TABLE meta (key text PRIMARY KEY, value text NOT NULL);
+CREATE TABLE workloads (hash text PRIMARY KEY, name text NOT NULL, flop float8 NOT NULL, module text NOT NULL);
+CREATE TABLE tasks (
+    place bigint GENERATED ALWAYS AS IDENTITY, workload text NOT NULL REFERENCES workloads, device_class text NOT NULL,
+    target text NOT NULL, weight bigint NOT NULL, PRIMARY KEY (workload, device_class)
+);
+CREATE TABLE run_origins (
+    run_id text NOT NULL, device_class text NOT NULL, origin text NOT NULL, PRIMARY KEY (run_id, device_class)
+);
+CREATE TABLE efforts (
+    workload text NOT NULL, device_class text NOT NULL, run_id text NOT NULL, secs float8 NOT NULL,
+    trials float8 NOT NULL, PRIMARY KEY (workload, device_class, run_id)
+);
+CREATE TABLE records (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, uid text NOT NULL UNIQUE, workload text NOT NULL,
+    device_class text NOT NULL, body bytea NOT NULL, added_by text NOT NULL DEFAULT session_user
+);
+CREATE INDEX records_by_adder ON records (added_by);
+CREATE TABLE quotas (role text PRIMARY KEY, records bigint NOT NULL);
+CREATE FUNCTION check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = fleet_tune AS $$
+DECLARE most bigint;
+BEGIN
+    SELECT records INTO most FROM quotas WHERE role = session_user;
+    IF FOUND AND (SELECT count(*) FROM records WHERE added_by = session_user) > most THEN
+        RAISE EXCEPTION 'the key % may have % records', session_user, most USING ERRCODE = '{_QUOTA_STATE}';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER quota AFTER INSERT ON records FOR EACH STATEMENT EXECUTE FUNCTION check_quota();
+GRANT USAGE ON SCHEMA fleet_tune TO PUBLIC;
+GRANT SELECT ON ALL TABLES IN SCHEMA fleet_tune TO PUBLIC;
+GRANT INSERT ON workloads, tasks, run_origins, efforts TO PUBLIC;
+GRANT UPDATE (name) ON workloads TO PUBLIC;
+GRANT UPDATE (target, weight) ON tasks TO PUBLIC;
+GRANT UPDATE (secs, trials) ON efforts TO PUBLIC;
+GRANT SELECT ON SEQUENCE records_seq_seq TO PUBLIC;
+GRANT INSERT (uid, workload, device_class, body) ON records TO PUBLIC;
+GRANT INSERT ON meta TO PUBLIC;
+"""
+
+
+class TeamStore:
+    """The store at ``url`` (``postgresql://user:password@host:port/database``), made where the database has none.
+
+    ``hurry``: a server that is slow is waited for shortly. A target of :func:`fleet_tune.records.shared.copy_records`;
+    :meth:`since` is a source. Raises :class:`StoreUnreachableError` where the server does not answer, here and
+    everywhere, :class:`RecordStoreError` where it refuses or has a newer schema, :class:`RequestError` without psycopg.
+    """
+
+    def __init__(self, url: str, *, hurry: bool = False) -> None:
+        self._connect(url, _HURRY_SECS if hurry else _ANSWER_SECS)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._connection.close)
+            self._make()
+            undo.pop_all()
+
+    def _connect(self, url: str, answer_secs: int) -> None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise RequestError(
+                "a store on a server needs psycopg, which is not installed", "pip install 'fleet-tune[postgres]'"
+            ) from error
+        self._shown = shown(url)
+        self._errors = psycopg
+        with self._told():
+            self._connection: psycopg.Connection[Any] = psycopg.connect(
+                url,
+                autocommit=True,
+                connect_timeout=min(answer_secs, 5),
+                options=f"-c statement_timeout={answer_secs * 1000} -c lock_timeout={answer_secs * 1000}",
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
+                tcp_user_timeout=answer_secs * 1000,
+                application_name="fleet-tune",
+            )
+
+    @classmethod
+    def probe(cls, url: str) -> None:
+        """Raises as the constructor where the server at ``url`` does not answer; looks at no table."""
+        probing = cls.__new__(cls)
+        probing._connect(url, _ANSWER_SECS)
+        probing.close()
+
+    def _make(self) -> None:
+        """The tables, where there are none; checks their version."""
+        if self._one("SELECT to_regclass('fleet_tune.meta') IS NOT NULL") != (True,):
+            with self._turn() as connection:
+                if self._one("SELECT to_regclass('fleet_tune.meta') IS NOT NULL") != (True,):
+                    connection.execute(_SCHEMA)
+                    made = [("schema_version", str(SCHEMA_VERSION)), ("id", uuid.uuid4().hex)]
+                    connection.cursor().executemany("INSERT INTO fleet_tune.meta VALUES (%s, %s)", made)
+        meta = dict(self._rows("SELECT key, value FROM fleet_tune.meta WHERE key IN ('schema_version', 'id')"))
+        version = meta.get("schema_version", "")
+        if not version.isdigit() or int(version) > SCHEMA_VERSION:
+            raise RecordStoreError(
+                f"the store {self._shown} has schema version {version or 'none'} and this fleet-tune reads up to"
+                f" version {SCHEMA_VERSION}",
+                "use the newer fleet-tune that made it, or another store",
+            )
+        self.id: str = meta.get("id", "")
+        """Another one for each store that was ever made."""
+
+    # -- a source ------------------------------------------------------------------------------------------------------
+
+    def since(self, cursor: int) -> Since:
+        """What was added after ``cursor``, as a source of records."""
+        return Since(self, cursor)
+
+    def last_seq(self) -> int:
+        """The highest ``seq`` that was given, also to what was removed since; 0 for none."""
+        found = self._one("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM fleet_tune.records_seq_seq")
+        return int(found[0])
+
+    # -- a target ------------------------------------------------------------------------------------------------------
+
+    def put_task(self, task: Task) -> None:
+        """As :meth:`fleet_tune.records.store.RecordStore.put_task`."""
+        workload = task.workload
+        with self._turn() as connection:
+            known = connection.execute(
+                "SELECT name FROM fleet_tune.workloads WHERE hash = %s", (workload.hash,)
+            ).fetchone()
+            if known is None:
+                connection.execute(
+                    "INSERT INTO fleet_tune.workloads VALUES (%s, %s, %s, %s)",
+                    (workload.hash, workload.name, workload.flop, workload.module),
+                )
+            elif known[0] == f"workload {workload.hash[:8]}":
+                connection.execute(
+                    "UPDATE fleet_tune.workloads SET name = %s WHERE hash = %s", (workload.name, workload.hash)
+                )
+            connection.execute(
+                "INSERT INTO fleet_tune.tasks (workload, device_class, target, weight) VALUES (%s, %s, %s, %s)"
+                " ON CONFLICT (workload, device_class) DO UPDATE SET target=excluded.target, weight=excluded.weight",
+                (workload.hash, task.device_class.name, task.device_class.target, task.weight),
+            )
+
+    def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
+        """As :meth:`fleet_tune.records.store.RecordStore.put_run`."""
+        rows = [(run_id, name, encode_origin(origin)) for name, origin in origins.items()]
+        self._many("INSERT INTO fleet_tune.run_origins VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", rows)
+
+    def put_efforts(self, efforts: Iterable[Effort]) -> None:
+        """As :meth:`fleet_tune.records.store.RecordStore.put_efforts`."""
+        self._many(
+            "INSERT INTO fleet_tune.efforts VALUES (%s, %s, %s, %s, %s) ON CONFLICT (workload, device_class, run_id)"
+            " DO UPDATE SET secs=excluded.secs, trials=excluded.trials",
+            [(*split_task_id(each.task_id), each.run_id, each.secs, each.trials) for each in efforts],
+        )
+
+    def unit(self, name: str, secs: float) -> float:
+        """As :meth:`fleet_tune.records.store.RecordStore.unit`."""
+        with self._turn() as connection:
+            given = (UNIT + name, repr(secs))
+            connection.execute("INSERT INTO fleet_tune.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", given)
+            row = connection.execute("SELECT value FROM fleet_tune.meta WHERE key = %s", given[:1]).fetchone()
+            assert row is not None  # it was given or there
+            return float(row[0])
+
+    def add(self, records: Sequence[Record]) -> int:
+        """As :meth:`fleet_tune.records.store.RecordStore.add`."""
+        added = 0
+        for start in range(0, len(records), _AT_ONCE):
+            some = {each.uid: each for each in records[start : start + _AT_ONCE]}
+            query = "SELECT uid FROM fleet_tune.records WHERE uid = ANY(%s)"
+            with self._turn() as connection:
+                known = {uid for (uid,) in connection.execute(query, (list(some),))}
+                rows = [_row(each) for uid, each in some.items() if uid not in known]
+                if rows:
+                    places = ", ".join(["(%s, %s, %s, %s)"] * len(rows))
+                    insert = f"INSERT INTO fleet_tune.records (uid, workload, device_class, body) VALUES {places}"
+                    # One statement, so that the quota is looked at once.
+                    connection.execute(insert, [value for row in rows for value in row])
+            added += len(rows)
+        return added
+
+    def remove(self, uids: Collection[str]) -> int:
+        """Remove these records; how many there were. Only the role that has made the tables may."""
+        with self._turn() as connection:
+            return connection.execute("DELETE FROM fleet_tune.records WHERE uid = ANY(%s)", (list(uids),)).rowcount
+
+    def close(self) -> None:
+        """Close the connection. May be called twice."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- statements ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[psycopg.Connection[Any]]:
+        """One transaction, while nobody else writes."""
+        with self._told(), self._connection.transaction():
+            self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            yield self._connection
+
+    def _many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            with self._turn() as connection:
+                connection.cursor().executemany(statement, rows)
+
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        with self._told():
+            return self._connection.execute(query, values).fetchall()
+
+    def _one(self, query: str, *values: Any) -> Any:
+        return self._rows(query, *values)[0]
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turns what psycopg raises into our errors."""
+        psycopg = self._errors
+        try:
+            yield
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise RecordStoreError(
+                f"the store {self._shown} refuses this: {_reason(error)}",
+                "ask who runs the server: only the role that has made the tables makes and removes",
+            ) from error
+        except psycopg.Error as error:
+            if error.diag.sqlstate == _QUOTA_STATE:
+                raise RecordStoreError(
+                    f"the quota of the store {self._shown} is used up: {_reason(error)}",
+                    "ask who runs the server for more, or prune it",
+                ) from error
+            reason = _reason(error)
+            if "password" in reason or "authentication" in reason or "no pg_hba.conf entry" in reason:
+                raise RecordStoreError(
+                    f"the store {self._shown} refuses this key: {reason}", "look at user and password, or ~/.pgpass"
+                ) from error
+            if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+                raise StoreUnreachableError(
+                    f"the store {self._shown} does not answer: {reason}", "look whether the server runs"
+                ) from error
+            raise RecordStoreError(f"the store {self._shown} refuses: {reason}", "look at the server's log") from error
+
+
+class Since:
+    """What a team's store got after ``cursor``: a source of :func:`fleet_tune.records.shared.copy_records`.
+    ``unreadable``: what of it could not be decoded, each with its reason."""
+
+    def __init__(self, store: TeamStore, cursor: int) -> None:
+        self._store = store
+        self._cursor = cursor
+        self.unreadable: list[str] = []
+
+    def tasks(self) -> list[Task]:
+        """Those that got records."""
+        rows = self._store._rows(
+            "SELECT hash, name, flop, module, device_class, target, weight FROM fleet_tune.tasks"
+            " JOIN fleet_tune.workloads ON hash = workload WHERE (workload, device_class) IN"
+            " (SELECT DISTINCT workload, device_class FROM fleet_tune.records WHERE seq > %s) ORDER BY place",
+            self._cursor,
+        )
+        return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
+
+    def run_origins(self) -> dict[tuple[str, str], Origin]:
+        """What the records of each run and device class depend on."""
+        found = {}
+        for run_id, name, body in self._store._rows("SELECT run_id, device_class, origin FROM fleet_tune.run_origins"):
+            with contextlib.suppress(UnreadableRecordError):
+                found[run_id, name] = decode_origin(body)
+        return found
+
+    def efforts(self) -> list[tuple[Effort, Origin]]:
+        """What runs have spent, and what their records depend on."""
+        origins = self.run_origins()
+        rows = self._store._rows("SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts")
+        return [
+            (Effort(f"{workload}@{name}", run_id, secs, trials), origins[run_id, name])
+            for workload, name, run_id, secs, trials in rows
+            if (run_id, name) in origins
+        ]
+
+    def unit_secs(self, device_id: str, device_class: str) -> float | None:
+        """Seconds of the probe at which those of a class are counted; None where the store does not say."""
+        keys = [UNIT + device_id, UNIT + class_unit(device_class)]
+        found = dict(self._store._rows("SELECT key, value FROM fleet_tune.meta WHERE key = ANY(%s)", keys))
+        return next((float(found[key]) for key in keys if key in found), None)
+
+    def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
+        """The records, many at a time."""
+        cursor = max(cursor, self._cursor)
+        query = "SELECT seq, body FROM fleet_tune.records WHERE seq > %s ORDER BY seq LIMIT %s"
+        while rows := self._store._rows(query, cursor, _PAGE_RECORDS):
+            page = []
+            for seq, body in rows:
+                try:
+                    page.append(decode_record(zlib.decompress(body), seq))
+                except (UnreadableRecordError, zlib.error) as error:
+                    self.unreadable.append(f"record {seq}: {error}")
+            if page:
+                yield page
+            cursor = rows[-1][0]
+
+
+def _row(record: Record) -> tuple[str, str, str, bytes]:
+    return (record.uid, *split_task_id(record.task_id), zlib.compress(encode_record(record)))
+
+
+def _reason(error: psycopg.Error) -> str:
+    """What the server says, in one line; where it did not come to that, why it cannot be reached."""
+    lines = (error.diag.message_primary or str(error)).strip().splitlines() or [type(error).__name__]
+    # Libpq says of each address that "connection to server at ... failed: why", and then asks questions.
+    return next((line for line in reversed(lines) if _FAILED in line), lines[0]).rpartition(_FAILED)[2].strip()

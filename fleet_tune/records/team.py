@@ -1,0 +1,97 @@
+"""The store of a team and the copy of it on this machine.
+
+Runs and commands use the copy, a store as any other, and meet the server before and after: what is new there comes
+here, what is new here goes there. While the server does not answer everything goes on with the copy; nothing is lost,
+and what was found meanwhile is handed over by whoever meets the server next. Records are known by their ids: what
+travels twice is there once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from fleet_tune.errors import StoreUnreachableError
+from fleet_tune.records.postgres import TeamStore
+from fleet_tune.records.shared import SharedReader, copy_records, shared_store
+from fleet_tune.records.store import RecordStore
+from fleet_tune.records.store_place import StorePlace
+
+_HURRY_SECS = 3.0
+_LOG = logging.getLogger(__name__)
+
+
+def met(place: StorePlace) -> Team | None:
+    """The team whose copy a store is, met; None for a store of its own. One that does not answer is warned of: what is
+    here is used. Raises :class:`RecordStoreError` where it refuses."""
+    if not place.server:
+        return None
+    team = Team(place)
+    try:
+        team.meet()
+    except StoreUnreachableError as error:
+        _LOG.warning(
+            "%s: the copy of its records on this machine is used, and what is new goes there when it answers again",
+            error.problem,
+        )
+    return team
+
+
+@dataclass(frozen=True)
+class Met:
+    """What went from the server to the copy, and from the copy to the server: records."""
+
+    taken: int
+    given: int
+
+
+class Team:
+    """The server of a ``place`` and its copy. Every method raises :class:`StoreUnreachableError` where the server does
+    not answer, :class:`RecordStoreError`; the copy is sound whatever happens."""
+
+    def __init__(self, place: StorePlace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place = place
+        self._clock = clock
+
+    def meet(self, *, hurry: bool = False) -> Met:
+        """Take what is new, then hand over what is new here. ``hurry``: what takes long is left to the next one."""
+        deadline = self._clock() + _HURRY_SECS if hurry else float("inf")
+        with TeamStore(self._place.server, hurry=hurry) as server, shared_store(self._place.path) as copy:
+            taken = self._take(server, copy)
+            return Met(taken, self._give(server, copy, lambda: self._clock() > deadline))
+
+    def remove(self, uids: Collection[str]) -> int:
+        """Remove records from the server."""
+        with TeamStore(self._place.server) as server:
+            return server.remove(uids)
+
+    def _take(self, server: TeamStore, copy: RecordStore) -> int:
+        with SharedReader(self._place.path) as reader:
+            taken, given = self._cursors(reader, server)
+            before = reader.last_seq()
+            if taken > server.last_seq():  # the server was restored from an older copy of its own
+                taken = given = 0
+            copied = copy_records(server.since(taken), copy, taken)
+            if given == before and reader.last_seq() == before + copied.records:
+                given = before + copied.records  # all of that is from there
+        self._note(copy, server, copied.cursor, given)
+        return copied.records
+
+    def _give(self, server: TeamStore, copy: RecordStore, is_late: Callable[[], bool]) -> int:
+        with SharedReader(self._place.path) as reader:
+            taken, given = self._cursors(reader, server)
+            copied = copy_records(reader, server, given, is_late)
+        self._note(copy, server, taken, copied.cursor)
+        return copied.records
+
+    @staticmethod
+    def _cursors(reader: SharedReader, server: TeamStore) -> tuple[int, int]:
+        """Up to where the copy has the server's records, and the server the copy's."""
+        meta = reader.meta()
+        return int(meta.get(f"taken from {server.id}", 0)), int(meta.get(f"given to {server.id}", 0))
+
+    @staticmethod
+    def _note(copy: RecordStore, server: TeamStore, taken: int, given: int) -> None:
+        copy.annotate({f"taken from {server.id}": str(taken), f"given to {server.id}": str(given)})

@@ -1,0 +1,355 @@
+"""The store of a team on a real PostgreSQL server, which ``fleet-tune store serve`` makes and runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fleet_tune.cli import main as cli
+from fleet_tune.domain import Record, Task
+from fleet_tune.errors import RecordStoreError, RequestError, ServerError, StoreUnreachableError
+from fleet_tune.records.origin import Effort, Origin
+from fleet_tune.records.postgres import TeamStore
+from fleet_tune.records.shared import SharedReader, Source, Target, copy_records, shared_store
+from fleet_tune.records.store_place import StorePlace, place_of
+from fleet_tune.records.team import Team, met
+from fleet_tune.runs.reusing.sharing import Giving
+from fleet_tune.runs.reusing.upkeep import versions_now
+from fleet_tune.runs.serving.keys import keys, put_key, remove_key
+from fleet_tune.runs.serving.server_folder import OWNER, POSTGRES_VARIABLE, ServerFolder
+from tests.helpers.records import named_record
+from tests.helpers.tasks import make_task
+
+pytestmark = pytest.mark.timeout(120)
+
+HERE = Origin('{"kind":"llvm"}', "a processor", 2, versions_now())
+CONV, DENSE = make_task("conv", "zen5", flop=2e9), make_task("dense", "zen5")
+_START_SECS = 60.0
+
+
+class Served:
+    """The command, and the folder it serves."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = ServerFolder(path)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def start(self) -> None:
+        command = ["store", "serve", str(self.folder.path), "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fleet_tune", *command], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()  # the end of the file where it ends
+        assert line.startswith(f"serving {self.folder.path} on 127.0.0.1:{self.port}")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(_START_SECS)
+
+    @property
+    def postgres_pid(self) -> int:
+        return int((self.folder.data / "postmaster.pid").read_text().splitlines()[0])
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    # Where we are root the server runs as another user, who does not reach pytest's own folders.
+    path = Path(tempfile.mkdtemp(prefix="fleet-tune-store-"))
+    path.chmod(0o755)
+    server = Served(path / "team")
+    server.start()
+    try:
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.end()
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def address(served: Served, name: str, **limits: int | None) -> str:
+    put_key(served.folder, name, limits.get("records"), limits.get("connections"))
+    return served.folder.key_of(name)
+
+
+def of(run_id: str, uid: str, cost_secs: float | None, decision: int = 1, task: Task = CONV) -> Record:
+    record = named_record(uid, cost_secs, task_id=task.id, decisions=(decision,), trace='[["a trace"], []]')
+    return dataclasses.replace(record, run_id=run_id)
+
+
+def write(path: Path, run_id: str, *records: Record, probe_secs: float = 0.001) -> Path:
+    """What a run has in its own store, and gives to a shared one."""
+    with shared_store(path) as store:
+        for task in (CONV, DENSE):
+            store.put_task(task)
+        store.put_run(run_id, {"zen5": HERE})
+        store.put_efforts([Effort(CONV.id, run_id, 10.0, float("inf"))])
+        store.probed("dev", probe_secs)
+        store.append(records)
+    return path
+
+
+def plain(records: list[Record]) -> list[Record]:
+    return sorted((dataclasses.replace(each, seq=0) for each in records), key=lambda each: each.uid)
+
+
+def held(source: Source) -> list[Record]:
+    return [record for page in source.pages() for record in page]
+
+
+# -- what every store is, on a server or in a file ---------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def emptied(served: Served) -> Iterator[TeamStore]:
+    """The server without what others have left there."""
+    with psycopg.connect(served.folder.key_of(OWNER), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS fleet_tune CASCADE")
+    TeamStore(served.folder.key_of(OWNER)).close()
+    with TeamStore(address(served, "alice")) as store:
+        yield store
+
+
+@pytest.fixture(params=["file", "server"])
+def store(request: pytest.FixtureRequest, served: Served, tmp_path: Path) -> Iterator[tuple[Target, Any]]:
+    """Where records are copied to, and what gives them back."""
+    if request.param == "file":
+        with shared_store(tmp_path / "shared.db") as target:
+            yield target, lambda: SharedReader(tmp_path / "shared.db")
+        return
+    with emptied(served) as target:
+        yield target, lambda: target.since(0)
+
+
+def test_records_of_runs_meet_once_each(store: tuple[Target, Any], tmp_path: Path) -> None:
+    target, source = store
+    records = [of("a", "1", 2e-3), of("a", "2", None, 2), of("a", "3", 1e-3, 3, DENSE)]
+    own = write(tmp_path / "a.db", "a", *records)
+    for expected in (3, 0):
+        with SharedReader(own) as reader:
+            copied = copy_records(reader, target)
+        assert (copied.records, copied.cursor, copied.left_out) == (expected, 3, 0)
+    found = source()
+    assert plain(held(found)) == plain(records)
+    assert [task.id for task in found.tasks()] == [CONV.id, DENSE.id]
+    assert found.tasks()[0] == CONV
+    assert found.run_origins() == {("a", "zen5"): HERE}
+    assert found.efforts() == [(Effort(CONV.id, "a", 10.0, float("inf")), HERE)]
+    assert [each.uid for each in held(found)] == ["1", "2", "3"], "in the order in which they came"
+
+
+def test_seconds_are_counted_at_the_unit_that_was_given_first(store: tuple[Target, Any], tmp_path: Path) -> None:
+    target, source = store
+    with SharedReader(write(tmp_path / "a.db", "a", of("a", "1", 2e-3))) as reader:
+        copy_records(reader, target)
+    slow = write(tmp_path / "b.db", "b", of("b", "2", 2e-3, 2), probe_secs=0.002)
+    with SharedReader(slow) as reader:
+        copy_records(reader, target)
+    assert target.unit("class zen5", 5.0) == 0.001
+    assert source().unit_secs("dev", "zen5") == 0.001
+    assert source().unit_secs("dev", "other") is None
+    costs = {each.uid: each.measurement.cost_secs for each in held(source())}
+    assert costs == pytest.approx({"1": 2e-3, "2": 1e-3})
+
+
+def test_what_a_run_has_spent_is_replaced_and_a_made_up_name_gives_way(store: tuple[Target, Any]) -> None:
+    target, source = store
+    unnamed = dataclasses.replace(CONV.workload, name=f"workload {CONV.workload.hash[:8]}")
+    target.put_task(dataclasses.replace(CONV, workload=unnamed))
+    target.put_task(CONV)
+    target.put_task(dataclasses.replace(CONV, workload=unnamed, weight=3))
+    target.put_run("a", {"zen5": HERE})
+    target.put_run("a", {"zen5": dataclasses.replace(HERE, threads=9)})
+    for secs in (1.0, 7.0):
+        target.put_efforts([Effort(CONV.id, "a", secs, 5.0)])
+    assert target.add([of("a", "1", 1e-3), of("a", "1", 1e-3), of("a", "2", 2e-3, 2)]) == 2
+    (task,) = source().tasks()
+    assert (task.workload.name, task.weight) == (CONV.workload.name, 3)
+    assert source().efforts() == [(Effort(CONV.id, "a", 7.0, 5.0), HERE)], "what a run depends on does not change"
+
+
+# -- a team ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_reads_up_to_a_number_has_all_there_was(served: Served) -> None:
+    with emptied(served) as reader:
+        url = served.folder.key_of("alice")
+        reader.put_task(CONV)
+        reader.put_run("a", {"zen5": HERE})
+
+        def add(writer: int) -> None:
+            with TeamStore(url) as store:
+                for at in range(10):
+                    store.add([of("a", f"{writer}.{at}.{part}", 1e-3, at) for part in range(3)])
+
+        writers = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+        for each in writers:
+            each.start()
+        seen: list[str] = []
+        cursor, deadline = 0, time.monotonic() + _START_SECS
+        while len(seen) < 120 and time.monotonic() < deadline:
+            for page in reader.since(cursor).pages():
+                seen += [record.uid for record in page]
+                cursor = page[-1].seq
+        for each in writers:
+            each.join()
+        assert len(seen) == len(set(seen)) == 120
+
+
+def test_two_users_share_what_they_find(served: Served, tmp_path: Path) -> None:
+    with emptied(served):
+        pass
+    alice = Team(StorePlace(tmp_path / "alice.db", address(served, "alice")))
+    bob = Team(StorePlace(tmp_path / "bob.db", address(served, "bob")))
+    own = write(tmp_path / "run" / "records.db", "a", of("a", "1", 2e-3), of("a", "2", 1e-3, 2))
+    Giving(own, tmp_path / "alice.db").give()
+    assert (alice.meet().given, bob.meet().taken) == (2, 2)
+    write(tmp_path / "bob.db", "b", of("b", "3", 5e-4, 3))
+    assert bob.meet().given == 1
+    again = alice.meet()
+    assert (again.taken, again.given) == (1, 0)
+    assert alice.meet() == bob.meet()
+    for name in ("alice", "bob"):
+        with SharedReader(tmp_path / f"{name}.db") as reader:
+            assert sorted(record.uid for record in reader) == ["1", "2", "3"]
+            (best, *_) = reader.last_words(CONV.id, reader.numbers_of(HERE), 1)
+            assert best.uid == "3"
+
+
+def test_a_run_goes_on_without_the_server_and_hands_over_later(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with emptied(served):
+        pass
+    place = StorePlace(tmp_path / "copy.db", address(served, "alice"))
+    write(place.path, "a", of("a", "1", 1e-3))
+    Team(place).meet()
+    assert served.end() == 128 + signal.SIGTERM
+    with pytest.raises(StoreUnreachableError, match="does not answer: Connection refused"):
+        Team(place).meet(hurry=True)
+    with caplog.at_level(logging.WARNING):
+        assert met(place) is not None
+    (line,) = caplog.messages
+    assert "the copy of its records on this machine is used" in line
+    assert place.server.rpartition("@")[0].rpartition(":")[2] not in line, "a password is shown to nobody"
+    write(place.path, "b", of("b", "2", 5e-4, 2))
+    served.start()
+    assert Team(place).meet().given == 1
+    with TeamStore(place.server) as store:
+        assert [record.uid for record in held(store.since(0))] == ["1", "2"]
+
+
+def test_a_server_that_is_another_one_gets_everything(served: Served, tmp_path: Path) -> None:
+    with emptied(served):
+        pass
+    place = StorePlace(tmp_path / "copy.db", address(served, "alice"))
+    write(place.path, "a", of("a", "1", 1e-3), of("a", "2", 1e-3, 2))
+    assert Team(place).meet().given == 2
+    with emptied(served) as store:
+        assert Team(place).meet().given == 2
+        assert len(held(store.since(0))) == 2
+
+
+def test_keys_quotas_and_what_they_refuse(served: Served) -> None:
+    with emptied(served):
+        pass
+    path = put_key(served.folder, "carol", 2, 1)
+    assert path.stat().st_mode & 0o777 == 0o600
+    url = place_of(f"@{path}").server
+    with TeamStore(url) as store:
+        store.put_task(CONV)
+        assert store.add([of("a", "1", 1e-3), of("a", "2", 2e-3)]) == 2
+        with pytest.raises(RecordStoreError, match=r"the quota of the store .* is used up: the key carol may have 2"):
+            store.add([of("a", "3", 1e-3)])
+        with pytest.raises(RecordStoreError, match="refuses this: permission denied") as caught:
+            store.remove(["1"])
+        assert not isinstance(caught.value, StoreUnreachableError)
+        with pytest.raises(RecordStoreError, match="too many connections"):
+            TeamStore(url)
+    (found,) = [each for each in keys(served.folder) if each.name == "carol"]
+    assert (found.records, found.most_records, found.connections) == (2, 2, 1)
+    put_key(served.folder, "carol", None, None)
+    assert served.folder.key_of("carol") == url, "other limits, the same key"
+    with TeamStore(url) as store:
+        assert store.add([of("a", "3", 1e-3)]) == 1
+    user, _, rest = url.rpartition("@")
+    with pytest.raises(RecordStoreError, match="refuses this key"):
+        TeamStore(f"{user}x@{rest}")
+    with pytest.raises(RecordStoreError, match="refuses this key"):
+        TeamStore(f"{url.rpartition('/')[0]}/postgres")
+    remove_key(served.folder, "carol")
+    with pytest.raises(RecordStoreError, match="refuses this key"):
+        TeamStore(url)
+    with pytest.raises(ServerError, match="no name of a key"):
+        put_key(served.folder, 'x"; DROP', None, None)
+    path.write_text(url)
+    path.chmod(0o644)
+    with pytest.raises(RequestError, match="others may read"):
+        place_of(f"@{path}")
+    path.unlink()
+
+
+def test_the_commands_of_records_reach_a_teams_store(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with emptied(served):
+        pass
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    url, owner = address(served, "alice"), served.folder.key_of(OWNER)
+    own = write(tmp_path / "run.db", "a", of("a", "1", 2e-3), of("a", "2", 1e-3, 2))
+    assert cli.main(["records", "merge", str(own), "--store", url]) == 0
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
+    capsys.readouterr()
+    assert cli.main(["records", "top", "--store", owner, "--json"]) == 0
+    (conv,) = json.loads(capsys.readouterr().out.splitlines()[-1])["tasks"]
+    assert (conv["records"], conv["best_secs"]) == (2, pytest.approx(1e-3))
+    assert cli.main(["records", "prune", "--keep-best", "1", "--store", url]) == 2
+    assert "permission denied" in capsys.readouterr().err
+    assert cli.main(["records", "prune", "--keep-best", "1", "--store", owner]) == 0
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    assert cli.main(["records", "stats", "--store", url]) == 0
+    with TeamStore(url) as store:
+        assert [record.uid for record in held(store.since(0))] == ["2"], "what was removed does not come back"
+
+
+def test_the_server_ends_with_the_command(served: Served) -> None:
+    pid = served.postgres_pid
+    served.end(signal.SIGKILL)
+    deadline = time.monotonic() + _START_SECS
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{pid}")
+    served.start()
+    assert address(served, "alice")
+
+
+def test_what_a_server_needs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(POSTGRES_VARIABLE, str(tmp_path))
+    assert cli.main(["store", "serve", str(tmp_path / "team")]) == 2
+    assert "initdb and postgres were not found" in capsys.readouterr().err
+    assert not (tmp_path / "team").exists()
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert cli.main(["records", "top", "--store", "postgresql://nobody@127.0.0.1:1/x"]) == 2
+    assert "pip install 'fleet-tune[postgres]'" in capsys.readouterr().err
