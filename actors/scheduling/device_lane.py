@@ -18,7 +18,7 @@ class DeviceLane:
     """``rule``: when a measurement ends."""
 
     def __init__(self, device_id: str, device: DeviceHandle, artifacts: Artifacts, rule: StopRule) -> None:
-        self._device_id = device_id
+        self.device_id = device_id
         self._device = device
         self._artifacts = artifacts
         self._rule = rule
@@ -29,12 +29,12 @@ class DeviceLane:
         try:
             secs = await self._device.check()
         except ProbeError as error:
-            return ProbeFailed(self._device_id, first_line(error))
+            return ProbeFailed(self.device_id, first_line(error))
         except (DeviceUnreachableError, *LOST) as error:
             self._ends = False
-            return Unreachable(self._device_id, first_line(error), isinstance(error, ActorTimeoutError))
+            return Unreachable(self.device_id, first_line(error), isinstance(error, ActorTimeoutError))
         self._ends = False
-        return Probed(self._device_id, secs)
+        return Probed(self.device_id, secs)
 
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
         """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
@@ -67,9 +67,7 @@ class DeviceLane:
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         self._ends = False
-        return BatchMeasured(
-            self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, report.waits
-        )
+        return BatchMeasured(self.device_id, command.epoch, report.outcomes, report.detail, report.vitals, report.waits)
 
     async def _shoot_out(
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces
@@ -79,8 +77,8 @@ class DeviceLane:
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         self._ends = False
-        return ShotOut(self._device_id, command.epoch, report.detail)
+        return ShotOut(self.device_id, command.epoch, report.detail)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
         ours, self._ends = self._ends and isinstance(error, ActorLostError), False
-        return BatchLost(self._device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)
+        return BatchLost(self.device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)

@@ -141,6 +141,12 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             "one server is one device",
         ),
         (FULL.replace("= 2\n", "= 2\ncount = 2\n"), "FILE, line 5: count = 2 is not valid", "only with connect ="),
+        (
+            FULL.replace("= 2\n", '= 2\ncount = "all"\n'),
+            'FILE, line 5: count = "all" is not valid',
+            "only with connect =",
+        ),
+        (FULL.replace("= 8", '= 8\ncount = "some"'), 'FILE, line 11: count = "some" is not valid', 'or "all"'),
         (FULL.replace("= 8", "= 8\ncount = 0"), "FILE, line 11: count = 0 is not valid", "a whole number from 1"),
         (
             FULL.replace("= 8", "= 8\ncount = 2").replace('"laptop"', '"jetson-1-2"'),
