@@ -110,5 +110,5 @@ class Reception:
         await self._scheduling.appeared(device_id, device_class, used)
 
     def _left_alone(self, device_id: str, device_class: str) -> None:
-        reason = self._refused[device_class]
-        self._scheduling.notice(f"device {device_id} is not used: class {device_class} joins no more: {reason}", False)
+        why = f"class {device_class} does not join this run: {self._refused[device_class]}"
+        self._scheduling.notice(f"device {device_id} is not used: {why}", False)

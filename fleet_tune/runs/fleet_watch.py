@@ -43,13 +43,14 @@ def changes(there: Mapping[str, DeviceConfig], wanted: FleetConfig) -> Changes:
 
 
 class FleetWatch:
-    """``fleet``: as the run began with it."""
+    """``fleet``: as the run began with it. What was changed in its file since it was read is seen at the first look."""
 
     def __init__(self, fleet: FleetConfig) -> None:
         self._fleet = fleet
-        self._seen = self._signature()
+        self._seen = self._signature() if self._is_as_read() else None
         self._problem = ""
         self._looks = 0
+        self._listed = fleet  # with the boards that trackers had at the last look
         self._refused: dict[str, DeviceConfig] = {}  # that cannot take part: told once
 
     async def follow(self, session: TuningSession) -> None:
@@ -75,9 +76,15 @@ class FleetWatch:
             self._problem = problem
         self._looks += 1
         if self._looks % _ASK_EVERY == 0:
-            # Only more of them are news: what is listed no more is lost, as others are, and may come back.
-            self._fleet = with_boards(self._fleet)
+            self._count_boards()
         return told
+
+    def _count_boards(self) -> None:
+        """Only more of them are news: what is listed no more is lost, as others are, and may come back. A server that
+        begins anew is listed twice for a moment: what is listed at one look alone is not believed."""
+        listed_before, self._listed = self._listed, with_boards(self._fleet)
+        if set(self._names(self._listed)) <= set(self._names(listed_before)):
+            self._fleet = self._listed
 
     async def apply(self, session: TuningSession) -> None:
         """Let devices leave and join."""
@@ -105,6 +112,19 @@ class FleetWatch:
             return error.problem
         self._fleet = with_boards(read)
         return ""
+
+    @staticmethod
+    def _names(fleet: FleetConfig) -> list[str]:
+        return [device.name for device in fleet.devices]
+
+    def _is_as_read(self) -> bool:
+        source = self._fleet.source
+        if source is None:
+            return True
+        try:
+            return source.path.read_bytes() == source.text.encode()
+        except OSError:
+            return False
 
     def _signature(self) -> tuple[int, ...]:
         """Of the file as it is; the same while nobody writes to it. Empty where there is none."""

@@ -103,6 +103,15 @@ async def test_devices_join_and_leave_as_the_file_says(file: Path) -> None:
     assert await watched.look(entry("b", 9091), entry("c", 9092), "[build]\nworkers = 1\n") == []
 
 
+async def test_what_was_changed_while_the_run_was_starting_is_seen(file: Path) -> None:
+    fleet = load_fleet(file)
+    file.write_text(entry("a") + entry("b", 9091) + entry("c", 9092))
+    watch, session = FleetWatch(fleet), Session(*fleet.devices)
+    watch.look()
+    await watch.apply(cast(TuningSession, cast(Any, session)))
+    assert session.done == [("joins", "c")]
+
+
 async def test_a_file_that_is_wrong_is_told_once_and_the_last_good_one_counts(file: Path) -> None:
     watched = Watched(file)
     assert await watched.look(entry("b", 9091), "[[device]]\n") == []
@@ -162,14 +171,19 @@ async def test_boards_that_a_tracker_lists_join(file: Path, monkeypatch: pytest.
     assert [device.name for device in fleet.devices] == ["a", "orin-1", "orin-2"]
     assert fleet.where("orin-2", "connect") == f"{file}, line 6"
     watched = Watched(file)  # when it began, the tracker was away
+    assert await watched.look() == []  # a server that begins anew is listed twice for a moment
     assert await watched.look() == [("joins", "orin-2")]
+    count[0] = 3
+    assert await watched.look() == []
     count[0] = 4
+    assert await watched.look() == []
     assert await watched.look() == [("joins", "orin-3"), ("joins", "orin-4")]
     # Those that it lists no more are lost, as others are, and not removed.
     for now in (1, TrackerError("it is away")):
         count[0] = now
         assert await watched.look() == []
     count[0] = 10_000
+    assert await watched.look() == []
     assert len(await watched.look()) == 252
     # The entry goes, and all of them with it.
     assert len(await watched.look(entry("a"))) == 256
