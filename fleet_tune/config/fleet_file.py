@@ -11,6 +11,9 @@
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
     count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3;
                                             # "all": as many as the tracker lists, those that come later too
+    connect_secs = 15                       # until its server answers, or a tracker has one
+    upload_secs = 60                        # until what is sent to it lies there, beside a second for each megabyte
+    silence_secs = 3                        # until it gives a sign of life, while it works
 
     [build]
     workers = 2                             # builder processes; default: from the number of cores
@@ -40,6 +43,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from fleet_tune.config.patience import Patience
 from fleet_tune.config.toml_lines import line_of, line_of_error
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError
@@ -82,6 +86,7 @@ MOST_OF_A_KEY = 256
 _MOST_BYTES, _MOST_CHARACTERS = 128 << 10, 4096
 _RECORDED = "recorded:"
 _REPLAY = "replay:"  # the old word, still read
+_Patient = Annotated[float, Field(gt=0, le=3600)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -93,7 +98,8 @@ class DeviceConfig(_Frozen):
     """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key
     that its server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one
     and the server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
-    of it, and of ``all`` one, to which :func:`with_listed` adds."""
+    of it, and of ``all`` one, to which :func:`with_listed` adds. ``connect_secs``, ``upload_secs`` and
+    ``silence_secs``: see :class:`Patience`."""
 
     name: _Name
     connect: str = "local"
@@ -102,6 +108,9 @@ class DeviceConfig(_Frozen):
     device_class: _Name | None = None
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     count: Annotated[int, Field(ge=1, le=MOST_OF_A_KEY)] | Literal["all"] = 1
+    connect_secs: _Patient = Patience().connect_secs
+    upload_secs: _Patient = Patience().upload_secs
+    silence_secs: Annotated[float, Field(ge=1, le=3600)] = Patience().silence_secs
 
     @field_validator("connect")
     @classmethod
@@ -134,6 +143,11 @@ class DeviceConfig(_Frozen):
         if file is not None and ("\0" in file or (connect and not isinstance(parse_connection(connect), served))):
             raise ValueError("only a device server has a key")
         return file
+
+    @property
+    def patience(self) -> Patience:
+        """How long it is waited for."""
+        return Patience(self.connect_secs, self.upload_secs, self.silence_secs)
 
     @property
     def connection(self) -> Connection:
@@ -373,6 +387,9 @@ _EXPECTED = {
     "device_class": _NAME_FORM,
     "count": f'a whole number from 1 to {MOST_OF_A_KEY}, or "all"; above 1 only with connect = "tracker://host:port/key"',
     "key_file": 'the path of a copy of the device server\'s key file, with connect = "host:port" or "tracker://..."',
+    "connect_secs": "a number of seconds above 0, at most 3600",
+    "upload_secs": "a number of seconds above 0, at most 3600",
+    "silence_secs": "a number of seconds from 1 to 3600",
     "workers": "a whole number from 1 to 1024",
     "timeout_secs": "a number of seconds above 0, at most 3600",
 }
