@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,20 +20,19 @@ from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
 from actors.clients.device import DeviceClient, fingerprint_of, turn_of, turn_of_actor
 from actors.clients.learner import LearnerClient
-from actors.clients.recorder import RecorderClient
+from actors.clients.recorder import RecorderClient, StoreWriter
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
-from actors.clients.turns import TurnClient
 from actors.clusters.cluster import Cluster
 from actors.processes.builder import Worker, builder_actor
 from actors.processes.device import device_actor
-from actors.processes.device_turn import DeviceTurn
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
+from actors.processes.run_turns import RunTurns
 from actors.processes.searcher import Searcher
-from actors.processes.turn_keeper import turn_keeper
 from actors.scheduling.heartbeats import Heartbeats, Member
+from actors.scheduling.reception import Reception
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
 from devices.builds.builder import BuildWorker
@@ -43,13 +41,7 @@ from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
 from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
-from fleet_tune.config.fleet_file import (
-    DeviceConfig,
-    FleetConfig,
-    LocalConnection,
-    RecordedConnection,
-    TrackerConnection,
-)
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection, RecordedConnection
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import Fingerprint, Limits, Record, StopRule
 from fleet_tune.errors import (
@@ -58,6 +50,7 @@ from fleet_tune.errors import (
     FleetFileError,
     FleetOrdersError,
     FleetTuneError,
+    UserError,
 )
 from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
@@ -68,7 +61,6 @@ from policies.runs.turns import Party
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 1.0
-_HOLD_SECS = 3.0  # until it is told that a device is waited for
 _HOST_SECS = 120.0  # processes are still being started
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
 _STOP_SECS = 2.0
@@ -91,7 +83,8 @@ class SessionPlan:
 
 class TuningSession:
     """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``begin``, ``join`` for
-    each task as it is described, ``records``, ``close``.
+    each task as it is described, ``records``, ``close``. While it goes on, ``new_class`` says for what else the network
+    should be prepared, and ``add_class`` takes that in.
 
     ``party``: this run among those that share the cluster, for whose devices it takes turns; None where there are none.
     ``artifacts``: folder of kernels that earlier runs built, None for none. ``open_device``: opens the device of an
@@ -109,7 +102,7 @@ class TuningSession:
         make_worker: Callable[[], Worker] | None = None,
         party: Party | None = None,
     ) -> None:
-        self._party = party
+        self._turns = None if party is None else RunTurns(party, cluster.node_id)
         self._cluster = cluster
         self._fleet = fleet
         self._run_id = run_id
@@ -117,10 +110,16 @@ class TuningSession:
         self._open_device = open_device
         self._make_worker = make_worker
         # A device of this host shares its cores with the builders and searchers: they pause while it measures.
-        shared = any(is_local(device) for device in fleet.devices)
+        shared = any(device.is_here for device in fleet.devices)
         self._window = str(Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}") if shared else None
         self._devices: dict[str, Any] = {}
         self._late: dict[str, str] = {}  # classes of the devices that join later, empty where it is not known
+        self._configs = {device.name: device for device in fleet.devices}
+        self._classes: dict[str, str] = {}  # of the devices that have said what they are
+        self._used: dict[str, DeviceClient] = {}  # those that have work
+        self._reception: Reception | None = None
+        self._searching: list[SearcherClient] = []
+        self._searcher_of: dict[str, SearcherClient] = {}  # by task id
         self._notices: list[str] = []
         self._builders: list[Any] = []
         self._actors: list[Any] = []
@@ -143,9 +142,9 @@ class TuningSession:
         """Start builders and devices; returns the fingerprint of each device that answers. ``tell``: is told what is
         waited for where that takes long, and nothing once it is over.
 
-        A device that does not answer joins when it does, if it is of the class of one that answers. One that people
-        have taken out of use is not asked; it joins when they resume it, if the fleet file says its class and another
-        device of that class answers.
+        A device that does not answer joins when it does. One that people have taken out of use is not asked; it joins
+        when they resume it, as one of the class that the fleet file says, if another device of that class answers; else
+        it is none of the session until :meth:`add_device`.
         Raises :class:`fleet_tune.errors.FleetFileError` where none answers, naming one, or one has a wrong target or
         another version of TVM, and VersionsDifferError for another machine of the cluster that has.
         """
@@ -160,22 +159,14 @@ class TuningSession:
             else partial(BuildWorker, self._artifacts, workers, window=self.window)
         )
         self._builders = [builder.remote(make_worker) for _ in range(workers)]
+        self._actors += self._builders
         for device in self._fleet.devices:
-            actor = device_actor(scheduling_strategy=here if is_local(device) else "DEFAULT")
-            self._devices[device.name] = actor.remote(
-                device.name,
-                partial(self._open_device, device, self._fleet.measure.realtime),
-                self._run_id,
-                self._window if is_local(device) else None,
-                self._asker(device),
-                leaves=not isinstance(device.connection, LocalConnection),
-            )
-        self._actors += [*self._builders, *self._devices.values()]
-        out_of_use = await self._out_of_use()
+            self._start_device(device)
+        out_of_use = await self._out_of_use(self._devices)
         asked = [name for name in self._devices if name not in out_of_use]
         probing = (self._asked_in_turn(name, tell) for name in asked)
         answers = await asyncio.gather(*probing, return_exceptions=True)
-        await self._check_versions(asked)
+        await self._check_versions(asked, self._builders)
         prints: dict[str, Fingerprint] = {}
         absent: dict[str, DeviceUnreachableError] = {}
         for name, answer in zip(asked, answers, strict=True):
@@ -193,46 +184,40 @@ class TuningSession:
             BuilderClient(one).warm_up()
         return prints
 
-    def _asker(self, device: DeviceConfig) -> TurnClient | None:
-        """Asks for this run's turn on the device."""
-        if self._party is None or isinstance(device.connection, RecordedConnection):
-            return None
-        target = device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
-        return TurnClient(turn_keeper, self._party, self._place(device), device.device_class or target)
+    def _start_device(self, device: DeviceConfig) -> None:
+        actor = device_actor(scheduling_strategy=self._cluster.here() if device.is_here else "DEFAULT")
+        self._devices[device.name] = actor.remote(
+            device.name,
+            partial(self._open_device, device, self._fleet.measure.realtime),
+            self._run_id,
+            self._window if device.is_here else None,
+            self._turns.asker(device) if self._turns is not None else None,
+            leaves=not isinstance(device.connection, LocalConnection),
+        )
+        self._actors.append(self._devices[device.name])
 
-    def _place(self, device: DeviceConfig) -> str:
-        """What the device is called by every run of the cluster."""
-        if is_local(device):
-            return f"{self._cluster.node_id} {device.connect}"
-        # A tracker's devices are any of those of their key.
-        return f"{device.connect} {device.name}" if isinstance(device.connection, TrackerConnection) else device.connect
+    def _client(self, name: str, target: str = "") -> DeviceClient:
+        """``target``: of the device's class, empty while that is not known."""
+        assert self._recorder is not None
+        return DeviceClient(self._devices[name], target, self._recorder, self._turns is not None)
 
     async def _asked_in_turn(self, name: str, tell: Callable[[str], None]) -> Fingerprint:
         actor = self._devices[name]
-        if self._party is not None:
+        if self._turns is not None:
             await turn_of_actor(actor, lambda title: tell(f"device {name}: {turn_of(title)}" if title else ""))
         return await fingerprint_of(actor, name)
 
-    @contextlib.contextmanager
-    def holding(self, names: Iterable[str], tell: Callable[[str], None]) -> Iterator[None]:
+    def holding(self, names: Collection[str], tell: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
         """The turns on these devices for oneself, also after the session is closed; each is waited for in this thread.
         ``tell``: as of :meth:`start_hosts`."""
-        with contextlib.ExitStack() as stack:
-            for device in self._fleet.devices:
-                asker = self._asker(device) if device.name in names else None
-                if asker is not None:
-                    turn = DeviceTurn(asker, leave=lambda: None)
-                    stack.callback(turn.close)
-                    while title := turn.wait(_HOLD_SECS):
-                        tell(f"device {device.name}: {turn_of(title)}")
-                    stack.enter_context(turn.used())
-            tell("")
-            yield
+        if self._turns is None:
+            return contextlib.nullcontext()
+        return self._turns.holding([device for device in self._fleet.devices if device.name in names], tell)
 
-    async def _check_versions(self, devices: Iterable[str]) -> None:
-        """Raises VersionsDifferError where a process of the session has another TVM than this one. Those that do not
+    async def _check_versions(self, devices: Iterable[str], builders: Sequence[Any] = ()) -> None:
+        """Raises VersionsDifferError where one of these processes has another TVM than this one. Those that do not
         answer are missed elsewhere."""
-        parts = {f"builder {number}": builder for number, builder in enumerate(self._builders)}
+        parts = {f"builder {number}": builder for number, builder in enumerate(builders)}
         parts |= {f"the process of device {name}": self._devices[name] for name in devices}
         asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in parts.items())
         hosts = await asyncio.gather(*asking, return_exceptions=True)
@@ -240,13 +225,13 @@ class TuningSession:
             if isinstance(host, Host):
                 check_same_tvm(this_host(), what, host)
 
-    async def _out_of_use(self) -> set[str]:
-        """The devices that people have taken out of use."""
+    async def _out_of_use(self, names: Iterable[str]) -> set[str]:
+        """Those of the devices that people have taken out of use."""
         if self._fleet.source is None:
             return set()
         orders = FleetOrders(orders_path(self._fleet.source.path))
         latest = await asyncio.to_thread(orders.latest)
-        return {name for name, order in latest.items() if order.admin is not Admin.ACTIVE} & self._devices.keys()
+        return {name for name, order in latest.items() if order.admin is not Admin.ACTIVE} & set(names)
 
     def _let_join_later(
         self, prints: Mapping[str, Fingerprint], absent: Mapping[str, DeviceUnreachableError], out_of_use: set[str]
@@ -275,7 +260,7 @@ class TuningSession:
                 self._notices.append(f"device {name} is out of use: it joins when it is resumed")
             else:
                 del self._devices[name]
-                self._notices.append(f"device {name} is out of use, and nothing is known of its class: it is left out")
+                self._notices.append(f"device {name} is out of use: it is asked what it is when it is resumed")
                 continue
             self._late[name] = known
 
@@ -309,9 +294,9 @@ class TuningSession:
         self._actors.append(learner)
         learning = LearnerClient(learner, self.window)
         dealt = _dealt_out(plan.tasks, min(searchers(len(self._devices)), len(os.sched_getaffinity(0))))
-        searching = []
+        searching = self._searching
         for number in range(1 + max(dealt.values(), default=0)):
-            mine = frozenset(task_id for task_id, dealt_to in dealt.items() if dealt_to == number)
+            others = frozenset(task_id for task_id, dealt_to in dealt.items() if dealt_to != number)
             actor = remote_actor(Searcher, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
                 self._roster,
                 plan.method,
@@ -319,20 +304,20 @@ class TuningSession:
                 recorder,
                 Shared(learning),
                 self._window,
-                mine,
+                others,
                 self._fleet.build.timeout_secs,
             )
             self._actors.append(actor)
             searching.append(SearcherClient(actor, self.window))
         await asyncio.gather(*(search.start() for search in searching))
         learning.start()
+        self._searcher_of = {task_id: searching[number] for task_id, number in dealt.items()}
         classes = {**device_classes, **self._late}
+        self._classes = dict(device_classes)
         # A class without a task has no work: its devices are left alone.
         targets = {entry.task.device_class.name: entry.task.device_class.target for entry in plan.tasks}
-        devices = {
-            name: DeviceClient(device, targets[classes[name]], self._recorder, self._party is not None)
-            for name, device in self._devices.items()
-            if classes[name] in targets
+        self._used = {
+            name: self._client(name, targets[classes[name]]) for name in self._devices if classes[name] in targets
         }
         run = RunPlan(
             run_id=plan.run_id,
@@ -348,21 +333,16 @@ class TuningSession:
             build_timeout_secs=self._fleet.build.timeout_secs,
         )
         builders = [BuilderClient(builder) for builder in self._builders]
-        others = {
-            name: DeviceClient(device, "", self._recorder, self._party is not None)
-            for name, device in self._devices.items()
-        }
         schedule = SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices))
 
         def scheduler_for(run: RunPlan) -> SchedulerClient:
             actor = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
                 dataclasses.replace(schedule, run=run),
                 self._recorder,
-                {task_id: searching[number] for task_id, number in dealt.items()},
+                self._searcher_of,
                 builders,
-                devices,
+                self._used,
                 learning,
-                {name: others[name] for name, known in self._late.items() if not known},
             )
             self._actors.append(actor)
             return SchedulerClient(actor)
@@ -381,12 +361,24 @@ class TuningSession:
                 Member(f"builder {number}", each.beat, each.restart, ending=partial(self._scheduling.ending, number))
                 for number, each in enumerate(builders)
             ),
-            *(
-                Member(f"device {name}", each.beat, each.restart, ending=partial(self._scheduling.ending, name))
-                for name, each in others.items()
-            ),
+            *(self._member_of(name) for name in self._devices),
         ]
+        self._reception = Reception(self._scheduling, targets, self._take, self._notices)
         await self._scheduling.started()
+
+    def _member_of(self, name: str) -> Member:
+        assert self._scheduling is not None
+        device = self._client_of(name)
+        return Member(f"device {name}", device.beat, device.restart, ending=partial(self._scheduling.ending, name))
+
+    def _client_of(self, name: str) -> DeviceClient:
+        """Of a device whose class is not known."""
+        assert self._recorder is not None
+        return self._client(name)
+
+    def _take(self, name: str, device_class: str, device: DeviceClient) -> None:
+        """A device that was waited for is used."""
+        self._classes[name], self._used[name] = device_class, device
 
     async def _noted(self, store: Path) -> Path | None:
         """Where the orders for the fleet's devices are, after noting there that this run uses the fleet; None for a
@@ -407,6 +399,10 @@ class TuningSession:
         self._running = asyncio.ensure_future(scheduling.run())
         self._heartbeats = Heartbeats(self._members, scheduling.notice, lambda: scheduling.now)
         self._watching = asyncio.ensure_future(self._heartbeats.watch())
+        assert self._reception is not None
+        for name, known in self._late.items():
+            if not known:
+                self._reception.expect(name, self._client_of(name))
 
     async def join(self, entry: SearchTask) -> None:
         """A task of the plan is described: it is tuned from now on."""
@@ -414,6 +410,114 @@ class TuningSession:
         assert self._roster is not None
         await asyncio.to_thread(self._roster.add, entry.without_module())
         await self._scheduling.described(entry.task.id, tuple(sketch.rule for sketch in entry.sketches), entry.enough)
+
+    @property
+    def devices(self) -> dict[str, DeviceConfig]:
+        """The devices of the run by their names, also those that are waited for."""
+        return {name: self._configs[name] for name in self._devices}
+
+    async def add_device(self, device: DeviceConfig) -> bool:
+        """The fleet has a device more, which is waited for and then used. False while people have it out of use.
+
+        Raises UserError for one that cannot take part in a run that began as this one did.
+        """
+        assert self._scheduling is not None
+        assert self._reception is not None
+        assert self._heartbeats is not None
+        if device.name in await self._out_of_use([device.name]):
+            return False
+        if device.is_here and self._window is None:
+            problem = f"device {device.name} shares the cores of this machine, which nobody keeps quiet in this run"
+            raise UserError(problem, "start the run again: it resumes")
+        if self._fleet.datasets or isinstance(device.connection, RecordedConnection):
+            problem = f"device {device.name}: recorded devices are those that a run begins with"
+            raise UserError(problem, "start the run again: it resumes")
+        self._configs[device.name] = device
+        self._start_device(device)
+        try:
+            await self._check_versions([device.name])
+        except UserError:
+            self._end_device(device.name)
+            raise
+        await self._scheduling.add_device(device.name)
+        self._heartbeats.add(self._member_of(device.name))
+        self._reception.expect(device.name, self._client_of(device.name))
+        return True
+
+    async def remove_device(self, name: str, reason: str) -> None:
+        """The fleet has a device less: what it works on is done elsewhere, and nobody is blamed."""
+        assert self._scheduling is not None
+        assert self._reception is not None
+        assert self._heartbeats is not None
+        await self._reception.forget(name)
+        self._heartbeats.remove(f"device {name}")
+        await self._scheduling.remove_device(name, reason)
+        self._used.pop(name, None)
+        self._classes.pop(name, None)
+        self._end_device(name)
+
+    def _end_device(self, name: str) -> None:
+        import ray
+
+        actor = self._devices.pop(name)
+        self._actors.remove(actor)
+        with contextlib.suppress(Exception):  # it may be gone by itself
+            ray.kill(actor, no_restart=True)
+
+    def notice(self, text: str, well: bool) -> None:
+        """People are to be told this; ``well``: it is nothing bad."""
+        assert self._scheduling is not None
+        self._scheduling.notice(text, well)
+
+    async def new_class(self) -> tuple[DeviceConfig, Fingerprint]:
+        """The next device of a class for which nothing is tuned, once it answers, and what it says of itself.
+        :meth:`add_class` or :meth:`refuse_class` must follow."""
+        assert self._reception is not None
+        name, fingerprint = await self._reception.arrival()
+        return self._configs[name], fingerprint
+
+    @property
+    def store(self) -> StoreWriter:
+        """What a class that joins leaves in the store of the run."""
+        assert self._recorder is not None
+        return StoreWriter(self._recorder)
+
+    async def add_class(self, tasks: Sequence[SearchTask], settled: Mapping[str, str]) -> bool:
+        """Tune these tasks too, all of a class that :meth:`new_class` told of, each from its :meth:`join` on.
+        ``settled``: as in the plan. False where the tuning is over: then they are none of the run."""
+        assert self._scheduling is not None
+        assert self._reception is not None
+        assert self._recorder is not None
+        await self._recorder.put_tasks([entry.task for entry in tasks])
+        name = tasks[0].task.device_class.name
+        dealt = _dealt_out(tasks, len(self._searching))
+        searcher_of = {task_id: self._searching[number] for task_id, number in dealt.items()}
+        self._searcher_of |= searcher_of
+        planned = [
+            dataclasses.replace(_planned(each, dealt[each.task.id], settled.get(each.task.id, "")), late=True)
+            for each in tasks
+        ]
+        if not await self._scheduling.add_class(name, planned, searcher_of):
+            return False
+        text = f"class {name} joins: {len(tasks)} tasks are tuned for it as they are described"
+        self._scheduling.notice(text, True)
+        await self._reception.admit(tasks[0].task.device_class)
+        return True
+
+    async def refuse_class(self, device_class: str, reason: str) -> None:
+        """Nothing can be tuned for a class that :meth:`new_class` told of."""
+        assert self._scheduling is not None
+        assert self._reception is not None
+        await self._scheduling.add_class(device_class, (), {})
+        await self._reception.refuse(device_class, reason)
+
+    @property
+    def members(self) -> dict[str, tuple[DeviceConfig, ...]]:
+        """The devices of each class of the run that have said what they are, and have not left."""
+        members: dict[str, tuple[DeviceConfig, ...]] = {}
+        for name, device_class in self._classes.items():
+            members[device_class] = (*members.get(device_class, ()), self._configs[name])
+        return members
 
     async def leave_out(self, task_id: str) -> None:
         """A task of the plan has no sketch: it is not waited for."""
@@ -465,6 +569,8 @@ class TuningSession:
         if self._closed:
             return
         self._closed = True
+        if self._reception is not None:
+            self._reception.close()
         for task in (self._running, self._watching):
             if task is not None:
                 task.cancel()  # nobody waits any more for the scheduler, which is ended below
@@ -482,14 +588,6 @@ class TuningSession:
                 ray.kill(actor, no_restart=True)
         if self._roster is not None:
             await asyncio.to_thread(self._roster.close)
-
-
-def is_local(device: DeviceConfig) -> bool:
-    """Whether the device shares this host's cores. One at a port of this host does, unless it has another target than
-    this machine's own: then the port leads through a tunnel."""
-    address = device.connect.removeprefix("tracker://")
-    loopback = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
-    return device.connect == "local" or (loopback and device.target == "native")
 
 
 def _planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from actors.clients.base import RestartedClient, patiently
@@ -23,6 +23,7 @@ from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecorderLostError
 from fleet_tune.records.codec import readable_records
+from fleet_tune.records.origin import Origin
 
 # The recorder may take this long, and is told to be slow after a part of it.
 _STORE_SECS = 600.0
@@ -53,13 +54,13 @@ class RecorderClient(RestartedClient):
 
     def append_and_wait(self, records: Sequence[Record], epoch: int | None = None) -> None:
         """:meth:`append` for an actor without an event loop."""
-        self._fetched(lambda: self._actor.append.remote(records, epoch), "store records")
+        self.fetched(lambda actor: actor.append.remote(records, epoch), "store records")
 
     def probed_and_wait(self, device_id: str, usual_secs: float) -> float:
         """Note what a device's probe usually takes; the seconds at which its speed counts as 1. For an actor without an
         event loop."""
-        unit_secs: float = self._fetched(
-            lambda: self._actor.probed.remote(device_id, usual_secs), "note a device's probe"
+        unit_secs: float = self.fetched(
+            lambda actor: actor.probed.remote(device_id, usual_secs), "note a device's probe"
         )
         return unit_secs
 
@@ -147,13 +148,36 @@ class RecorderClient(RestartedClient):
                 return await ask(call(), max(0.0, deadline - time.monotonic()), what)
             await asyncio.sleep(_RETRY_RECORDER_SECS)
 
-    def _fetched(self, call: Callable[[], Any], what: str) -> Any:
-        """:meth:`_asked` for an actor without an event loop."""
+    def fetched(self, call: Callable[[Any], Any], what: str) -> Any:
+        """The answer to ``call`` of the actor, for whoever has no event loop; see :meth:`_asked`."""
         deadline = time.monotonic() + _STORE_SECS
         while True:
             with _recorder_answers(deadline):
-                return fetch(call(), max(0.0, deadline - time.monotonic()), what)
+                return fetch(call(self._actor), max(0.0, deadline - time.monotonic()), what)
             time.sleep(_RETRY_RECORDER_SECS)
+
+
+class StoreWriter:
+    """The store of a run that goes on, for threads that write more into it than records: the methods are those of
+    :class:`fleet_tune.records.store.RecordStore`, and raise what calls of the recorder do."""
+
+    def __init__(self, recorder: RecorderClient) -> None:
+        self._recorder = recorder
+
+    def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
+        self._done("put_classes", prints)
+
+    def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
+        self._done("put_run", run_id, origins)
+
+    def unit(self, name: str, secs: float) -> float:
+        return float(self._done("unit", name, secs))
+
+    def append(self, records: Sequence[Record]) -> list[int]:
+        return list(self._done("append", records))
+
+    def _done(self, method: str, *arguments: Any) -> Any:
+        return self._recorder.fetched(lambda actor: getattr(actor, method).remote(*arguments), "write into the store")
 
 
 @contextlib.contextmanager

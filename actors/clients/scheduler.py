@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from actors.clients.base import ActorClient
 from actors.clients.calls import (
     ask,
 )
+from actors.clients.device import DeviceHandle
+from actors.clients.searcher import SearcherClient
 from fleet_tune.results import Progress
+from policies.runs.plan import PlannedTask
 
 _START_SECS = 120.0
 _TELL_SECS = 30.0
@@ -30,6 +33,31 @@ class SchedulerClient(ActorClient):
     async def undescribable(self, task_id: str) -> None:
         """A task of the plan has no sketch."""
         await ask(self._actor.undescribable.remote(task_id), _TELL_SECS, "a task that is described")
+
+    async def await_class(self, device_class: str) -> None:
+        """See :meth:`actors.scheduling.scheduler.Scheduler.await_class`."""
+        await ask(self._actor.await_class.remote(device_class), _TELL_SECS, "a class that is awaited")
+
+    async def add_class(
+        self, device_class: str, tasks: Sequence[PlannedTask], searchers: Mapping[str, SearcherClient]
+    ) -> bool:
+        """See :meth:`actors.scheduling.scheduler.Scheduler.add_class`."""
+        added: bool = await ask(
+            self._actor.add_class.remote(device_class, tasks, searchers), _TELL_SECS, "a class that joins"
+        )
+        return added
+
+    async def add_device(self, device_id: str) -> None:
+        """See :meth:`actors.scheduling.scheduler.Scheduler.add_device`."""
+        await ask(self._actor.add_device.remote(device_id), _TELL_SECS, "a device that is waited for")
+
+    async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
+        """See :meth:`actors.scheduling.scheduler.Scheduler.appeared`."""
+        await ask(self._actor.appeared.remote(device_id, device_class, device), _TELL_SECS, "a device that joins")
+
+    async def remove_device(self, device_id: str, reason: str) -> None:
+        """See :meth:`actors.scheduling.scheduler.Scheduler.remove_device`."""
+        await ask(self._actor.remove_device.remote(device_id, reason), _TELL_SECS, "a device that leaves")
 
     async def noticed(self, text: str, well: bool = False) -> None:
         """People are to be told this."""

@@ -21,6 +21,7 @@ from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError, StoreInUseError
 from fleet_tune.records.codec import encode_record
+from fleet_tune.records.origin import Origin
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.store import RecordStore
 
@@ -68,6 +69,18 @@ class Recorder:
         """Store the tasks' definitions, so that records can be read without the model."""
         for task in tasks:
             await self._in_thread(self._store.put_task, task)
+
+    async def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
+        """See :meth:`fleet_tune.records.store.RecordStore.put_classes`."""
+        await self._in_thread(self._store.put_classes, prints)
+
+    async def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
+        """See :meth:`fleet_tune.records.store.RecordStore.put_run`."""
+        await self._in_thread(self._store.put_run, run_id, origins)
+
+    async def unit(self, name: str, secs: float) -> float:
+        """See :meth:`fleet_tune.records.store.RecordStore.unit`."""
+        return await self._in_thread(self._store.unit, name, secs)
 
     async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
         """Make ``records`` durable and return their sequence numbers; the same ``uid`` twice is stored once.

@@ -40,14 +40,14 @@ class Searcher:
         recorder: Shared[RecorderClient],
         learner: Shared[LearnerClient] | None,
         quiet_window: str | None,
-        tasks: frozenset[str] | None = None,
+        others: frozenset[str] = frozenset(),
         build_timeout_secs: float | None = None,
     ) -> None:
-        """``tasks``: ids of those that this searcher will be asked for; None for all of the run.
+        """``others``: ids of tasks of the run that other searchers will be asked for, and this one never.
         ``build_timeout_secs``: what every build may take, None for what the builds of its task take."""
         spare_scikit_learn()
         expect_many_objects()
-        self._mine = tasks
+        self._others = others
         self._method = method_named(method)
         self._seed = seed
         self._build_timeout_secs = build_timeout_secs
@@ -169,7 +169,7 @@ class Searcher:
 
     def _is_awaited(self, task_id: str) -> bool:
         """Whether the search of this task may still begin here."""
-        return task_id not in self._searches and (self._mine is None or task_id in self._mine)
+        return task_id not in self._searches and task_id not in self._others
 
     def _release(self, record: Record) -> None:
         index = self._sketch_index[record.task_id].get(record.candidate.sketch_id)

@@ -27,7 +27,7 @@ class DeviceLane:
         rule: StopRule,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._device_id = device_id
+        self.device_id = device_id
         self._device = device
         self._artifacts = artifacts
         self._rule = rule
@@ -40,12 +40,12 @@ class DeviceLane:
             await self._device.turn(self._tell)
             secs = await self._device.check()
         except ProbeError as error:
-            return ProbeFailed(self._device_id, first_line(error))
+            return ProbeFailed(self.device_id, first_line(error))
         except (DeviceUnreachableError, *LOST) as error:
             self._ends = False
-            return Unreachable(self._device_id, first_line(error), isinstance(error, ActorTimeoutError))
+            return Unreachable(self.device_id, first_line(error), isinstance(error, ActorTimeoutError))
         self._ends = False
-        return Probed(self._device_id, secs)
+        return Probed(self.device_id, secs)
 
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
         """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
@@ -80,7 +80,7 @@ class DeviceLane:
             return self._lost(command.epoch, error)
         self._ends = False
         waits = {**report.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
-        return BatchMeasured(self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, waits)
+        return BatchMeasured(self.device_id, command.epoch, report.outcomes, report.detail, report.vitals, waits)
 
     async def _shoot_out(
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces
@@ -91,8 +91,8 @@ class DeviceLane:
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         self._ends = False
-        return ShotOut(self._device_id, command.epoch, report.detail)
+        return ShotOut(self.device_id, command.epoch, report.detail)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
         ours, self._ends = self._ends and isinstance(error, ActorLostError), False
-        return BatchLost(self._device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)
+        return BatchLost(self.device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)

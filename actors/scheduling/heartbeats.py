@@ -47,7 +47,9 @@ class Heartbeats:
     ``now``: seconds of the run."""
 
     def __init__(self, members: Sequence[Member], tell: Callable[[str, bool], None], now: Callable[[], float]) -> None:
-        self._members = members
+        self._members = {each.name: each for each in members}
+        self._group: asyncio.TaskGroup | None = None
+        self._watched: dict[str, asyncio.Task[None]] = {}
         self._tell = tell
         self._now = now
         self._silent: dict[str, float] = {}
@@ -60,8 +62,23 @@ class Heartbeats:
     async def watch(self) -> None:
         """Without an end, whatever goes wrong with one of them."""
         async with asyncio.TaskGroup() as group:
-            for member in self._members:
-                group.create_task(self._watch_on(member))
+            self._group = group
+            for member in self._members.values():
+                self._watched[member.name] = group.create_task(self._watch_on(member))
+
+    def add(self, member: Member) -> None:
+        """A process more."""
+        self._members[member.name] = member
+        if self._group is not None:
+            self._watched[member.name] = self._group.create_task(self._watch_on(member))
+
+    def remove(self, name: str) -> None:
+        """A process less: it is nobody's fault that it ends."""
+        self._members.pop(name, None)
+        watched = self._watched.pop(name, None)
+        if watched is not None:
+            watched.cancel()
+        self._silent.pop(name, None)
 
     async def _watch_on(self, member: Member) -> None:
         while True:

@@ -17,7 +17,7 @@ from typing import Any
 
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorLostError, expect_many_objects, first_line, told
-from actors.clients.device import DeviceClient, DeviceHandle
+from actors.clients.device import DeviceHandle
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import GATHER_SECS, RecorderClient
 from actors.clients.searcher import SearcherClient
@@ -25,19 +25,20 @@ from actors.processes.recorder import make_record
 from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_lane import DeviceLane
-from fleet_tune.device_state import DeviceEvent
-from fleet_tune.errors import FleetOrdersError, UserError
+from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
+from fleet_tune.errors import FleetOrdersError
 from fleet_tune.records.orders import FleetOrders
 from fleet_tune.results import Progress
 from policies.runs import commands as to_do
 from policies.runs import events as ev
-from policies.runs.plan import RunPlan
-from policies.runs.state import RunState
+from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.state import Phase, RunState
 from policies.search.methods import method_named
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 2.0
 _POLL_SECS = 1.0
+_LEAVE_SECS = 5.0  # until the state has heard that a device leaves
 _LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -65,20 +66,20 @@ class Scheduler:
         builders: Sequence[BuilderClient],
         devices: Mapping[str, DeviceHandle],
         learner: LearnerClient | None = None,
-        newcomers: Mapping[str, DeviceClient] | None = None,
     ) -> None:
         """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan whose class is
-        known; ``newcomers``: the others, which are waited for. ``learner``: None where nothing is learnt."""
+        known. ``learner``: None where nothing is learnt."""
         expect_many_objects()
         self._plan = plan
         self._recorder = recorder
-        self._searchers = searchers
+        self._searchers = dict(searchers)
         self._learner = learner
-        self._newcomers = newcomers or {}
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
         self._pool = BuilderPool(builders, self._artifacts)
         self._lanes = {device_id: self._lane(device_id, device) for device_id, device in devices.items()}
+        self._newcomers: dict[str, DeviceLane] = {}  # until the state knows of them
+        self._leaving: dict[str, asyncio.Event] = {}  # set when the state knows that they are gone
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._took_over = plan.run.before.secs > 0
@@ -102,6 +103,41 @@ class Scheduler:
     async def undescribable(self, task_id: str) -> None:
         """A task that the plan has without rules has no sketch."""
         self._events.put_nowait(ev.Undescribable(task_id))
+
+    async def await_class(self, device_class: str) -> None:
+        """The network is being prepared for this class."""
+        self._events.put_nowait(ev.ClassAwaited(device_class))
+
+    async def add_class(
+        self, device_class: str, tasks: Sequence[PlannedTask], searchers: Mapping[str, SearcherClient]
+    ) -> bool:
+        """The network is prepared for a class, with these tasks; none where it could not be. ``searchers``: of each
+        task id. False where the run has ended its tuning: then the class is none of it."""
+        if self._state.phase > Phase.TUNING:
+            return False
+        self._searchers |= searchers
+        self._events.put_nowait(ev.ClassAdded(device_class, tuple(tasks)))
+        return True
+
+    async def add_device(self, device_id: str) -> None:
+        """The fleet has a device more, which is waited for."""
+        states = await self._recorder.device_states()
+        latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
+        order = latest.get(device_id)
+        admin, reason = (Admin.ACTIVE, "") if order is None else (order.admin, order.reason)
+        self._events.put_nowait(ev.DeviceAdded(device_id, states.get(device_id, DeviceState()), admin, reason))
+
+    async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
+        """A device that was waited for answers, and is of a class for which the run tunes."""
+        self._newcomers[device_id] = self._lane(device_id, device)
+        self._events.put_nowait(ev.Appeared(device_id, device_class))
+
+    async def remove_device(self, device_id: str, reason: str) -> None:
+        """The fleet has a device less. Its process may be ended when this returns: nobody is blamed for it."""
+        handled = self._leaving[device_id] = asyncio.Event()
+        self._events.put_nowait(ev.DeviceLeft(device_id, reason))
+        with contextlib.suppress(TimeoutError):  # a run that is over hears no more
+            await asyncio.wait_for(handled.wait(), _LEAVE_SECS)
 
     async def noticed(self, text: str, well: bool) -> None:
         """People are to be told this; ``well``: it is nothing bad."""
@@ -148,7 +184,7 @@ class Scheduler:
 
     @property
     def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner, self._welcome
+        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner
 
     # Commands --------------------------------------------------------------------------------------------------------
 
@@ -157,6 +193,8 @@ class Scheduler:
         working: set[asyncio.Task[None]] = set()
         while True:
             event = await self._next_event()
+            if isinstance(event, ev.Appeared) and event.device_id in self._newcomers:
+                self._lanes[event.device_id] = self._newcomers.pop(event.device_id)
             for command in self._state.handle(event, self._now()):
                 match command:
                     case to_do.Finish():
@@ -177,9 +215,12 @@ class Scheduler:
                     case to_do.KeepDeviceEvents(events):
                         self._device_events.put_nowait(events)
                     case _:
-                        task = group.create_task(self._tell(self._begun(command)))
+                        task = group.create_task(self._tell(self._begun(command), self._lane_of(command)))
                         working.add(task)
                         task.add_done_callback(working.discard)
+            if isinstance(event, ev.DeviceLeft):
+                self._lanes.pop(event.device_id, None)
+                self._leaving.pop(event.device_id).set()
 
     async def _next_event(self) -> ev.Event:
         wake_secs = self._state.wake_secs
@@ -209,10 +250,18 @@ class Scheduler:
             case _:
                 raise AssertionError(f"nobody carries out {command}")
 
-    async def _tell(self, work: Awaitable[ev.Event | None]) -> None:
-        """Hand in the event with which the work ends."""
+    def _lane_of(self, command: to_do.Command) -> DeviceLane | None:
+        """Whose work the command is; None for no device's."""
+        match command:
+            case to_do.Check(device_id) | to_do.Measure(device_id) | to_do.ShootOut(device_id):
+                return self._lanes[device_id]
+            case _:
+                return None
+
+    async def _tell(self, work: Awaitable[ev.Event | None], lane: DeviceLane | None) -> None:
+        """Hand in the event with which the work ends; not of a device that has left meanwhile."""
         event = await work
-        if event is not None:
+        if event is not None and (lane is None or self._lanes.get(lane.device_id) is lane):
             self._events.put_nowait(event)
 
     async def _record(self, command: to_do.RecordFailure) -> None:
@@ -277,35 +326,11 @@ class Scheduler:
         async for detail in self._learner.failures():
             self._events.put_nowait(ev.Noticed(f"the learner failed and begins anew: {detail}"))
 
-    async def _welcome(self) -> None:
-        """Take devices that had never answered when they do."""
-        async with asyncio.TaskGroup() as group:
-            for device_id, device in self._newcomers.items():
-                group.create_task(self._expect(device_id, device))
-
     def _lane(self, device_id: str, device: DeviceHandle) -> DeviceLane:
         def tell(behind: str) -> None:
             self._events.put_nowait(ev.Waits(device_id, behind))
 
         return DeviceLane(device_id, device, self._artifacts, self._plan.run.rule, tell)
-
-    async def _expect(self, device_id: str, device: DeviceClient) -> None:
-        def tell(reason: str) -> None:
-            if not any(reason in text for text in self._plan.notices):  # it was told when the run began
-                self._events.put_nowait(ev.Noticed(f"device {device_id} is still not there: {reason}"))
-
-        targets = {each.task.device_class.name: each.task.device_class.target for each in self._plan.run.tasks}
-        try:
-            found = (await device.joined(tell)).device_class
-        except UserError as error:
-            self._events.put_nowait(ev.Noticed(f"device {device_id} answers and cannot be used: {error}"))
-            return
-        if targets.get(found.name) != found.target:
-            why = "none of that class answered when the run began: the next run tunes for it"
-            self._events.put_nowait(ev.Noticed(f"device {device_id} answers: it is of class {found.name}, and {why}"))
-            return
-        self._lanes[device_id] = self._lane(device_id, device.of_class(found.target))
-        self._events.put_nowait(ev.Appeared(device_id, found.name))
 
     async def _obey(self) -> None:
         """Hand in what the devices were like and what people want of them, then look for orders every second."""

@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actors.clients.calls import LOST, ActorDeadError, ActorLostError, first_line
+from actors.clients.device import DeviceHandle
 from actors.clients.scheduler import SchedulerClient
+from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
 from fleet_tune.errors import ClusterError
 from fleet_tune.results import Notice, Progress
-from policies.runs.plan import Before, RunPlan
+from policies.runs.plan import Before, PlannedTask, RunPlan
 
 # Where the cluster is lost, that is known by then, and is the reason that people are told.
 _REST_SECS = 1.0
@@ -27,7 +29,8 @@ _MOST_LOSSES = 5
 
 
 class Scheduling:
-    """``start``: starts a scheduler's process for a plan. ``last_seq``: of the records."""
+    """``start``: starts a scheduler's process for a plan, in which everybody is who has joined by then. ``last_seq``:
+    of the records."""
 
     def __init__(
         self,
@@ -42,7 +45,6 @@ class Scheduling:
         self._cluster = cluster
         self._scheduler = start(plan)
         self._last: Progress | None = None
-        self._described: dict[str, tuple[tuple[str, ...], int]] = {}  # rules of sketches, and enough trials
         self._described_secs = 0.0
         self._began: float | None = None
         self._stops = False
@@ -86,26 +88,66 @@ class Scheduling:
             notices=(*told, Notice(number + 1, self.now, text)),
             device_changes=self._last.device_changes if self._last is not None else 0,
         )
-        tasks = []
-        for task in self._plan.tasks:
-            rules, enough = self._described.get(task.task.id, (task.rules, task.enough))
-            tasks.append(dataclasses.replace(task, rules=rules, enough=enough))
-        self._scheduler = self._start(dataclasses.replace(self._plan, tasks=tuple(tasks), before=before))
+        self._scheduler = self._start(dataclasses.replace(self._plan, before=before))
 
     async def described(self, task_id: str, rules: tuple[str, ...], enough: int = 0) -> None:
         """A task of the plan has sketches, made by ``rules``; ``enough`` as :attr:`SearchTask.enough`. A scheduler that
         begins later knows it by its plan."""
-        self._described[task_id] = rules, enough
-        self._described_secs = self.now
+        self._is_described(task_id, rules, enough)
         with contextlib.suppress(*LOST):
             await self._scheduler.described(task_id, rules, enough)
 
     async def undescribable(self, task_id: str) -> None:
         """A task of the plan has no sketch."""
-        self._described[task_id] = (), 0
-        self._described_secs = self.now
+        self._is_described(task_id, (), 0)
         with contextlib.suppress(*LOST):
             await self._scheduler.undescribable(task_id)
+
+    def _is_described(self, task_id: str, rules: tuple[str, ...], enough: int) -> None:
+        """A scheduler that begins later knows it by its plan."""
+        tasks = {each.task.id: each for each in self._plan.tasks}
+        tasks[task_id] = dataclasses.replace(tasks[task_id], rules=rules, enough=enough)
+        if not tasks[task_id].late:
+            self._described_secs = self.now
+        self._plan = dataclasses.replace(self._plan, tasks=tuple(tasks.values()))
+
+    async def await_class(self, device_class: str) -> None:
+        """The network is being prepared for a class; :meth:`add_class` follows."""
+        self._plan = dataclasses.replace(self._plan, awaited_classes=self._plan.awaited_classes | {device_class})
+        with contextlib.suppress(*LOST):
+            await self._scheduler.await_class(device_class)
+
+    async def add_class(
+        self, device_class: str, tasks: Sequence[PlannedTask], searchers: Mapping[str, SearcherClient]
+    ) -> bool:
+        """A class has these tasks from now on, each of which ``searchers`` has a searcher for; none where nothing could
+        be prepared. False where the tuning is over: then the class is none of the run."""
+        plan = dataclasses.replace(self._plan, awaited_classes=self._plan.awaited_classes - {device_class})
+        self._plan = dataclasses.replace(plan, tasks=(*plan.tasks, *tasks))
+        with contextlib.suppress(*LOST):
+            if not await self._scheduler.add_class(device_class, tasks, searchers):
+                self._plan = plan
+                return False
+        return True
+
+    async def add_device(self, device_id: str) -> None:
+        """The fleet has a device more, which is waited for."""
+        self._plan = dataclasses.replace(self._plan, devices={**self._plan.devices, device_id: ""})
+        with contextlib.suppress(*LOST):
+            await self._scheduler.add_device(device_id)
+
+    async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
+        """A device that was waited for answers, and is of a class that has tasks."""
+        self._plan = dataclasses.replace(self._plan, devices={**self._plan.devices, device_id: device_class})
+        with contextlib.suppress(*LOST):
+            await self._scheduler.appeared(device_id, device_class, device)
+
+    async def remove_device(self, device_id: str, reason: str) -> None:
+        """The fleet has a device less; its process may be ended when this returns."""
+        devices = {name: known for name, known in self._plan.devices.items() if name != device_id}
+        self._plan = dataclasses.replace(self._plan, devices=devices)
+        with contextlib.suppress(*LOST):
+            await self._scheduler.remove_device(device_id, reason)
 
     async def progress(self, *, is_silent: bool = False) -> Progress:
         """The last snapshot; of a scheduler that ``is_silent``, or only begins in the place of another, the one before.

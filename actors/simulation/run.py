@@ -146,8 +146,8 @@ class SimulatedRun:
         number = {entry.task.id: at // len(fleet.classes) % count for at, entry in enumerate(tasks)}
         searching = []
         for at in range(1 + max(number.values())):
-            mine = frozenset(task_id for task_id, dealt_to in number.items() if dealt_to == at)
-            actor = made("searchers", Searcher, 64, roster, "random", 0, Shared(self._records), None, None, mine)
+            others = frozenset(task_id for task_id, dealt_to in number.items() if dealt_to != at)
+            actor = made("searchers", Searcher, 64, roster, "random", 0, Shared(self._records), None, None, others)
             searching.append(SearcherClient(actor))
         self._searchers = len(searching)
         await asyncio.gather(*(each.start() for each in searching))

@@ -13,11 +13,13 @@ import numpy as np
 from devices.client.session import SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.protocol import UNKNOWN, Artifact, CheckPlan
-from devices.timing.arguments import Array, is_float
+from devices.timing.arguments import Array, is_float, nbytes
+from fleet_tune.config.patience import Patience
 from fleet_tune.domain import DeviceAbstraction
 
-# What an oracle has beside what its operations take: to be uploaded and loaded, its inputs to be made.
-_TIMEOUT_SECS = 150.0
+DEFAULT = Patience()
+# What an oracle has beside what its operations and its bytes take: to be loaded, its inputs to be made.
+_TIMEOUT_SECS = 90.0
 # Of a device of which nothing is known.
 _SLOW_FLOPS = 2e7
 _INPUTS = 2  # kinds of inputs, see Oracle.positive
@@ -42,13 +44,16 @@ class Oracle:
 
     ``positive``: on which kind of inputs (see :func:`devices.timing.arguments.make_inputs`) candidates are timed and
     checked: False until the oracle has run and its outputs are not finite on inputs of both signs. ``timeout_secs``:
-    what it has, by its operations and the speed of the device (``abstraction``, None where it was not probed); twice
-    as much after each time that it was not enough.
+    what it has, by its operations and the speed of the device (``abstraction``, None where it was not probed), and by
+    what is sent (``patience``); twice as much after each time that it was not enough.
     """
 
-    def __init__(self, artifact: Artifact, abstraction: DeviceAbstraction | None = None) -> None:
+    def __init__(
+        self, artifact: Artifact, abstraction: DeviceAbstraction | None = None, patience: Patience = DEFAULT
+    ) -> None:
         runs_secs = artifact.flop / _SLOW_FLOPS if abstraction is None else abstraction.unscheduled_secs(artifact.flop)
-        self.timeout_secs = _TIMEOUT_SECS + _INPUTS * runs_secs
+        sent_secs = patience.sending_secs(2 * _INPUTS * sent_bytes(artifact))  # outputs come back
+        self.timeout_secs = _TIMEOUT_SECS + sent_secs + _INPUTS * runs_secs
         self.positive = False
         self.plan = artifact.check
         self._artifact = artifact
@@ -75,6 +80,11 @@ class Oracle:
         """Why the ``outputs`` of a candidate are not the oracle's, which has run; empty if they agree."""
         assert self._outputs is not None
         return disagreement(self._outputs, outputs, self.plan, rounded=self.positive)
+
+
+def sent_bytes(artifact: Artifact) -> int:
+    """What is sent to a device to run a kernel: its library and its tensors."""
+    return len(artifact.library) + sum(nbytes(spec) for spec in artifact.original_args)
 
 
 def tolerance(plan: CheckPlan, dtype: str, rounded: bool = False) -> tuple[float, float]:

@@ -140,13 +140,14 @@ class Connection:
 
         Our own server ends hanging kernels itself; a plain one is asked for a session that expires.
         """
-        name, key = self._name, self._server_key
+        known = self._name, self._server_key, self._config.silence_secs
         if self._tracker_key is None:
-            return RpcSession(self._host, self._port, "", timeout_secs, _PLAIN_SESSION_SECS, name, key)
+            return RpcSession(self._host, self._port, "", timeout_secs, _PLAIN_SESSION_SECS, *known)
         deadline = time.monotonic() + timeout_secs
         if self.held is not None:
             try:
-                return RpcSession(*self.held, timeout_secs=min(_HELD_SECS, timeout_secs), name=name, server_key=key)
+                host, port = self.held
+                return RpcSession(host, port, "", min(_HELD_SECS, timeout_secs), None, *known)
             except SessionLostError:
                 self.held = None
         try:
@@ -154,7 +155,7 @@ class Connection:
         except TrackerError as error:
             raise SessionLostError(str(error)) from error
         remaining = max(1.0, deadline - time.monotonic())
-        session = RpcSession(server.host, server.port, server.match_key, remaining, _PLAIN_SESSION_SECS, name, key)
+        session = RpcSession(server.host, server.port, server.match_key, remaining, _PLAIN_SESSION_SECS, *known)
         if session.ours:  # a plain one serves whom the tracker sends, and nobody else
             self.held = (server.host, server.port)
         return session

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from devices.client.checking import Oracle
+from devices.client.checking import DEFAULT, Oracle, sent_bytes
 from devices.client.workbench import Workbench
 from devices.protocol import MeasureRequest
 from devices.timing.arguments import Array
 from devices.timing.evaluator import Decide, Evaluation, batch_timer, decode_evaluation, encode_request, evaluate
+from fleet_tune.config.patience import Patience
 from fleet_tune.domain import StopRule
-
-# Allocating, uploading, loading, packing: what precedes a measurement, on a slow link.
-PREPARE_TIMEOUT_SECS = 60.0
 
 
 class LoadedCandidate:
     """The candidate of ``request`` on the device of ``bench``.
 
     ``positive``: on which kind of inputs it is timed (see :func:`devices.timing.arguments.make_inputs`). ``decide``:
-    the stopping rule against a plain TVM RPC server; our own server has its own.
+    the stopping rule against a plain TVM RPC server; our own server has its own. ``patience``: what may precede
+    a measurement: allocating, sending, loading, packing.
 
     Making one and every method raise SessionLostError, and whatever TVM raises where loading or running fails.
     """
 
-    def __init__(self, bench: Workbench, request: MeasureRequest, positive: bool, decide: Decide | None) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        request: MeasureRequest,
+        positive: bool,
+        decide: Decide | None,
+        patience: Patience = DEFAULT,
+    ) -> None:
         self.bench = bench
         self._artifact = request.artifact
         self._rule = request.rule
         self._positive = positive
         self._decide = decide
+        self._prepare_secs = patience.sending_secs(sent_bytes(request.artifact))
         place = bench.place_anew if request.placed_anew else bench.arguments
-        with bench.session.deadline(PREPARE_TIMEOUT_SECS):
+        with bench.session.deadline(self._prepare_secs):
             self._module = bench.load(self._artifact.library)
             self._arguments = place(self._artifact, self._module, positive)
 
@@ -52,7 +59,7 @@ class LoadedCandidate:
 
     def evaluate_placed_anew(self, rule: StopRule, incumbent_secs: float) -> Evaluation:
         """In other memory than before: where the tensors lie may have been what made the candidate fast."""
-        with self.bench.session.deadline(PREPARE_TIMEOUT_SECS):
+        with self.bench.session.deadline(self._prepare_secs):
             self._arguments = self.bench.place_anew(self._artifact, self._module, self._positive)
         return self.evaluate(rule, incumbent_secs)
 
@@ -60,6 +67,7 @@ class LoadedCandidate:
         """Run it once, on the inputs of ``oracle``, which ran before, and over outputs that differ from its own; and
         fetch the outputs."""
         bench = self.bench
-        with bench.session.deadline(PREPARE_TIMEOUT_SECS + self._rule.timeout_secs):
+        # What is sent, the outputs that are to be overwritten among it, and those that come back.
+        with bench.session.deadline(2 * self._prepare_secs + self._rule.timeout_secs):
             arguments = bench.checked_arguments(self._artifact, self._module, oracle.positive, oracle.plan)
             return bench.outputs(self._artifact, self._module, arguments, oracle.outputs(bench))

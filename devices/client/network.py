@@ -17,9 +17,10 @@ from devices.client.workbench import Workbench
 from devices.failures import last_line
 from devices.timing.arguments import Array
 from devices.timing.in_place import InPlace
+from fleet_tune.config.patience import Patience
 from fleet_tune.errors import NetworkRunError, UncheckedError
 
-# Hundreds of megabytes over a slow link; and an unscheduled network on a small board.
+# A library of many kernels is linked and loaded; and an unscheduled network runs on a small board.
 _LOAD_SECS = 600.0
 _RUN_SECS = 600.0
 _REPEATS = 50
@@ -30,17 +31,24 @@ _CRASHES = (*DAMAGE, "SIGFPE")
 class LoadedNetwork:
     """The library of a network, and its inputs and parameters as tensors there, in the order of its arguments.
     ``last_exit``: asks the server how a session ended that was lost (None: it cannot tell); may raise SessionLostError.
+    ``patience``: what sending it may take.
 
     Loading raises SessionLostError where the session ends meanwhile, and what TVM raises where the device cannot load
     the library, has no memory for it, or refuses it.
     """
 
     def __init__(
-        self, bench: Workbench, library: bytes, arguments: Sequence[Array], last_exit: Callable[[], str | None]
+        self,
+        bench: Workbench,
+        library: bytes,
+        arguments: Sequence[Array],
+        last_exit: Callable[[], str | None],
+        patience: Patience,
     ) -> None:
         self._bench = bench
         self._last_exit = last_exit
-        with bench.session.deadline(_LOAD_SECS):
+        sent_bytes = len(library) + sum(array.nbytes for array in arguments)
+        with bench.session.deadline(_LOAD_SECS + patience.sending_secs(sent_bytes)):
             # TVM's virtual machine runs there; of the results only tensors come back.
             self._library = bench.load(library)
             self._machine = relax.VirtualMachine(self._library, bench.device)

@@ -34,7 +34,8 @@ class RpcDevice:
     held as long as it works, and first sought where it was when its session is lost.
     ``decide``: ``"module:function"`` of the stopping rule, used against a plain TVM RPC server; our own server has its
     own. ``connect_timeout_secs``: how long an unreachable or busy server is waited for before the device counts as
-    lost. ``cache_bytes``: tensors kept on the device between candidates. ``server_key``: the key that the server has.
+    lost, None for what ``config`` says. ``cache_bytes``: tensors kept on the device between candidates. ``server_key``:
+    the key that the server has.
 
     Connects when it is first needed, and again after a lost session. Raises TargetError for a target that nobody knows.
     """
@@ -45,13 +46,14 @@ class RpcDevice:
         host: str,
         port: int,
         decide: str | None = None,
-        connect_timeout_secs: float = 15.0,
+        connect_timeout_secs: float | None = None,
         cache_bytes: int = 512 << 20,
         tracker_key: str | None = None,
         server_key: ServerKey = NO_KEY,
     ) -> None:
         self._config = config
-        self._connection = Connection(config, host, port, tracker_key, connect_timeout_secs, cache_bytes, server_key)
+        wait_secs = config.connect_secs if connect_timeout_secs is None else connect_timeout_secs
+        self._connection = Connection(config, host, port, tracker_key, wait_secs, cache_bytes, server_key)
         self._decide = load_decide(decide)
         self._oracles: dict[str, Oracle] = {}
         self._probe: Probe | None = None
@@ -121,7 +123,7 @@ class RpcDevice:
     def add_oracle(self, artifact: Artifact) -> None:
         if artifact.candidate is not None:
             raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
-        self._oracles[artifact.task_id] = Oracle(artifact, self._abstraction)
+        self._oracles[artifact.task_id] = Oracle(artifact, self._abstraction, self._config.patience)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
@@ -150,7 +152,7 @@ class RpcDevice:
         """
         try:
             return self._connection.once_more_on_loss(
-                lambda bench: LoadedNetwork(bench, library, arguments, self._lost_exit)
+                lambda bench: LoadedNetwork(bench, library, arguments, self._lost_exit, self._config.patience)
             )
         except SessionLostError as error:
             self._connection.close()
@@ -165,7 +167,7 @@ class RpcDevice:
         oracle = self._oracles[request.artifact.task_id]
         try:
             candidate = self._connection.once_more_on_loss(
-                lambda bench: LoadedCandidate(bench, request, oracle.positive, self._decide)
+                lambda bench: LoadedCandidate(bench, request, oracle.positive, self._decide, self._config.patience)
             )
         except Exception as error:
             return self._failed(error)

@@ -24,11 +24,12 @@ from typing import Any
 from tvm import rpc
 
 from devices.builds.linking import LinkerError
-from devices.client.watchdog import SILENCE_SECS, Watchdog
+from devices.client.watchdog import Watchdog
 from devices.failures import last_line
 from devices.wire import handshake
 from devices.wire.handshake import HandshakeError, KeyRefusedError
 from devices.wire.linking_there import NO_LINKER
+from fleet_tune.config.patience import Patience
 
 _ALIVE_SECS = 5.0
 
@@ -71,6 +72,7 @@ class RpcSession:
     ``timeout_secs``: deadline for connecting; a server that is busy with another client is waited for as long.
     ``plain_secs``: what a plain server is asked to end the session after, whatever it does then. ``name``: under which
     our own server knows this client (see :mod:`devices.wire.handshake`). ``server_key``: what the server asks for.
+    ``silence_secs``: how long it may take to give a sign of life.
 
     Raises SessionLostError if nobody listens, SessionTimeoutError past the deadline, SessionRefusedError if the server
     has another key.
@@ -85,11 +87,13 @@ class RpcSession:
         plain_secs: float | None = None,
         name: str = "",
         server_key: ServerKey = NO_KEY,
+        silence_secs: float = Patience().silence_secs,
     ) -> None:
+        self._silence_secs = silence_secs
         self._socket: socket.socket | None = None
         self._watched: socket.socket | None = None
         self._others: set[int] | None = None  # sockets to the same server that were there before
-        self._dog = Watchdog(self.gives_sign_of_life, self.cut)
+        self._dog = Watchdog(self.gives_sign_of_life, self.cut, silence_secs)
         deadline = time.monotonic() + timeout_secs
         try:
             shown = self._watch(host, port, timeout_secs, server_key)
@@ -170,7 +174,8 @@ class RpcSession:
             except Exception as error:
                 guard.active = False
                 if guard.silent:
-                    raise SessionLostError(f"the server gave no sign of life for {SILENCE_SECS:g} s") from error
+                    silent = f"the server gave no sign of life for {self._silence_secs:g} s"
+                    raise SessionLostError(silent) from error
                 if guard.late:
                     raise SessionTimeoutError(f"no answer within {timeout_secs:g} s") from error
                 if not self.alive():

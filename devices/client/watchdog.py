@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-SILENCE_SECS = 3.0
-"""How long a server may take to give a sign of life."""
-
 # A call that takes longer than this has its server asked for a sign of life, every second.
 _WATCHED_AFTER_SECS = 2.0
 _PING_SECS = 1.0
@@ -30,10 +27,13 @@ class Guard:
 
 class Watchdog:
     """Calls ``cut`` when a guarded stretch of a session takes too long, or when ``gives_sign_of_life``, asked with the
-    seconds to wait, says no in one that takes long. One thread for the whole session: starting one for every call would
-    cost more than the call."""
+    seconds to wait (``silence_secs``), says no in one that takes long. One thread for the whole session: starting one
+    for every call would cost more than the call."""
 
-    def __init__(self, gives_sign_of_life: Callable[[float], bool], cut: Callable[[], None]) -> None:
+    def __init__(
+        self, gives_sign_of_life: Callable[[float], bool], cut: Callable[[], None], silence_secs: float
+    ) -> None:
+        self._silence_secs = silence_secs
         self._gives_sign_of_life = gives_sign_of_life
         self._cut = cut
         self._changed = threading.Condition()
@@ -79,7 +79,7 @@ class Watchdog:
                 active = [guard for guard in self._guards if guard.active]
                 late = [guard for guard in active if now >= guard.limit]
                 long = [guard for guard in active if now - guard.begun > _WATCHED_AFTER_SECS]
-            silent = not late and bool(long) and not self._gives_sign_of_life(SILENCE_SECS)
+            silent = not late and bool(long) and not self._gives_sign_of_life(self._silence_secs)
             with self._changed:  # a call that has ended meanwhile is left in peace
                 overdue = [guard for guard in (long if silent else late) if guard.active]
                 for guard in overdue:

@@ -3,10 +3,14 @@ started when it is needed, and another takes the place of one that crashes or ha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from devices.host.child import Child
+from devices.host.pausing import Registration
+from devices.host.quiet import QuietWindow
 from fleet_tune.errors import FleetTuneError
 
 _START_SECS = 120.0
@@ -28,28 +32,42 @@ class WarmProcess:
     """One child process at a time, of ``module``. Not thread-safe, but for :meth:`close`.
 
     ``does``: what it is for, for errors ("lowers networks"). ``answer_secs``: seconds after which a child that gives
-    no answer counts as hung.
+    no answer counts as hung. ``window``: in which it stands still, None for none; such seconds do not count.
     """
 
     def __init__(
-        self, module: str, does: str, arguments: Sequence[str], env: Mapping[str, str], answer_secs: float
+        self,
+        module: str,
+        does: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        answer_secs: float,
+        window: QuietWindow | None = None,
     ) -> None:
         self._module = module
         self._does = does
         self._arguments = arguments
         self._env = env
         self._answer_secs = answer_secs
+        self._window = window
+        self._clock = time.monotonic if window is None else window.clock
         self._child: Child | None = None
+        self._stoppable: Registration | None = None
         self._ready = False
         self._closed = False
 
     def start(self) -> None:
-        """Start the child if there is none, without waiting until it is ready. Raises :class:`ChildStartError`."""
+        """Start the child if there is none, without waiting until it is ready, but for a window that is open. Raises
+        :class:`ChildStartError`."""
         if self._closed:
             raise ChildStartError(f"the process that {self._does} is closed")
         if self._child is None:
             try:
-                self._child = Child(self._module, self._arguments, self._env)
+                start = partial(Child, self._module, self._arguments, self._env)
+                if self._window is None:
+                    self._child = start()
+                else:
+                    self._child, self._stoppable = self._window.started(start)
             except OSError as error:  # no memory, no processes, no descriptors left
                 raise ChildStartError(f"the process that {self._does} cannot be started: {error}") from error
             self._ready = False
@@ -67,7 +85,7 @@ class WarmProcess:
         """The next answer. Raises :class:`ChildLostError`, :class:`ChildStartError` after :meth:`close`."""
         child = self._ready_child()
         try:
-            return child.channel.receive(self._answer_secs)
+            return child.channel.receive(self._answer_secs, self._clock)
         except (EOFError, OSError) as error:
             raise self._lost(error) from error
 
@@ -86,6 +104,9 @@ class WarmProcess:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
+        stoppable, self._stoppable = self._stoppable, None
+        if stoppable is not None:
+            stoppable.close()
 
     def _ready_child(self) -> Child:
         self.start()
@@ -93,7 +114,7 @@ class WarmProcess:
         assert child is not None
         if not self._ready:
             try:
-                child.channel.receive(_START_SECS)
+                child.channel.receive(_START_SECS, self._clock)
             except (EOFError, OSError) as error:
                 late = isinstance(error, TimeoutError)
                 reason = f"not within {_START_SECS:g} s" if late else child.obituary()

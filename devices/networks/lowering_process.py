@@ -6,6 +6,7 @@ The weights travel in files, which both processes map: they are copied once on t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from devices.host.confinement import memory_total_bytes
 from devices.host.memory import memory_lacked
+from devices.host.quiet import QuietWindow
 from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.exchange_folder import ExchangeFolder, writing
 from devices.networks.network import Array, Network
@@ -54,17 +56,27 @@ class LoweringProcess:
     """Lowers one network. The child starts at once, and imports TVM while the network is read; a lost one is replaced.
     What it is lost over is left out of the network if it is optional. Not thread-safe, but for :meth:`close`.
 
-    ``module``: what the child runs (tests give their own).
+    ``module``: what the child runs (tests give their own). ``window``: in which it stands still, where a device of this
+    host may measure meanwhile; then the child starts when it is needed.
     """
 
-    def __init__(self, module: str = "devices.networks.lowering_worker", answer_secs: float = ANSWER_SECS) -> None:
+    def __init__(
+        self,
+        module: str = "devices.networks.lowering_worker",
+        answer_secs: float = ANSWER_SECS,
+        window: QuietWindow | None = None,
+    ) -> None:
+        self._window = window
         self._folder = ExchangeFolder("lowering")
         self._written: Network | None = None
         self._files: dict[str, Path] = {}  # of the lowered networks, by device class name
         # Mapped files do not count: what the weights take on their way is not of this memory.
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
-        self._process = WarmProcess(module, "lowers networks", arguments, {"TVM_BIND_THREADS": "0"}, answer_secs)
-        self._process.start()
+        self._process = WarmProcess(
+            module, "lowers networks", arguments, {"TVM_BIND_THREADS": "0"}, answer_secs, window
+        )
+        if window is None:
+            self._process.start()
 
     def lowered(self, network: Network, device_class: DeviceClass) -> LoweredNetwork:
         """``network`` for ``device_class``: see :func:`devices.networks.lowering.lowered_network`, whose errors it
@@ -73,7 +85,7 @@ class LoweringProcess:
         from devices.networks.module_file import write_module
 
         if self._written is not network:
-            with writing("the network"):
+            with self._working(), writing("the network"):
                 write_module(network.relax_module, self._folder.file(_NETWORK))
             self._written = network
         without: dict[str, str] = {}
@@ -149,7 +161,12 @@ class LoweringProcess:
         if "refused" in answer:
             problem, next_step = answer["refused"]
             raise (NetworkError if answer["supported"] else UnsupportedNetworkError)(problem, next_step)
-        return _decoded(answer["lowered"], network, device_class, into)
+        with self._working():
+            return _decoded(answer["lowered"], network, device_class, into)
+
+    def _working(self) -> contextlib.AbstractContextManager[None]:
+        """What this process itself does, which cannot stand still, is short."""
+        return contextlib.nullcontext() if self._window is None else self._window.working()
 
 
 def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceClass, into: Path) -> LoweredNetwork:

@@ -189,6 +189,12 @@ def _is_word(text: object) -> bool:
     )
 
 
+def listed(host: str, port: int, key: str, timeout_secs: float) -> int:
+    """How many servers the tracker at ``host:port`` lists under ``key``. Raises TrackerError."""
+    with TrackerClient(host, port, timeout_secs) as connection:
+        return connection.count(key)[0]
+
+
 def request_server(host: str, port: int, key: str, timeout_secs: float) -> ServerAddress:
     """A free server of ``key`` from the tracker at ``host:port``, waited for until the deadline and then given up.
 

@@ -11,6 +11,7 @@ import click
 from fleet_tune.cli.options import json_option
 
 if TYPE_CHECKING:
+    from fleet_tune.config.fleet_file import FleetConfig
     from fleet_tune.device_state import Admin
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -34,12 +35,11 @@ def _order(command: _F) -> _F:
 def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> None:
     """Print the state of every device of FLEET, as the last run that used it knows it, and the last changes with their
     reasons."""
-    from fleet_tune.config.fleet_file import load_fleet
     from fleet_tune.report.devices import listing_json, render_listing
     from fleet_tune.report.run import make_console
     from fleet_tune.runs.compiling.device_check import list_devices
 
-    listing = list_devices(load_fleet(fleet), None if out is None else out / "records.db", events)
+    listing = list_devices(_devices_of(fleet), None if out is None else out / "records.db", events)
     make_console(stderr=as_json).print(render_listing(listing))
     if as_json:
         click.echo(listing_json(listing))
@@ -54,13 +54,12 @@ def check(fleet: Path, names: tuple[str, ...], as_json: bool) -> None:
 
     Ends with code 2 where one does not pass. A device that a run is using is busy: check it when the run has ended.
     """
-    from fleet_tune.config.fleet_file import load_fleet
     from fleet_tune.errors import DevicesLostError
     from fleet_tune.report.devices import checks_json, render_checks
     from fleet_tune.report.run import make_console, plural
     from fleet_tune.runs.compiling.device_check import check_devices, known_devices
 
-    config = load_fleet(fleet)
+    config = _devices_of(fleet)
     known_devices(config, names)
     checks = list(check_devices(config, names))
     make_console(stderr=as_json).print(render_checks(checks))
@@ -103,11 +102,18 @@ def retire(fleet: Path, names: tuple[str, ...], reason: str) -> None:
 
 
 def _give(fleet: Path, names: tuple[str, ...], admin: Admin, reason: str, told: str) -> None:
-    from fleet_tune.config.fleet_file import load_fleet
     from fleet_tune.runs.compiling.device_check import give_order
 
-    for name, changed in give_order(load_fleet(fleet), names, admin, reason).items():
+    for name, changed in give_order(_devices_of(fleet), names, admin, reason).items():
         click.echo(f"{name}: {told}" if changed else f"{name}: nothing to do, it is out of use already")
+
+
+def _devices_of(file: Path) -> FleetConfig:
+    """The fleet of a file, with all the boards that trackers list now."""
+    from fleet_tune.config.fleet_file import load_fleet
+    from fleet_tune.runs.preparing.boards import with_boards
+
+    return with_boards(load_fleet(file))
 
 
 ADMIN_COMMANDS = (list_command, check, drain, resume, retire)

@@ -9,7 +9,11 @@
     key_file = "jetson-1.key"               # a copy of its server's; default: ~/.config/fleet-tune/device.key
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
-    count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3
+    count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3;
+                                            # "all": as many as the tracker lists, those that come later too
+    connect_secs = 15                       # until its server answers, or a tracker has one
+    upload_secs = 60                        # until what is sent to it lies there, beside a second for each megabyte
+    silence_secs = 3                        # until it gives a sign of life, while it works
 
     [build]
     workers = 2                             # builder processes; default: from the number of cores
@@ -35,10 +39,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from fleet_tune.config.patience import Patience
 from fleet_tune.config.toml_lines import line_of, line_of_error
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError
@@ -76,9 +81,12 @@ class RecordedConnection:
 Connection = LocalConnection | RpcConnection | TrackerConnection | RecordedConnection
 _CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "recorded:FILE"'
 
+MOST_OF_A_KEY = 256
+"""Devices that one entry may stand for."""
 _MOST_BYTES, _MOST_CHARACTERS = 128 << 10, 4096
 _RECORDED = "recorded:"
 _REPLAY = "replay:"  # the old word, still read
+_Patient = Annotated[float, Field(gt=0, le=3600)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -90,7 +98,8 @@ class DeviceConfig(_Frozen):
     """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key
     that its server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one
     and the server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
-    of it."""
+    of it, and of ``all`` one, to which :func:`with_listed` adds. ``connect_secs``, ``upload_secs`` and
+    ``silence_secs``: see :class:`Patience`."""
 
     name: _Name
     connect: str = "local"
@@ -98,7 +107,10 @@ class DeviceConfig(_Frozen):
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     device_class: _Name | None = None
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    count: Annotated[int, Field(ge=1, le=256)] = 1
+    count: Annotated[int, Field(ge=1, le=MOST_OF_A_KEY)] | Literal["all"] = 1
+    connect_secs: _Patient = Patience().connect_secs
+    upload_secs: _Patient = Patience().upload_secs
+    silence_secs: Annotated[float, Field(ge=1, le=3600)] = Patience().silence_secs
 
     @field_validator("connect")
     @classmethod
@@ -117,9 +129,9 @@ class DeviceConfig(_Frozen):
 
     @field_validator("count")
     @classmethod
-    def _one_address_is_one_device(cls, count: int, info: ValidationInfo) -> int:
+    def _one_address_is_one_device(cls, count: int | str, info: ValidationInfo) -> int | str:
         connect = info.data.get("connect")
-        if count > 1 and connect is not None and not isinstance(parse_connection(connect), TrackerConnection):
+        if count != 1 and connect is not None and not isinstance(parse_connection(connect), TrackerConnection):
             raise ValueError("only a tracker has several devices")
         return count
 
@@ -131,6 +143,19 @@ class DeviceConfig(_Frozen):
         if file is not None and ("\0" in file or (connect and not isinstance(parse_connection(connect), served))):
             raise ValueError("only a device server has a key")
         return file
+
+    @property
+    def patience(self) -> Patience:
+        """How long it is waited for."""
+        return Patience(self.connect_secs, self.upload_secs, self.silence_secs)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the device shares this host's cores. One at a port of this host does, unless it has another target
+        than this machine's own: then the port leads through a tunnel."""
+        address = self.connect.removeprefix("tracker://")
+        loopback = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
+        return self.connect == "local" or (loopback and self.target == "native")
 
     @property
     def connection(self) -> Connection:
@@ -165,12 +190,15 @@ class MeasureConfig(_Frozen):
 
 
 class FleetConfig(_Frozen):
-    """All devices and how to build for them. ``source``: the file it was read from, None where there was none."""
+    """All devices and how to build for them. ``source``: the file it was read from, None where there was none.
+    ``all_of_a_key``: entries for all the devices that a tracker has under a key, of each of which ``devices`` has one
+    at least, with a number behind its name."""
 
     devices: Annotated[tuple[DeviceConfig, ...], Field(min_length=1)]
     build: BuildConfig = BuildConfig()
     measure: MeasureConfig = MeasureConfig()
     source: FleetSource | None = None
+    all_of_a_key: tuple[DeviceConfig, ...] = ()
 
     @property
     def datasets(self) -> tuple[Path, ...]:
@@ -240,6 +268,7 @@ def load_fleet(path: Path) -> FleetConfig:
     names: dict[str, int] = {}
     addresses: dict[tuple[str, int], int] = {}
     devices: list[DeviceConfig] = []
+    all_of_a_key: list[DeviceConfig] = []
     for index, table in enumerate(file.device):
         address = _address(table)
         if address in addresses:
@@ -251,6 +280,8 @@ def load_fleet(path: Path) -> FleetConfig:
             )
         if address is not None:
             addresses[address] = index
+        if table.count == "all":
+            all_of_a_key.append(_relative_to(path.absolute().parent, table))
         for device in _counted(table):
             if device.name in names:
                 first = source.where(("device", names[device.name], "name"))
@@ -263,7 +294,31 @@ def load_fleet(path: Path) -> FleetConfig:
     if not devices:
         raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
     source = FleetSource(path, text, tuple(names.values()))
-    return FleetConfig(devices=tuple(devices), build=file.build, measure=file.measure, source=source)
+    return FleetConfig(
+        devices=tuple(devices),
+        build=file.build,
+        measure=file.measure,
+        source=source,
+        all_of_a_key=tuple(all_of_a_key),
+    )
+
+
+def with_listed(fleet: FleetConfig, listed: Mapping[str, int]) -> FleetConfig:
+    """The fleet with so many devices of each entry of :attr:`FleetConfig.all_of_a_key`, by its name; no fewer than it
+    has. A number whose name another device has is left out."""
+    devices = list(fleet.devices)
+    tables = list(fleet.source.tables) if fleet.source is not None else []
+    names = {device.name for device in devices}
+    for entry in fleet.all_of_a_key:
+        first = next(at for at, device in enumerate(fleet.devices) if device.name == f"{entry.name}-1")
+        for number in range(2, 1 + min(MOST_OF_A_KEY, listed.get(entry.name, 0))):
+            device = _numbered(entry, number)
+            if device.name not in names:
+                names.add(device.name)
+                devices.append(device)
+                tables += tables[first : first + 1]
+    source = fleet.source and replace(fleet.source, tables=tuple(tables))
+    return fleet.model_copy(update={"devices": tuple(devices), "source": source})
 
 
 def _address(table: DeviceConfig) -> tuple[str, int] | None:
@@ -279,9 +334,11 @@ def _counted(table: DeviceConfig) -> list[DeviceConfig]:
     """The devices that a table stands for: itself, or ``count`` of them with numbers behind their names."""
     if table.count == 1:
         return [table]
-    return [
-        table.model_copy(update={"name": f"{table.name}-{number}", "count": 1}) for number in range(1, table.count + 1)
-    ]
+    return [_numbered(table, number) for number in range(1, 1 + (1 if table.count == "all" else table.count))]
+
+
+def _numbered(table: DeviceConfig, number: int) -> DeviceConfig:
+    return table.model_copy(update={"name": f"{table.name}-{number}", "count": 1})
 
 
 def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
@@ -336,8 +393,11 @@ _EXPECTED = {
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
     "threads": "a whole number from 1 to 4096",
     "device_class": _NAME_FORM,
-    "count": 'a whole number from 1 to 256; above 1 only with connect = "tracker://host:port/key"',
+    "count": f'a whole number from 1 to {MOST_OF_A_KEY}, or "all"; above 1 only with connect = "tracker://host:port/key"',
     "key_file": 'the path of a copy of the device server\'s key file, with connect = "host:port" or "tracker://..."',
+    "connect_secs": "a number of seconds above 0, at most 3600",
+    "upload_secs": "a number of seconds above 0, at most 3600",
+    "silence_secs": "a number of seconds from 1 to 3600",
     "workers": "a whole number from 1 to 1024",
     "timeout_secs": "a number of seconds above 0, at most 3600",
 }

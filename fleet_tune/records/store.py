@@ -17,11 +17,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import Outcome, Record, Task, Workload
 from fleet_tune.errors import OutputFolderError, RecordStoreError, StoreInUseError
+from fleet_tune.records.classes import with_classes
 from fleet_tune.records.codec import encode_record, encode_state
 from fleet_tune.records.database import open_for_writing
 from fleet_tune.records.lock_file import LockedError, take_lock
@@ -63,7 +64,7 @@ class RecordStore:
         self._lock, self._connection = lock, connection
 
     def bind(self, meta: Mapping[str, str]) -> None:
-        """Ties this store to what it is for (fingerprint and name of the network, targets).
+        """Ties this store to what it is for (fingerprint and name of the network).
 
         Keys not yet stored are stored. Raises :class:`OutputFolderError` where a stored value differs, and then
         stores nothing.
@@ -84,12 +85,18 @@ class RecordStore:
                 "INSERT INTO meta VALUES (?, ?)", [(key, meta[key]) for key in meta if key not in stored]
             )
 
-    def annotate(self, meta: Mapping[str, str]) -> None:
-        """Stores what may change from run to run (what the devices said of themselves); replaces what was there."""
+    def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
+        """Stores what devices say of themselves, one of each class (see :func:`with_classes`). Raises
+        :class:`OutputFolderError` where one of them had another target, and then stores nothing."""
         with self._transaction() as connection:
-            connection.executemany(
-                "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value", list(meta.items())
-            )
+            stored: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
+            meta = with_classes(stored, prints, self.path.parent)
+            _put_meta(connection, meta)
+
+    def annotate(self, meta: Mapping[str, str]) -> None:
+        """Stores what may change from time to time; replaces what was there."""
+        with self._transaction() as connection:
+            _put_meta(connection, meta)
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
         """Stores what the records of a run depend on, by the name of the device class: what is appended of it later
@@ -250,6 +257,12 @@ class RecordStore:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+
+def _put_meta(connection: sqlite3.Connection, meta: Mapping[str, str]) -> None:
+    connection.executemany(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value=excluded.value", list(meta.items())
+    )
 
 
 def _row(seq: int, record: Record, body: bytes) -> tuple[int | str | float | bytes | None, ...]:

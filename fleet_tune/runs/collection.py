@@ -12,6 +12,7 @@ from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.errors import DatasetError
 from fleet_tune.records import dataset
+from fleet_tune.records.classes import FINGERPRINTS
 from fleet_tune.records.dataset import Dataset, TaskData
 from fleet_tune.records.dataset_codec import decode_value
 from fleet_tune.records.reader import RecordReader
@@ -69,7 +70,7 @@ def pack(folder: Path, fleet: FleetConfig) -> tuple[Dataset, int]:
         meta, tasks = reader.meta(), reader.tasks()
     if damaged := set_aside(records):
         _LOG.warning("records that cannot be read are set aside: %s", damaged)
-    stored = meta.get(preparation.FINGERPRINTS)
+    stored = meta.get(FINGERPRINTS)
     if stored is not None:
         prints = {each.device_class.name: each for each in decode_value(json.loads(stored))}
     else:

@@ -8,30 +8,36 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actors.clients.calls import told
 from actors.clusters.cluster import Cluster, connected
 from actors.tuning_session import SessionPlan, TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.lowering_process import LoweringProcess
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
-from fleet_tune.domain import Record
-from fleet_tune.errors import ClusterError, FleetTuneError, RecordStoreError
+from fleet_tune.domain import Fingerprint, Record
+from fleet_tune.errors import ClusterError, FleetTuneError, RecordStoreError, UserError
 from fleet_tune.records.dataset import MEASURED_BY
 from fleet_tune.records.reader import check_store
 from fleet_tune.records.shared import check_shared, shared_store
 from fleet_tune.records.sources import check_source
+from fleet_tune.records.store import RecordStore
 from fleet_tune.records.team import Team, met
-from fleet_tune.results import NetworkResult, Progress, TuneResult
+from fleet_tune.results import LeftOut, NetworkResult, Progress, Transferred, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
+from fleet_tune.runs.fleet_watch import FleetWatch
 from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
 from fleet_tune.runs.metrics import Metrics
+from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.reusing.sharing import Found, Giving, note_efforts, take, tried_in
 from fleet_tune.runs.telling import Teller
+from fleet_tune.search_task import SearchTask
 from policies.runs.turns import Party
 from policies.search.methods import method_named
 
@@ -77,8 +83,12 @@ class Run:
     _stopping: asyncio.Future[None] | None = None
     _ready: list[ReadyTask] = field(default_factory=list)
     _joining: asyncio.Task[None] | None = None
+    _joining_late: list[asyncio.Task[None]] = field(default_factory=list)  # tasks of classes that came later
+    _welcoming: asyncio.Task[None] | None = None
+    _following: asyncio.Task[None] | None = None
+    _preparing: str = ""  # the class for which the network is just being prepared
     _watching: asyncio.Task[None] | None = None
-    _teaching: Teaching | None = None
+    _teachings: dict[str, Teaching] = field(default_factory=dict)  # by device class
     _store: Path | None = None  # the one that several runs share, while it can be used
     _found: Found | None = None  # in it
     _team: Team | None = None  # whose copy it is
@@ -149,6 +159,9 @@ class Run:
         self._interruption.listen()  # again: Ray has put handlers of its own in the place of ours
         self._watching = asyncio.create_task(self._watch(cluster))
         stack.callback(self._watching.cancel)
+        if request.fleet.all_of_a_key:
+            fleet = await unless_interrupted(in_thread(with_boards, request.fleet))
+            request = self.request = dataclasses.replace(request, fleet=fleet)
         session = TuningSession(
             cluster, request.fleet, self.run_id, request.out / "artifacts", party=_party(request, self.run_id)
         )
@@ -166,12 +179,15 @@ class Run:
             in_thread(preparation.imported, network, by_device, request.fleet, lowering)
         )
         self._prepared = prepared
+        teaching: Teaching | None = None
         if not request.collects:
-            self._teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
+            teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
+        if teaching is not None:
+            self._teachings = dict.fromkeys(prepared.prints, teaching)
         if self._store is not None:
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
             self._prepared = prepared = preparation.with_imported(prepared, self._found)
-        coming = preparation.ready_tasks(prepared, request.fleet, self._teaching, session.window, self._found)
+        coming = preparation.ready_tasks(prepared, request.fleet, teaching, session.window, self._found)
         stack.callback(coming.close)
         coming.begin()
         origins = {} if request.fleet.datasets else prepared.origins
@@ -203,10 +219,16 @@ class Run:
         self._session = session
         self._joining = asyncio.create_task(self._join(session, coming))
         stack.callback(self._joining.cancel)
+        self._welcoming = asyncio.create_task(self._welcome(session, stack))
+        stack.callback(self._welcoming.cancel)
+        if request.fleet.source is not None:
+            self._following = asyncio.create_task(self._follow_fleet(session, request.fleet))
+            stack.callback(self._following.cancel)
 
     def _take(self, found: Found, prepared: Prepared) -> None:
         devices = {name: [config.name for config in configs] for name, configs in prepared.devices.items()}
-        take(found, self.request.records, prepared.origins, devices)
+        with RecordStore(self.request.records) as store:
+            take(found, self.request.records, store, prepared.origins, devices)
         self._giving = Giving(self.request.records, found.path)
 
     async def _give_regularly(self) -> None:
@@ -254,6 +276,75 @@ class Run:
             else:
                 await session.leave_out(ready.entry.task.id)
 
+    async def _follow_fleet(self, session: TuningSession, fleet: FleetConfig) -> None:
+        """Have the devices be those of the fleet file, as long as nothing unexpected is in the way."""
+        try:
+            await FleetWatch(fleet).follow(session)
+        except Exception as error:
+            _LOG.exception("the fleet file is not followed any more")
+            session.notice(f"the fleet file is not followed any more: {told(error)}", False)
+
+    async def _welcome(self, session: TuningSession, stack: contextlib.AsyncExitStack) -> None:
+        """Take in the device classes that come while the run goes on, one after the other. What cannot be taken in is
+        told, and takes nothing from the others."""
+        while True:
+            device, fingerprint = await session.new_class()
+            self._preparing = fingerprint.device_class.name
+            try:
+                await self._admit(session, stack, device, fingerprint)
+            except UserError as error:
+                await session.refuse_class(self._preparing, error.problem)
+            except Exception as error:
+                _LOG.exception("the network is not prepared for class %s", self._preparing)
+                await session.refuse_class(self._preparing, told(error))
+            self._preparing = ""
+
+    async def _admit(
+        self,
+        session: TuningSession,
+        stack: contextlib.AsyncExitStack,
+        device: DeviceConfig,
+        fingerprint: Fingerprint,
+    ) -> None:
+        from fleet_tune.runs.preparing import joining, preparation
+
+        running, request = self._prepared, self.request
+        assert running is not None
+        known = next(iter(self._teachings.values()), None)
+        with joining.lowering_beside(session.window) as lowering:
+            about = (running, device, fingerprint, request, lowering, self._store, known)
+            comes = await in_thread(joining.newcomer, *about)
+        await in_thread(joining.introduce, comes, request, self.run_id, session.store)
+        settled = {} if comes.found is None else comes.found.reasons
+        if not await session.add_class(comes.prepared.undescribed, settled):
+            await session.refuse_class(self._preparing, "the tuning was over before the network was prepared for it")
+            return
+        self._prepared = running.with_classes(comes.prepared)
+        if comes.teaching is not None:
+            self._teachings |= dict.fromkeys(comes.prepared.prints, comes.teaching)
+        if comes.found is not None:
+            self._found = comes.found if self._found is None else self._found.with_class(comes.found)
+        coming = preparation.ready_tasks(comes.prepared, request.fleet, comes.teaching, session.window, comes.found)
+        stack.callback(coming.close)
+        coming.begin()
+        self._joining_late.append(asyncio.create_task(self._join_late(session, coming, comes.prepared.undescribed)))
+        stack.callback(self._joining_late[-1].cancel)
+
+    async def _join_late(self, session: TuningSession, coming: ReadyTasks, entries: Sequence[SearchTask]) -> None:
+        """:meth:`_join`, where the rest of the run goes on whatever happens: what is not described is left out."""
+        from fleet_tune.runs.preparing.ready_tasks import ReadyTask
+
+        try:
+            await self._join(session, coming)
+        except FleetTuneError as error:
+            done = {ready.entry.task.id for ready in self._ready}
+            for entry in entries:
+                task = entry.task
+                if task.id not in done:
+                    missing = LeftOut("task", task.workload.name, task.device_class.name, "", told(error))
+                    self._ready.append(ReadyTask(entry, (missing,)))
+                    await session.leave_out(task.id)
+
     async def records(self, traces: bool = False) -> AsyncIterator[Record]:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
         if self._session is None:
@@ -284,9 +375,15 @@ class Run:
         """Compile and measure the tuned network of every device class, unless the run was interrupted, collects, or
         has recorded devices alone."""
         networks: tuple[NetworkResult, ...] = ()
+        for each in (self._welcoming, self._following):
+            if each is not None:
+                each.cancel()
+        if self._preparing:
+            self._warn(f"class {self._preparing} is none of this run, which was over before the network was prepared")
         await self._all_described()
         if self._session is not None and self._prepared is not None:
             session, self._session = self._session, None
+            self._prepared = dataclasses.replace(self._prepared, devices=session.members)
             await session.close()
             if self._last is not None:
                 # Now: first choices that are measured to compile a task are no search of it.
@@ -313,7 +410,7 @@ class Run:
             interrupted=self._interruption.came,
             networks=networks,
             signal_number=self._interruption.signal_number,
-            transferred=self._teaching.summary(tasks) if self._teaching and tasks else None,
+            transferred=self._transferred(tasks),
             left_out=self._prepared.left_out if self._prepared else (),
             inputs=self._prepared.network.inputs_from if self._prepared else "",
             notices=last.notices if last else (),
@@ -321,13 +418,20 @@ class Run:
             store=None if self._found is None else self._found.summary,
         )
 
+    def _transferred(self, tasks: Sequence[SearchTask]) -> Transferred | None:
+        """What was learned before the first trial, from what was there first."""
+        teaching = next(iter(self._teachings.values()), None)
+        taught = [entry for entry in tasks if self._teachings.get(entry.task.device_class.name) is teaching]
+        return None if teaching is None or not taught else teaching.summary(taught)
+
     async def _all_described(self) -> None:
         """Nothing is compiled without a task that may still come; a signal ends the wait."""
         if self._joining is not None and not self._interruption.came:
-            if not self._joining.done():
+            joining = [self._joining, *self._joining_late]
+            if not all(each.done() for each in joining):
                 self._show("describing")
             with contextlib.suppress(Interrupted):
-                await self._interruption.unless(self._joining)
+                await self._interruption.unless(asyncio.gather(*joining))
         if self._prepared is not None:
             self._prepared = self._prepared.with_ready(self._ready)
 

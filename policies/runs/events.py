@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fleet_tune.device_state import Admin, DeviceState
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.results import DeviceTime
+from policies.runs.plan import PlannedTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,46 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Appeared:
-    """A device of the plan that had never answered does, and is of this class, for which the run tunes."""
+    """A device of the run that had never answered does, and is of this class, for which the run tunes."""
 
     device_id: str
     device_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAwaited:
+    """A device of a class answers for which nothing is tuned yet: the network is prepared for it. The run does not end
+    meanwhile for want of something to tune."""
+
+    device_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAdded:
+    """The network is prepared for a class that was awaited: these are its tasks, which are still to be described. None
+    where it could not be prepared."""
+
+    device_class: str
+    tasks: tuple[PlannedTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAdded:
+    """The fleet has a device more, which is waited for as those of the plan are. ``state``: the last one that is known
+    of it; ``admin``, ``reason``: what people want of it."""
+
+    device_id: str
+    state: DeviceState = field(default_factory=DeviceState)
+    admin: Admin = Admin.ACTIVE
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLeft:
+    """The fleet has a device less: what it works on is tried again elsewhere, and nobody is blamed for it."""
+
+    device_id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +251,10 @@ Event = (
     | ProbeFailed
     | Unreachable
     | Appeared
+    | ClassAwaited
+    | ClassAdded
+    | DeviceAdded
+    | DeviceLeft
     | BatchMeasured
     | BatchLost
     | ShotOut

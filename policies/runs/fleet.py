@@ -31,6 +31,7 @@ class Fleet:
         for device_id, device_class in device_classes.items():
             self._members.setdefault(device_class, []).append(device_id)
         self._classes = dict(device_classes)
+        self._left: set[str] = set()  # devices that are of the fleet no more: their leases were theirs
         self._usable: dict[str, dict[str, None]] = {each: {} for each in self._members}
         self._events: list[DeviceEvent] = []
         self._lines: list[Say] = []
@@ -39,12 +40,12 @@ class Fleet:
         return self._states[device_id]
 
     def __contains__(self, device_id: str) -> bool:
-        return device_id in self._states
+        return device_id in self._states and device_id not in self._left
 
     @property
     def words(self) -> dict[str, str]:
         """Each device's state in one word."""
-        return {device_id: state.word for device_id, state in self._states.items()}
+        return {device_id: state.word for device_id, state in self._states.items() if device_id not in self._left}
 
     def restore(
         self,
@@ -57,11 +58,34 @@ class Fleet:
         when second 0 of this run was."""
         self._began_unix_secs = began_unix_secs
         for device_id in self._states:
-            admin, reason = orders.get(device_id, (Admin.ACTIVE, ""))
-            state = stored.get(device_id, DeviceState())
-            self._set(device_id, health.restored(state, admin, self._unix(now)))
-            if admin is not Admin.ACTIVE:
-                self._note(device_id, "ordered", f"{admin}{_of(reason)}", now)
+            self._restore(
+                device_id, stored.get(device_id, DeviceState()), orders.get(device_id, (Admin.ACTIVE, "")), now
+            )
+
+    def _restore(self, device_id: str, state: DeviceState, order: tuple[Admin, str], now: float) -> None:
+        admin, reason = order
+        self._set(device_id, health.restored(state, admin, self._unix(now)))
+        if admin is not Admin.ACTIVE:
+            self._note(device_id, "ordered", f"{admin}{_of(reason)}", now)
+
+    def add(self, device_id: str, state: DeviceState, order: tuple[Admin, str], now: float) -> None:
+        """A device more, whose class is not known yet. ``state``: what earlier runs kept of it; ``order``: that holds.
+        One that had left is as it was then."""
+        last = self._states.get(device_id, state)
+        self._left.discard(device_id)
+        self._states[device_id] = last
+        self._classes[device_id] = ""
+        self._members.setdefault("", []).append(device_id)
+        self._usable.setdefault("", {})
+        self._restore(device_id, last, order, now)
+
+    def leave(self, device_id: str, reason: str, now: float) -> None:
+        """A device less. Its state is kept: leases of a device that comes back under the same name must be newer."""
+        device_class = self._classes[device_id]
+        self._members[device_class].remove(device_id)
+        self._usable[device_class].pop(device_id, None)
+        self._left.add(device_id)
+        self._note(device_id, "left", reason, now)
 
     def appeared(self, device_id: str, device_class: str) -> None:
         """The class of a device of which it was not known is known now."""
@@ -133,7 +157,7 @@ class Fleet:
     def _set(self, device_id: str, state: DeviceState) -> None:
         self._states[device_id] = state
         usable = self._usable[self._classes[device_id]]
-        if _is_usable(state):
+        if _is_usable(state) and device_id not in self._left:
             usable.setdefault(device_id)
         else:
             usable.pop(device_id, None)

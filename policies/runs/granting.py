@@ -38,21 +38,25 @@ class Granting:
         self._pace = pace
         self._timers = timers
         self._tasks = tasks
-        self._by_class: dict[str, list[TaskTrials]] = {}
+        self.by_class: dict[str, list[TaskTrials]] = {}
         # The tasks that a searcher knows of each class: it answers one proposal after the other.
         self._sources: dict[str, dict[int, list[TaskTrials]]] = {}
         for task in tasks.values():
-            self._by_class.setdefault(task.device_class, []).append(task)
-            self._sources.setdefault(task.device_class, {}).setdefault(task.searcher, []).append(task)
+            self.add(task)
         self._asked: dict[tuple[str, int], float] = {}  # when each source was, whose answer is awaited
         self._rests_until: dict[tuple[str, int], float] = {}
         self._losses: dict[str, int] = {}  # of tasks whose last proposal was lost: how many in a row by their own fault
+
+    def add(self, task: TaskTrials) -> None:
+        """A task of the run may be granted trials."""
+        self.by_class.setdefault(task.device_class, []).append(task)
+        self._sources.setdefault(task.device_class, {}).setdefault(task.searcher, []).append(task)
 
     @property
     def done(self) -> bool:
         """Whether nothing more is to be tuned, no task that is still being described may be, and nothing is under
         way."""
-        return all(self._is_done(tasks) for tasks in self._by_class.values())
+        return all(self._is_done(tasks) for tasks in self.by_class.values())
 
     def is_asking(self, device_class: str) -> bool:
         """Whether candidates of the class are awaited, or will be asked for again in a moment."""
@@ -68,7 +72,7 @@ class Granting:
             return []
         lacking = {
             each: (self.may_be_under_way(each) - in_flight(tasks), self._pace.grant(each, self._usable(each)))
-            for each, tasks in self._by_class.items()
+            for each, tasks in self.by_class.items()
         }
         commands: list[Propose] = []
         for device_class in sorted(lacking, key=lambda each: lacking[each][0] / lacking[each][1], reverse=True):
@@ -186,7 +190,7 @@ class Granting:
         class is begun soon."""
         if task.trials or task.in_flight:
             return grant
-        peers = self._by_class[task.device_class]
+        peers = self.by_class[task.device_class]
         if self._is_short(len(peers)):
             return FIRST_GRANT
         even = self.may_be_under_way(task.device_class) // len(peers)

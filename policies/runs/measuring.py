@@ -68,21 +68,28 @@ class MeasureStage:
         classes: Collection[str],
     ) -> None:
         """``classes``: of the tasks; devices of other classes have no work and are left alone."""
-        self.lanes = {each: Lane(each, its_class) for each, its_class in plan.devices.items() if its_class in classes}
+        self.lanes: dict[str, Lane] = {}
         self._plan = plan
         self._fleet = fleet
         self._tasks = tasks
         self._pace = pace
         self._timers = timers
-        self._built: dict[str, deque[Trial]] = {each: deque() for each in classes}
+        self._built: dict[str, deque[Trial]] = {}
         # Devices with nothing to do, the one that has been so for the longest first.
-        self._idle: dict[str, dict[str, None]] = {each: {} for each in classes}
+        self._idle: dict[str, dict[str, None]] = {}
+        self._members: Counter[str] = Counter()  # devices by class
         self._leased: Counter[str] = Counter()  # devices with a lease, by class
         self._on_devices: Counter[str] = Counter()  # candidates on them
         self._unchecked: dict[str, list[Trial]] = {}  # built trials of tasks whose oracle is not, by task id
         self._returned: set[str] = set()  # candidates that were put back; one of them may have been stored after all
         self._hopeless_since: dict[str, float] = {}
+        self.awaited_classes = set(plan.awaited_classes)  # for which the network is just being prepared
         self._tuning = True
+        for device_class in classes:
+            self.add_class(device_class)
+        for device_id, device_class in plan.devices.items():
+            if device_class in classes:
+                self.join(device_id, device_class)
 
     # What others see -------------------------------------------------------------------------------------------------
 
@@ -111,9 +118,47 @@ class MeasureStage:
         """Devices that could be given work now."""
         return list(self._idle.get(device_class, ()))
 
+    def add_class(self, device_class: str) -> None:
+        """A class more has tasks."""
+        self._built[device_class] = deque()
+        self._idle[device_class] = {}
+
     def join(self, device_id: str, device_class: str) -> None:
         """A device of a class that has tasks is there from now on."""
+        if not self._members[device_class]:
+            self._hopeless_since.pop(device_class, None)
+        self._members[device_class] += 1
         self.lanes[device_id] = Lane(device_id, device_class)
+
+    def leave(self, device_id: str, now: float) -> None:
+        """The device is of the fleet no more. What it works on is tried again elsewhere."""
+        lane = self.lanes.pop(device_id)
+        self._members[lane.device_class] -= 1
+        self._idle[lane.device_class].pop(device_id, None)
+        if lane.work in (Work.BATCH, Work.SHOOT_OUT):
+            batch = lane.batch
+            self._ended(lane)
+            self._fleet.happened(device_id, health.Released(lane.epoch), now)
+            self._put_back(lane.device_class, batch)
+
+    def deserted(self, now: float) -> tuple[list[str], list[Command]]:
+        """The classes whose devices have all left the fleet, for longer than a device is waited for; and what people
+        are told of one whose last has left just now."""
+        given_up: list[str] = []
+        commands: list[Command] = []
+        patience_secs = self._plan.device_patience_secs
+        for device_class in self._built:
+            if self._members[device_class]:
+                continue
+            if device_class not in self._hopeless_since:
+                self._hopeless_since[device_class] = now
+                # With a space, which the name of no device has.
+                self._timers.at(now + patience_secs, f"class {device_class}")
+                text = f"no device of class {device_class} is left: its tasks wait {patience_secs:.0f} s for another"
+                commands.append(Say("warning", text))
+            elif now >= self._hopeless_since[device_class] + patience_secs:
+                given_up.append(device_class)
+        return given_up, commands
 
     def occupied(self, device_class: str) -> tuple[int, int, int]:
         """Devices of the class with a lease and with nothing to do, and the candidates on the former."""
@@ -188,8 +233,8 @@ class MeasureStage:
     def checked(self, event: Probed | ProbeFailed | Unreachable, now: float) -> list[Command]:
         """A check has ended."""
         device_id = event.device_id
-        lane = self.lanes[device_id]
-        if lane.work is not Work.CHECK:
+        lane = self.lanes.get(device_id)
+        if lane is None or lane.work is not Work.CHECK:
             return []
         lane.work = Work.NOTHING
         if isinstance(event, Probed):
@@ -231,7 +276,7 @@ class MeasureStage:
         if now < since + patience_secs:
             self._timers.at(since + patience_secs, lane.device_id)
             return commands
-        if self._others_go_on(device_class):
+        if self._others_go_on(device_class) or not self._is_wanted(device_class):
             self._timers.at(now + patience_secs / 8, lane.device_id)
             return commands
         waited_secs = now - since
@@ -249,11 +294,15 @@ class MeasureStage:
 
     def _others_go_on(self, device_class: str) -> bool:
         """Whether another class has a device that can work, and something to tune: the run has not come to a stop."""
-        return any(
-            task.in_flight or task.wanted(1)
-            for task in self._tasks.values()
-            if task.device_class != device_class and task.device_class not in self._hopeless_since
-        )
+        if self.awaited_classes:
+            return True
+        others = {task.device_class for task in self._tasks.values()} - {device_class} - self._hopeless_since.keys()
+        return any(self._is_wanted(each) for each in others)
+
+    def _is_wanted(self, device_class: str) -> bool:
+        """Whether there is something to tune for the class."""
+        of_class = (task for task in self._tasks.values() if task.device_class == device_class)
+        return any(task.in_flight or task.wanted(1) for task in of_class)
 
     # A batch ---------------------------------------------------------------------------------------------------------
 
@@ -336,8 +385,8 @@ class MeasureStage:
 
     def holds(self, device_id: str, epoch: int) -> bool:
         """Whether the device still works under this lease: else the answer is late."""
-        lane = self.lanes[device_id]
-        return lane.work in (Work.BATCH, Work.SHOOT_OUT) and lane.epoch == epoch
+        lane = self.lanes.get(device_id)
+        return lane is not None and lane.work in (Work.BATCH, Work.SHOOT_OUT) and lane.epoch == epoch
 
     def released(self, device_id: str, now: float) -> None:
         """The work under the device's lease is done."""

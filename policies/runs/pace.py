@@ -36,8 +36,14 @@ class Pace:
         self._first_secs = flow.window_secs / flow.first_batch
         self._device_secs: dict[str, float] = {}
         self._class_secs: dict[str, float] = {}
-        self._propose_secs = dict.fromkeys(classes, _FIRST_SECS)
-        self._build_secs = dict.fromkeys(self._propose_secs, _FIRST_SECS)
+        self._propose_secs: dict[str, float] = {}
+        self._build_secs: dict[str, float] = {}
+        for device_class in classes:
+            self.add(device_class)
+
+    def add(self, device_class: str) -> None:
+        """A class more, of which nothing is known."""
+        self._propose_secs[device_class] = self._build_secs[device_class] = _FIRST_SECS
 
     # What was seen ---------------------------------------------------------------------------------------------------
 

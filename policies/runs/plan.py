@@ -53,7 +53,8 @@ class PlannedTask:
     """A task of a run. ``rules``: what made each of its sketches, None while it is still being described, and empty
     where it turned out to have none. ``floor_secs``: a cost that no schedule can beat. ``oracle_secs``: the longest
     that a run of its oracle may take. ``searcher``: number of the searcher that knows it. ``settled``: why it needs no
-    trial at all, empty where it is tuned. ``enough``: see :attr:`fleet_tune.search_task.SearchTask.enough`."""
+    trial at all, empty where it is tuned. ``enough``: see :attr:`fleet_tune.search_task.SearchTask.enough`. ``late``:
+    of a device class that joined while the run went on: the time budget does not wait until it is described."""
 
     task: Task
     rules: tuple[str, ...] | None
@@ -62,6 +63,7 @@ class PlannedTask:
     searcher: int = 0
     settled: str = ""
     enough: int = 0
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Before:
 @dataclass(frozen=True)
 class RunPlan:
     """``devices``: the class of each device by its id, empty for one that has never answered: it may appear later.
+    ``awaited_classes``: device classes for which the network is just being prepared.
     ``device_patience_secs``: how long a run waits for a device when none can work any more. ``check_every_secs``: how
     often a device that works runs its probe. ``window_wait_secs``: the longest wait for a quiet window, part of every
     lease. ``build_timeout_secs``: what every build may take, None for what the builds of its task take
@@ -96,4 +99,5 @@ class RunPlan:
     check_every_secs: float = PROBE_EVERY_SECS
     window_wait_secs: float = 900.0
     build_timeout_secs: float | None = None
+    awaited_classes: frozenset[str] = frozenset()
     before: Before = field(default_factory=Before)

@@ -27,9 +27,13 @@ from policies.runs.events import (
     BuilderLost,
     Built,
     CaughtUp,
+    ClassAdded,
+    ClassAwaited,
     Committed,
     Described,
+    DeviceAdded,
     DeviceEventsKept,
+    DeviceLeft,
     Event,
     Noticed,
     Ordered,
@@ -49,6 +53,7 @@ from policies.runs.final_round import FinalRound
 from policies.runs.fleet import Fleet
 from policies.runs.granting import Granting
 from policies.runs.measuring import MeasureStage
+from policies.runs.membership import Membership
 from policies.runs.notices import Notices
 from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
@@ -93,7 +98,7 @@ class RunState:
         self._granting = Granting(plan, self.tasks, bandit, self.fleet, self._pace, self._timers)
         self._usage = Usage(classes)
         self._seen_secs = plan.before.secs  # until when the usage is counted
-        self._of_class = {each: [task for task in self.tasks.values() if task.device_class == each] for each in classes}
+        self._members = Membership(plan, self.tasks, self.fleet, self._devices, self._granting, self._pace, self._usage)
         self._final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
         # Seconds of the run at which the tuning and the run are over; see _count_time.
         self._tuning_ends: float | None = None
@@ -106,6 +111,7 @@ class RunState:
         self._stopped = False
         self._behind: dict[str, tuple[str, float]] = {}  # whose turn a device is, and since when this run waits
         self._cursor = 0
+        self._strangers: dict[str, list[Record]] = {}  # records of tasks that are none of the run, or not yet
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._recent: deque[float] = deque()
@@ -205,11 +211,17 @@ class RunState:
             case Probed() | ProbeFailed() | Unreachable():
                 self._look_at.append(event.device_id)
                 return self._devices.checked(event, now)
-            case Appeared(device_id, device_class):
-                self.fleet.appeared(device_id, device_class)
-                self._devices.join(device_id, device_class)
-                self._look_at.append(device_id)
-                return [Say("notice", f"device {device_id} answers: it is of class {device_class}")]
+            case Appeared():
+                self._look_at.append(event.device_id)
+                return self._members.appeared(event)
+            case ClassAwaited():
+                self._members.await_class(event)
+            case ClassAdded():
+                return self._class_added(event)
+            case DeviceAdded():
+                self._members.add_device(event, now)
+            case DeviceLeft():
+                return self._members.leave(event, now)
             case BatchMeasured() | BatchLost() | ShotOut():
                 return self._device_answered(event, now)
             case Waits(device_id, behind):
@@ -250,17 +262,28 @@ class RunState:
                     self._recent.append(now)
             task = self.tasks.get(record.task_id)
             if task is None:
+                self._strangers.setdefault(record.task_id, []).append(record)
                 continue
             if is_ours:
                 task.under_way.discard(record.candidate.id)
-                task.recorded.add(record.candidate.id)
                 self._recording.discard(record.candidate.id)
                 self._devices.recorded(record.candidate)
-            unwanted = task.learn(record)
-            if unwanted:
-                commands.append(Forget(unwanted))
-            commands += self._finish(task, task.exhausted_reason())
-            commands += self._finish(task, task.confirmed_reason())
+            commands += self._learn_of(task, record)
+        return commands
+
+    def _learn_of(self, task: TaskTrials, record: Record) -> list[Command]:
+        if record.run_id == self._plan.run_id:
+            task.recorded.add(record.candidate.id)
+        unwanted = task.learn(record)
+        forget = [Forget(unwanted)] if unwanted else []
+        exhausted = self._finish(task, task.exhausted_reason())
+        return [*forget, *exhausted, *self._finish(task, task.confirmed_reason())]
+
+    def _class_added(self, event: ClassAdded) -> list[Command]:
+        commands: list[Command] = []
+        for task in self._members.add_class(event):
+            for record in self._strangers.pop(task.task.id, ()):  # of earlier runs
+                commands += self._learn_of(task, record)
         return commands
 
     def _proposed(self, event: Proposed, now: float) -> list[Command]:
@@ -308,8 +331,9 @@ class RunState:
     def _is_built(self, job: Job) -> list[Command]:
         task = self.tasks[job.task.id]
         if job.trial is None:
-            task.oracle = Oracle.READY
-            self._devices.may_check(job.task.id)
+            if task.oracle is not Oracle.FAILED:  # nothing more of the task is wanted
+                task.oracle = Oracle.READY
+                self._devices.may_check(job.task.id)
             return []
         candidate_id = job.trial.candidate.id
         if not job.finalist and task.oracle is Oracle.FAILED:
@@ -331,6 +355,11 @@ class RunState:
 
     def _without_oracle(self, task: TaskTrials, detail: str) -> list[Command]:
         """Nothing that is measured of the task could be checked: it gets no more trials."""
+        reason = f"the unscheduled program does not build: {detail}"
+        return [Say("error", f"{task.task.workload.name}: {reason}"), *self._dropped(task, reason)]
+
+    def _dropped(self, task: TaskTrials, reason: str) -> list[Command]:
+        """The task gets no more trials, and what of it waits for something is given up."""
         task.oracle = Oracle.FAILED
         task_id = task.task.id
         dropped = self._devices.drop_task(task_id)
@@ -339,8 +368,7 @@ class RunState:
         # What a builder works on, or a failure that is being recorded, stays under way until it ends.
         task.under_way -= {trial.candidate.id for trial in dropped}
         unwanted, task.artifacts = tuple(sorted(task.artifacts)), set()
-        reason = f"the unscheduled program does not build: {detail}"
-        return [Say("error", f"{task.task.workload.name}: {reason}"), Forget(unwanted), *self._finish(task, reason)]
+        return [Forget(unwanted), *self._finish(task, reason)]
 
     def _builder_lost(self, event: BuilderLost, now: float) -> list[Command]:
         """The builder's fault, not the candidate's, unless it happens to it again."""
@@ -367,6 +395,8 @@ class RunState:
     def _device_answered(self, event: BatchMeasured | BatchLost | ShotOut, now: float) -> list[Command]:
         device_id = event.device_id
         if not self._devices.holds(device_id, event.epoch):
+            if device_id not in self._devices.lanes:
+                return []  # it has left
             return [Say("warning", f"device {device_id}: an answer under lease {event.epoch} came late")]
         self._look_at.append(device_id)
         match event:
@@ -399,7 +429,9 @@ class RunState:
             self.phase = Phase.TUNING
             self._recent.clear()  # of earlier runs
             self._look_at += self._devices.lanes
-        if self.phase is Phase.TUNING and (self._is_over(now, self._tuning_ends) or self._granting.done):
+        if self.phase is Phase.TUNING:
+            commands += self._give_up_deserted(now)
+        if self.phase is Phase.TUNING and (self._is_over(now, self._tuning_ends) or self._is_done):
             self._end_tuning()
         if self.phase is Phase.TUNING:
             commands += self._tune(now)
@@ -422,6 +454,17 @@ class RunState:
         if self.phase is Phase.CLOSING and self._caught_up and self.fleet.is_kept and not self._recording:
             self.phase = Phase.FINISHED
             commands.append(Finish())
+        return commands
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether nothing is left to tune, and nothing will come."""
+        return self._granting.done and not self._members.is_awaited
+
+    def _give_up_deserted(self, now: float) -> list[Command]:
+        deserted, commands = self._members.deserted(now)
+        for task in deserted:
+            commands += self._dropped(task, f"no device of class {task.device_class} is left in the fleet")
         return commands
 
     def _tune(self, now: float) -> list[Command]:
@@ -460,7 +503,7 @@ class RunState:
         """What the devices did since the last event, while candidates are searched."""
         secs, self._seen_secs = now - self._seen_secs, now
         if self.phase is Phase.TUNING and secs > 0:
-            self._usage.passed(secs, {each: self._use_of(each) for each in self._of_class})
+            self._usage.passed(secs, {each: self._use_of(each) for each in self._granting.by_class})
 
     def _use_of(self, device_class: str) -> tuple[int, int, DeviceTime]:
         """Devices of the class that measure, those that have nothing to do, and what they wait for."""
@@ -475,14 +518,16 @@ class RunState:
         if builds:
             return leased, idle, DeviceTime.BUILD
         # What is neither built nor measured has been, and is not told to be durable yet.
-        waits_for_records = in_flight(self._of_class[device_class]) > measured
+        waits_for_records = in_flight(self._granting.by_class[device_class]) > measured
         return leased, idle, DeviceTime.COMMIT if waits_for_records else DeviceTime.TASKS
 
     def _count_time(self, now: float) -> None:
         """The time budget counts from when every task is described: what is tuned before comes on top, so that a task
-        that is described late has as much of it as all others."""
+        that is described late has as much of it as all others. Those of a class that joins while the run goes on have
+        what is left."""
         budget = self._plan.limits.time_budget_secs
-        if budget is None or self._ends is not None or any(task.is_awaited for task in self.tasks.values()):
+        awaited = any(task.is_awaited and not task.is_late for task in self.tasks.values())
+        if budget is None or self._ends is not None or awaited:
             return
         self._ends = now + budget
         # Shoot-outs have a part of the time budget for themselves.

@@ -58,6 +58,7 @@ class TaskTrials:
         self.searcher = planned.searcher
         self.rules = planned.rules  # of its sketches; None while it is being described
         self.is_left_out = planned.rules == ()  # it turned out to have no sketch
+        self.is_late = planned.late
         self.oracle_secs = planned.oracle_secs  # of one run
         self._floor_secs = planned.floor_secs
         self._limit = limit

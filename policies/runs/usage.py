@@ -19,8 +19,15 @@ class Usage:
     """Device seconds by class and by what they were used for, of the whole run and lately."""
 
     def __init__(self, classes: Iterable[str]) -> None:
-        self._whole: dict[str, dict[DeviceTime, float]] = {each: dict.fromkeys(DeviceTime, 0.0) for each in classes}
-        self._lately: dict[str, dict[DeviceTime, float]] = {each: dict.fromkeys(DeviceTime, 0.0) for each in classes}
+        self._whole: dict[str, dict[DeviceTime, float]] = {}
+        self._lately: dict[str, dict[DeviceTime, float]] = {}
+        for device_class in classes:
+            self.add(device_class)
+
+    def add(self, device_class: str) -> None:
+        """A class more."""
+        for times in (self._whole, self._lately):
+            times[device_class] = dict.fromkeys(DeviceTime, 0.0)
 
     def passed(self, secs: float, devices: Mapping[str, tuple[int, int, DeviceTime]]) -> None:
         """So many seconds went by. ``devices``: by class, how many have a lease, how many have nothing to do, and what

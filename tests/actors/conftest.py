@@ -100,7 +100,6 @@ class Fleet:
     method: str = "random"
     device_patience_secs: float = 120.0
     flow: Flow = field(default_factory=Flow)
-    newcomers: frozenset[str] = frozenset()  # ids of devices that do not answer at the start
     orders: Path | None = None
     noise: float = 0.02
     landscape: Landscape = field(default_factory=Landscape)
@@ -147,7 +146,7 @@ class Fleet:
             tasks=tuple(
                 PlannedTask(entry.task, None if entry.task.id in self.late else ("toy",), 1e-9) for entry in self.tasks
             ),
-            devices={name: "" if name in self.newcomers else device_class.name for name in devices},
+            devices=dict.fromkeys(devices, device_class.name),
             builders=len(builders),
             limits=Limits(time_budget_secs, trials, per_task),
             rule=self.rule,
@@ -161,13 +160,8 @@ class Fleet:
             records,
             {entry.task.id: search for entry in self.tasks},
             [BuilderClient(builder) for builder in builders],
-            {
-                name: DeviceClient(device, device_class.target, records)
-                for name, device in devices.items()
-                if name not in self.newcomers
-            },
+            {name: DeviceClient(device, device_class.target, records) for name, device in devices.items()},
             None if learner is None else LearnerClient(learner),
-            {name: DeviceClient(devices[name], "", records) for name in self.newcomers},
         )
         self.actors = {"recorder": recorder, "searcher": searcher, "scheduler": scheduler, **devices}
         if learner is not None:

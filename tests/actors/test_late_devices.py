@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -13,18 +16,21 @@ from typing import Any, cast
 import pytest
 
 from actors.clients.calls import ActorTimeoutError, ask
-from actors.tuning_session import TuningSession
+from actors.clusters.cluster import connected
+from actors.scheduling import heartbeats
+from actors.tuning_session import SessionPlan, TuningSession
 from devices.protocol import Device
-from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedDevice
-from fleet_tune.config.fleet_file import load_fleet
+from devices.simulated.simulated import SIMULATED_CPU, SimulatedBuilder, SimulatedDevice
+from fleet_tune.config.fleet_file import DeviceConfig, load_fleet
 from fleet_tune.device_state import Admin
-from fleet_tune.domain import DeviceClass, Fingerprint
-from fleet_tune.errors import DeviceUnreachableError, FleetFileError
+from fleet_tune.domain import DeviceClass, Fingerprint, Limits, Record
+from fleet_tune.errors import DeviceUnreachableError, FleetFileError, UserError
 from fleet_tune.records.orders import FleetOrders, orders_path
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.results import Progress
+from fleet_tune.runs.interruption import beside
 from policies.measuring.stopping import decide
-from tests.actors.conftest import CLASS, Fleet, OpenDevice, open_simulated, trials
-from tests.actors.scheduling.test_scheduler import run, until
+from tests.actors.conftest import CLASS, search_task
 
 ORIN = Fingerprint(DeviceClass("orin", "{}"), SIMULATED_CPU, "cpu", 8, "none", 1e-3)
 
@@ -75,7 +81,7 @@ def test_a_device_out_of_use_is_not_missed(session: TuningSession) -> None:
     session._let_join_later({"a": ORIN}, {}, {"b", "c"})
     assert session._notices == [
         "device b is out of use: it joins when it is resumed",
-        "device c is out of use, and nothing is known of its class: it is left out",
+        "device c is out of use: it is asked what it is when it is resumed",
     ]
     assert session._late == {"b": "orin"}  # joins when it is resumed
     assert set(session._devices) == {"a", "b"}  # nothing is known of c
@@ -87,13 +93,13 @@ def test_a_fleet_that_is_out_of_use_altogether_says_so(session: TuningSession) -
 
 
 async def test_who_is_out_of_use_is_what_the_orders_say(session: TuningSession, tmp_path: Path) -> None:
-    assert await session._out_of_use() == set()
+    assert await session._out_of_use("abc") == set()
     orders = FleetOrders(orders_path(tmp_path / "fleet.toml"))
     orders.give("a", Admin.RETIRED, "")
     orders.give("b", Admin.DRAINING, "")
     orders.give("b", Admin.ACTIVE, "")
     orders.give("of another time", Admin.RETIRED, "")
-    assert await session._out_of_use() == {"a"}
+    assert await session._out_of_use("abc") == {"a"}
 
 
 async def test_a_run_is_noted_for_the_commands_that_look_at_the_fleet(session: TuningSession, tmp_path: Path) -> None:
@@ -111,6 +117,11 @@ async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(
     assert await session._noted(tmp_path / "records.db") is not None
 
 
+LATE = DeviceClass("late", '{"kind":"llvm","mcpu":"late"}')
+CLASSES = {"a": CLASS, "b": CLASS, "late-1": LATE, "late-2": LATE, "odd": DeviceClass("odd", "{}")}
+DEADLINE_SECS = 120.0
+
+
 class AtLast(SimulatedDevice):
     """Answers once a file is there."""
 
@@ -119,56 +130,158 @@ class AtLast(SimulatedDevice):
         self._there = there
 
     def ping(self) -> float:
-        if not self._there.exists():
-            raise DeviceUnreachableError("device-1", "no route to host")
+        self._look()
         return super().ping()
+
+    def fingerprint(self) -> Fingerprint:
+        self._look()
+        return super().fingerprint()
+
+    def _look(self) -> None:
+        if not self._there.exists():
+            raise DeviceUnreachableError(self._there.name, "no route to host")
 
 
 @contextlib.contextmanager
-def open_at_last(there: Path, device_class: DeviceClass) -> Iterator[Device]:
-    yield AtLast(there, device_class)
+def opened_at_last(folder: Path, config: DeviceConfig, realtime: bool) -> Iterator[Device]:  # noqa: ARG001
+    """A device that answers as soon as there is a file of its name in ``folder``."""
+    yield AtLast(folder / config.name, CLASSES[config.name])
 
 
-def mixed(faults: Faults, there: Path, device_class: DeviceClass) -> tuple[OpenDevice, ...]:
-    """A device that is there, and one of this class that comes."""
-    return partial(open_simulated, faults, 0), partial(open_at_last, there, device_class)
+@dataclass
+class Tuned:
+    """A session of one task for each class that answers, and of none for the class that is odd; ``there``: where a file
+    has a device answer."""
+
+    session: TuningSession
+    there: Path
+    seen: list[Record] = field(default_factory=list)
+
+    async def prepare(self) -> None:
+        """What a run does when a class arrives."""
+        while True:
+            _, fingerprint = await self.session.new_class()
+            name = fingerprint.device_class.name
+            if name == "odd":
+                await self.session.refuse_class(name, "the network is not for it")
+                continue
+            entry = search_task("a", extent=4096, device_class=fingerprint.device_class)
+            assert await self.session.add_class([entry], {})
+            await self.session.join(entry)
+
+    async def read(self) -> None:
+        async for record in self.session.records():
+            if record is not None:
+                self.seen.append(record)
+
+    async def until(self, condition: Callable[[Progress], bool]) -> Progress:
+        async with asyncio.timeout(DEADLINE_SECS):
+            while True:
+                progress = await self.session.progress()
+                if condition(progress):
+                    return progress
+                await asyncio.sleep(0.05)
+
+    async def until_told(self, text: str) -> None:
+        await self.until(lambda progress: any(text in each.text for each in progress.notices))
+
+    async def until_measured(self, device: str) -> None:
+        """New records of a device have come."""
+        before = len(self.seen)
+        await self.until(lambda _: any(record.device_id == device for record in self.seen[before:]))
 
 
-async def test_a_device_that_comes_at_last_is_taken(fleet: Callable[..., Fleet], tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    made = fleet(
-        open_devices=mixed(Faults(lost_after=20), there, CLASS),
-        newcomers=frozenset({"device-1"}),
-    )
-    scheduler = made.start(trials=60)
-    running = asyncio.ensure_future(run(scheduler))
-    progress = await until(scheduler, lambda progress: progress.devices["device-0"] == "lost")
-    assert progress.devices["device-1"] == "joining"
-    there.touch()
-    progress = await running
-    assert progress.trials == 60
-    assert progress.devices == {"device-0": "lost", "device-1": "good"}
-    assert "device device-1 answers: it is of class simulated" in [each.text for each in progress.notices]
-    assert sum(record.device_id == "device-1" for record in trials(made.store)) >= 40
+@pytest.fixture
+async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tuned]:
+    monkeypatch.setattr("actors.clients.device._NEWCOMER_SECS", 0.2)
+    monkeypatch.setattr("actors.scheduling.succession._REST_SECS", 0.2)
+    monkeypatch.setattr(heartbeats, "EVERY_SECS", 0.2)
+    devices = "".join(f'[[device]]\nname = "{name}"\nconnect = "{name}:9090"\n' for name in ("a", "b", "late-1", "odd"))
+    (tmp_path / "fleet.toml").write_text(devices + "[build]\nworkers = 1\n")
+    (tmp_path / "a").touch()
+    opened = partial(opened_at_last, tmp_path)
+    with connected(None) as cluster:
+        session = TuningSession(
+            cluster,
+            load_fleet(tmp_path / "fleet.toml"),
+            "run",
+            open_device=opened,
+            make_worker=partial(SimulatedBuilder, seed=99),
+        )
+        try:
+            prints = await session.start_hosts()
+            assert set(prints) == {"a"}
+            entry = search_task("a", extent=4096)
+            plan = SessionPlan("run", "random", 0, (entry,), Limits())
+            await session.start_tuning(plan, tmp_path / "records.db", {"network": "toy"}, {"a": CLASS.name})
+            session.begin()
+            await session.join(entry)
+            made = Tuned(session, tmp_path)
+            async with beside(made.prepare()), beside(made.read()):
+                yield made
+        finally:
+            await session.close()
 
 
-async def test_a_device_of_another_class_that_comes_is_told_and_left_alone(
-    fleet: Callable[..., Fleet], tmp_path: Path
-) -> None:
-    there = tmp_path / "there"
-    there.touch()
-    other = DeviceClass("another", CLASS.target)
-    made = fleet(open_devices=mixed(Faults(lost_after=5), there, other), newcomers=frozenset({"device-1"}))
-    scheduler = made.start(time_budget_secs=1000.0)
-    running = asyncio.ensure_future(run(scheduler))
+@pytest.mark.timeout(300)
+async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, tmp_path: Path) -> None:
+    progress = await tuned.until(lambda progress: progress.trials > 0)
+    assert progress.devices == {"a": "good", "b": "joining", "late-1": "joining", "odd": "joining"}
 
-    def told(progress: Progress) -> list[str]:
-        return [each.text for each in progress.notices if "device-1" in each.text]
+    # One of a class that is there.
+    (tuned.there / "b").touch()
+    await tuned.until_measured("b")
+    await tuned.until_told("device b answers: it is of class simulated")
 
-    progress = await until(scheduler, lambda progress: bool(told(progress)))
-    assert told(progress) == [
-        "device device-1 answers: it is of class another, and none of that class answered when the run began: the next "
-        "run tunes for it"
-    ]
-    await ask(scheduler.stop.remote(), 10.0, "stop")
-    await running
+    # One for which nothing was prepared.
+    (tuned.there / "late-1").touch()
+    await tuned.until_measured("late-1")
+    await tuned.until_told("device late-1 answers: it is of class late, for which the network is prepared now")
+    await tuned.until_told("class late joins: 1 tasks are tuned for it as they are described")
+    assert {name: len(each) for name, each in tuned.session.members.items()} == {"simulated": 2, "late": 1}
+
+    # One for which it cannot be prepared.
+    (tuned.there / "odd").touch()
+    await tuned.until_told("device odd is not used: class odd does not join this run: the network is not for it")
+
+    # Whoever takes the place of a scheduler that is lost knows who has joined.
+    os.kill(await process_of(tuned.session, "Scheduler"), signal.SIGKILL)
+    await tuned.until_told("the process that schedules the run was lost")
+    for device in ("a", "b", "late-1"):
+        await tuned.until_measured(device)
+    progress = await tuned.until(lambda progress: progress.phase == "tuning")
+    assert {task.device_class for task in progress.tasks} == {"simulated", "late"}
+    assert progress.devices == {"a": "good", "b": "good", "late-1": "good", "odd": "joining"}
+
+    # The searcher that begins anew finds the tasks of the new class in the roster, and its records.
+    os.kill(await process_of(tuned.session, "Searcher"), signal.SIGKILL)
+    await tuned.until_told("the process of searcher 0 has ended")
+    await tuned.until_measured("late-1")
+
+    # Devices that the fleet file names now, and no longer.
+    (tuned.there / "late-2").touch()
+    assert await tuned.session.add_device(DeviceConfig(name="late-2", connect="late-2:9090"))
+    await tuned.until_measured("late-2")
+    for name in ("a", "late-1", "odd"):
+        await tuned.session.remove_device(name, "it is no longer in the fleet file")
+    await tuned.until_told("device late-1 leaves: it is no longer in the fleet file")
+    for device in ("b", "late-2"):
+        await tuned.until_measured(device)
+    progress = await tuned.session.progress()
+    assert progress.devices == {"b": "good", "late-2": "good"}
+    assert not [each.text for each in progress.notices if "device late-1 is" in each.text]
+    with pytest.raises(UserError, match="device here shares the cores of this machine"):
+        await tuned.session.add_device(DeviceConfig(name="here"))
+    assert set(tuned.session.devices) == {"b", "late-2"}
+    await tuned.session.stop()
+    with RecordReader(tmp_path / "records.db") as reader:
+        assert {task.device_class.name for task in reader.tasks()} == {"simulated", "late"}
+        trials = [record.candidate.id for record in reader if record.revision == 0]
+    assert len(set(trials)) == len(trials)
+
+
+async def process_of(session: TuningSession, kind: str) -> int:
+    """The process of the newest actor of a class."""
+    actor = next(each for each in reversed(session._actors) if kind in repr(each))
+    pid: int = await ask(actor.__ray_call__.remote(lambda _: os.getpid()), DEADLINE_SECS, "pid")
+    return pid

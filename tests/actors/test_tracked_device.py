@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.tuning_session import is_local
 from devices.opening import opened_device
 from devices.server.registration import Tracker
 from devices.server.server import DeviceServer
+from devices.wire.tracker import listed
 from fleet_tune.config.fleet_file import DeviceConfig
 
 TRACKER = """
@@ -42,6 +42,8 @@ def test_a_device_is_opened_through_its_tracker(tracker_port: int) -> None:
     ):
         assert device.fingerprint().threads == 1
         assert device.ping() > 0
+        assert listed("127.0.0.1", tracker_port, "cpu", 30.0) == 1
+        assert listed("127.0.0.1", tracker_port, "others", 30.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -55,4 +57,4 @@ def test_a_device_is_opened_through_its_tracker(tracker_port: int) -> None:
     ],
 )
 def test_a_device_of_this_host_is_measured_in_quiet_windows(connect: str, local: bool) -> None:
-    assert is_local(DeviceConfig(name="a", connect=connect)) is local
+    assert DeviceConfig(name="a", connect=connect).is_here is local

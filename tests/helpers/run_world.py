@@ -6,6 +6,7 @@ No Ray, no event loop, no waiting: events lie in a heap by their time, and hours
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import itertools
 import math
@@ -86,7 +87,10 @@ class World:
     described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
     sketch. ``settled``: why tasks need no trial, by their id; ``enough``: how many trials are enough for those that are
     described later. ``scheduler_lost_at``: when the process that drives the run is lost, and another takes its
-    place."""
+    place. ``joins``: when the first device of a class answers of which nobody did at the start: the network is prepared
+    for it for ``prepare_secs``, and where it is one of the ``unprepared`` ones in vain. ``added``: when devices are
+    added to the fleet file that it has not had at the start; they answer a second later, or when they ``appear``.
+    ``leave``: when devices are removed from it."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -121,6 +125,11 @@ class World:
     enough: Mapping[str, int] = field(default_factory=dict)
     scheduler_lost_at: tuple[float, ...] = ()
     device_states: Mapping[str, DeviceState] = field(default_factory=dict)
+    joins: Mapping[str, float] = field(default_factory=dict)
+    prepare_secs: float = 2.0
+    unprepared: frozenset[str] = frozenset()
+    added: Mapping[str, float] = field(default_factory=dict)
+    leave: Mapping[str, float] = field(default_factory=dict)
     run_id: str = "run"
     seed: int = 0
 
@@ -128,10 +137,15 @@ class World:
         classes = dict.fromkeys(device.device_class for device in self.devices.values())
         self.tasks = tuple(self.tasks) or tuple(task_of(each) for each in classes)
         self.members = Counter(device.device_class for device in self.devices.values())
+        self._joined: dict[str, bool] = dict.fromkeys(self.joins, False)  # classes: whether they are in the run
+        self._there = {name: "" if name in self.appear else each.device_class for name, each in self.devices.items()}
+        for name in self.added:
+            del self._there[name]
+        self._answered = {name for name in self.devices if name not in (*self.appear, *self.added)}
+        self.now = 0.0
         plan = self._plan()
         self.flow = plan.flow
         self.state = RunState(plan, TaskBandit(self.seed))
-        self.now = 0.0
         self.records: list[Record] = list(self.stored)
         self.events: list[DeviceEvent] = []  # durable
         self.epochs = {name: state.lease.epoch for name, state in self.device_states.items()}
@@ -176,17 +190,13 @@ class World:
         return RunPlan(
             run_id=self.run_id,
             tasks=tuple(
-                PlannedTask(
-                    task,
-                    self._rules(task.id, now),
-                    1e-9,
-                    self.oracle_run_secs,
-                    settled=self.settled.get(task.id, ""),
-                    enough=self._enough(task.id, now),
-                )
-                for task in self.tasks
+                self._planned_task(task, now) for task in self.tasks if self._joined.get(task.device_class.name, True)
             ),
-            devices={name: "" if name in self.appear else device.device_class for name, device in self.devices.items()},
+            awaited_classes=frozenset(each for each in self.joins if self._is_awaited(each)),
+            devices={
+                name: device_class if self._joined.get(device_class, True) else ""
+                for name, device_class in self._there.items()
+            },
             builders=self.builders,
             limits=self.limits,
             rule=self.rule,
@@ -196,6 +206,57 @@ class World:
             build_timeout_secs=self.build_timeout_secs,
             before=before or Before(),
         )
+
+    def _planned_task(self, task: Task, now: float) -> PlannedTask:
+        return PlannedTask(
+            task,
+            self._rules(task.id, now),
+            1e-9,
+            self.oracle_run_secs,
+            settled=self.settled.get(task.id, ""),
+            enough=self._enough(task.id, now),
+            late=task.device_class.name in self.joins,
+        )
+
+    def _is_awaited(self, device_class: str) -> bool:
+        """Whether the network is just being prepared for a class."""
+        begun = self.joins[device_class]
+        return begun <= self.now < begun + self.prepare_secs
+
+    def _class_joins(self, device_class: str) -> None:
+        """The network is prepared for the class, or turns out not to be what can be prepared."""
+        tasks = [task for task in self.tasks if task.device_class.name == device_class]
+        if device_class in self.unprepared or self.state.phase > Phase.TUNING:  # or it comes too late
+            tasks = []
+        self._joined[device_class] = bool(tasks)
+        self._do(
+            self.state.handle(
+                ev.ClassAdded(device_class, tuple(self._planned_task(each, self.now) for each in tasks)), self.now
+            )
+        )
+        for name, device in self.devices.items():
+            if device.device_class == device_class and name in self._answered:
+                self._answers(name)
+
+    def _answers(self, name: str) -> None:
+        """A device that was waited for answers; it is used when its class is in the run."""
+        device_class = self.devices[name].device_class
+        self._answered.add(name)
+        if self._joined.get(device_class, True) and not self._is_left(name):
+            self._there[name] = device_class
+            self._do(self.state.handle(ev.Appeared(name, device_class), self.now))
+
+    def _is_left(self, name: str) -> bool:
+        return self.leave.get(name, math.inf) <= self.now
+
+    def _is_added(self, name: str) -> None:
+        self._there[name] = ""
+        state = next((each.state for each in reversed(self.events) if each.device_id == name), DeviceState())
+        self._do(self.state.handle(ev.DeviceAdded(name, state), self.now))
+
+    def _leaves(self, name: str) -> None:
+        self._there.pop(name, None)
+        self._do(self.state.handle(ev.DeviceLeft(name, "it is no longer in the fleet file"), self.now))
 
     def _rules(self, task_id: str, now: float) -> tuple[str, ...] | None:
         """What is known of a task's sketches by now."""
@@ -215,8 +276,15 @@ class World:
             self._later(at, event)
         for at in self.scheduler_lost_at:
             self._later(at, self._scheduler_is_lost)
-        for name, at in self.appear.items():
-            self._later(at, ev.Appeared(name, self.devices[name].device_class))
+        for name, at in self.added.items():
+            self._later(at, functools.partial(self._is_added, name))
+        for name, at in (dict.fromkeys(self.added, 0.0) | self.appear).items():
+            self._later(max(at, self.added.get(name, 0.0) + 1.0), functools.partial(self._answers, name))
+        for name, at in self.leave.items():
+            self._later(at, functools.partial(self._leaves, name))
+        for device_class, at in self.joins.items():
+            self._later(at, ev.ClassAwaited(device_class))
+            self._later(at + self.prepare_secs, functools.partial(self._class_joins, device_class))
         for task_id, at in self.described_at.items():
             without = task_id in self.left_out
             self._later(
@@ -247,6 +315,8 @@ class World:
         """What must hold at any time: the flow is bounded, and nobody is idle while there is work."""
         state, flow = self.state, self.flow
         for device_class, members in self.members.items():
+            if device_class not in state._granting.by_class:
+                continue
             tasks = [task for task in state.tasks.values() if task.device_class == device_class]
             in_flight = sum(task.in_flight for task in tasks)
             # It was granted when the class had more devices, or faster ones.
@@ -373,7 +443,7 @@ class World:
         if self.state._stopped or self.finished or self.error:
             return
         self.losses += 1
-        others = (ev.Ordered, ev.StopRequested, ev.Appeared, ev.Described, ev.Undescribable)
+        others = (ev.Ordered, ev.StopRequested, ev.ClassAwaited, ev.Described, ev.Undescribable)
         self._heap = [each for each in self._heap if callable(each[2]) or isinstance(each[2], others)]
         heapq.heapify(self._heap)
         sent = [record for record in self._failures.values() if self._rng.random() < 0.5]
@@ -392,15 +462,13 @@ class World:
             self._offers[task.id] = 0
         self._asked.clear()
         self.built.clear()
-        described = [at for at in self.described_at.values() if at <= self.now]
+        late = {task.id for task in self.tasks if task.device_class.name in self.joins}
+        described = [at for each, at in self.described_at.items() if at <= self.now and each not in late]
         before = Before(max(self.now, 1e-3), max(described, default=0.0), progress.notices, progress.device_changes)
         self.state = RunState(self._plan(before), TaskBandit(self.seed))
         given = {at: each for at, each in self.script.items() if isinstance(each, ev.Ordered) and at <= self.now}
         orders = {given[at].device_id: (given[at].admin, given[at].reason) for at in sorted(given)}
         self._do(self.state.handle(ev.Restored(states, orders), self.now))
-        for name, at in self.appear.items():
-            if at <= self.now:
-                self._later(self.now + 0.1, ev.Appeared(name, self.devices[name].device_class))
         self._told = 0
         self._tell()
         self._do(self.state.handle(ev.CaughtUp(), self.now))

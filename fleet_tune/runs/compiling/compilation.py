@@ -101,7 +101,8 @@ class ToBuild:
     without one is not checked. ``supplies``: what finds records for tasks without one. ``teller``: is told what is
     done, and what a network goes without. ``spare_secs``: what it may take to choose between records that are nearly as
     good, by their time in the network; it is left where it would take longer. ``run_id``: whose records these are,
-    empty where no run is compiled: what is withdrawn then is of the run that had measured it.
+    empty where no run is compiled: what is withdrawn then is of the run that had measured it. ``classes``: of the
+    output folder, where that knows of more than are built now.
     """
 
     network: Network
@@ -114,6 +115,7 @@ class ToBuild:
     teller: Teller = field(default_factory=Teller)
     spare_secs: float = math.inf
     run_id: str = ""
+    classes: int = 0
 
     @property
     def rules(self) -> dict[str, str]:
@@ -152,7 +154,7 @@ def build_networks(
     results = []
     errors: list[Exception] = []
     for name, lowered in what.lowered.items():
-        folder = folder_of(out, name, len(what.lowered))
+        folder = folder_of(out, name, max(what.classes, len(what.lowered)))
         place = what.places.get(name)
         try:
             results.append(_ClassBuild(what, lowered, folder, compiler, expected, place, cancellation).built())

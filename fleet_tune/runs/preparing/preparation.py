@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import math
 import os
@@ -22,6 +21,7 @@ from devices.host.quiet import QuietWindow
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement
 from devices.networks.lowering_process import LoweringProcess
+from devices.networks.network import Array
 from devices.opening import opened_device, told_with_its_place
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
@@ -29,6 +29,7 @@ from fleet_tune.config.request import RunRequest
 from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError
+from fleet_tune.records.classes import classes_in
 from fleet_tune.records.dataset_codec import encode_value
 from fleet_tune.records.origin import Origin
 from fleet_tune.records.own_store import BOUND
@@ -48,6 +49,7 @@ from fleet_tune.runs.compiling.compilation import (
 )
 from fleet_tune.runs.compiling.incumbents import Supply
 from fleet_tune.runs.compiling.places import Here, OnDevice, Place
+from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.reusing.sharing import Found, look_up
@@ -60,8 +62,6 @@ from fleet_tune.sketch import MOST_IMPORTED
 from policies.search.methods import method_named
 
 _LOG = logging.getLogger(__name__)
-FINGERPRINTS = "fingerprints"
-"""Where a store's meta table says what the devices of its last run said of themselves."""
 # Of a run's time that choosing between records by their time in the network may take after it.
 _CHOOSING = 0.1
 
@@ -75,8 +75,9 @@ class Prepared:
     lowered: Mapping[str, LoweredNetwork]  # by device class name
     here: frozenset[str]  # classes that this machine belongs to
     tasks: tuple[SearchTask, ...]  # those that are ready and have a sketch
-    devices: Mapping[str, tuple[DeviceConfig, ...]]  # by device class name: those that answered
+    devices: Mapping[str, tuple[DeviceConfig, ...]]  # by device class name: those that answered and have not left
     left_out: tuple[LeftOut, ...] = ()
+    expected: tuple[Array, ...] | None = None  # outputs of the network's framework, once they were compared
 
     @property
     def origins(self) -> dict[str, Origin]:
@@ -102,6 +103,17 @@ class Prepared:
             left_out=(*self.left_out, *(missing for each in ready for missing in each.left_out)),
         )
 
+    def with_classes(self, other: Prepared) -> Prepared:
+        """The same network, for the device classes of ``other`` too, of which no task is ready."""
+        return dataclasses.replace(
+            self,
+            prints={**self.prints, **other.prints},
+            lowered={**self.lowered, **other.lowered},
+            here=self.here | other.here,
+            devices={**self.devices, **other.devices},
+            left_out=(*self.left_out, *other.left_out),
+        )
+
     def to_build(self, records: Path) -> ToBuild:
         """What its networks are built from, with the records in this store: each run before it is published, on this
         machine where it belongs to the class, else on a device of it."""
@@ -117,7 +129,7 @@ class Prepared:
 
     def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
         """The first device of a class that is in use and works, by the last that is known of it; None for no such."""
-        for config in self.devices[device_class]:
+        for config in self.devices.get(device_class, ()):
             state = states.get(config.name, DeviceState())
             if state.admin is Admin.ACTIVE and state.health is not Health.QUARANTINED:
                 return config
@@ -245,14 +257,14 @@ def check(prepared: Prepared, lowering: LoweringProcess) -> Prepared:
     one, that is left out: the tuned network is compared before it is published. Raises NetworkError where they
     disagree, or the network crashes."""
     unchecked: list[LeftOut] = []
-    expected = prepared.network.framework_outputs()
+    expected = prepared.network.framework_outputs() if prepared.expected is None else prepared.expected
     for name, lowered in prepared.lowered.items():
         try:
             agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
         except UncheckedError as error:
             unchecked.append(LeftOut("check", "", name, "", str(error)))
     lowering.close()
-    return dataclasses.replace(prepared, left_out=(*unchecked, *prepared.left_out))
+    return dataclasses.replace(prepared, left_out=(*unchecked, *prepared.left_out), expected=expected)
 
 
 def without_damaged(prepared: Prepared, records: Path) -> Prepared:
@@ -292,10 +304,11 @@ def plan(request: RunRequest) -> Plan:
         check_source(request.transfer_from)
     if request.store is not None:
         met(request.store)
-    by_device = probe_fleet(request.fleet)
+    fleet = with_boards(request.fleet)
+    by_device = probe_fleet(fleet)
     with contextlib.closing(LoweringProcess()) as lowering:
         network = read_network(request.network, request.inputs, request.trust_model)
-        prepared = prepare(network, by_device, request.fleet, lowering)
+        prepared = prepare(network, by_device, fleet, lowering)
     teaching = teaching_of(prepared, request)
     tasks = tuple(
         TaskProgress(
@@ -315,7 +328,7 @@ def plan(request: RunRequest) -> Plan:
         method=request.method,
         devices={
             config.name: by_device[config.name].device_class.name if config.name in by_device else "it does not answer"
-            for config in request.fleet.devices
+            for config in fleet.devices
         },
         tasks=tasks,
         trial_limit=request.limits.trials,
@@ -387,6 +400,7 @@ def compile_tuned(
     entries = {entry.task.id: entry for entry in prepared.tasks}
     with RecordReader(request.records) as reader:
         states = {name: event.state for name, event in reader.device_states().items()}
+        classes = len(classes_in(reader.meta()))
     artifacts = request.out / "artifacts"
     supplies: dict[str, Supply] = {}
     for name in prepared.lowered:
@@ -397,7 +411,8 @@ def compile_tuned(
                 entries, device, request.records, artifacts, request.seed, measuring, teller=teller, run_id=run_id
             )
     spare_secs = _CHOOSING * teller.elapsed_secs
-    what = dataclasses.replace(what, supplies=supplies, teller=teller, spare_secs=spare_secs)
+    # A class keeps its folder whoever of the others takes part.
+    what = dataclasses.replace(what, supplies=supplies, teller=teller, spare_secs=spare_secs, classes=classes)
     return build_networks(what, request.out, cancellation)
 
 
@@ -425,13 +440,12 @@ def with_what_was_found(last: Progress, prepared: Prepared, records: Path) -> Pr
 def bind_store(
     path: Path, prepared: Prepared, run_id: str = "", origins: Mapping[str, Origin] | None = None
 ) -> dict[str, str]:
-    """Tie the record store to this network and these targets; :class:`OutputFolderError` where it belongs to others.
+    """Tie the record store to this network, and have it know these device classes; :class:`OutputFolderError` where it
+    belongs to another network, or a class had another target.
     ``origins``: what the records of the run ``run_id``, which begins, depend on; none of what others have recorded."""
-    targets = {name: fingerprint.device_class.target for name, fingerprint in prepared.prints.items()}
     meta = {
         BOUND: prepared.network.fingerprint,
         "model": prepared.network.name,  # a stored word: older folders have it
-        "targets": json.dumps(targets, sort_keys=True),
     }
     with RecordStore(path) as store:
         store.bind(meta)
@@ -442,7 +456,7 @@ def bind_store(
                 if secs is not None:
                     for config in configs:
                         store.unit(config.name, secs)
-        store.annotate({FINGERPRINTS: json.dumps([encode_value(print_) for print_ in prepared.prints.values()])})
+        store.put_classes([encode_value(each) for each in prepared.prints.values()])
         if origins:
             store.put_run(run_id, origins)
     return meta

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from fleet_tune.domain import Limits, Outcome, Record, Task
 from fleet_tune.records.origin import Effort, Origin
@@ -69,6 +70,17 @@ class Found:
         made = seeds(self.seeds.get(entry.task.id, ()), entry.sketches, lanes)[:_MOST_SEEDS]
         enough = len(made) if entry.task.id in self.confirmed else 0
         return dataclasses.replace(entry, seeds=tuple(made), enough=enough) if made else entry
+
+    def with_class(self, other: Found) -> Found:
+        """Together with what was found for a device class that joined later."""
+        return dataclasses.replace(
+            self,
+            words={**self.words, **other.words},
+            units={**self.units, **other.units},
+            settled=self.settled | other.settled,
+            seeds={**self.seeds, **other.seeds},
+            confirmed=self.confirmed | other.confirmed,
+        )
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -174,30 +186,44 @@ class _Elsewhere:
         return [seed for hash_, _, _ in similar[:_SIMILAR] for seed in self.of_task(f"{hash_}@{name}", _OF_SIMILAR)]
 
 
-def take(found: Found, own: Path, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]) -> None:
-    """Write what was found into the run's ``own`` store, with what it depends on: the run's ``origins``, which
-    :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are counted at
-    the shared store's unit where they are counted at none yet. What the own store knows of a candidate is left as it
-    is, unless it was found wrong since."""
-    with RecordStore(own) as store:
-        for run_id, name in sorted(
-            {(word.run_id, class_of(task)) for task, words in found.words.items() for word in words}
-        ):
-            store.put_run(run_id, {name: origins[name]})
-        factors: dict[str, float] = {}
-        for name, secs in found.units.items():
-            units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
-            factors[name] = units[0] / secs if units else 1.0
-        with SharedReader(own) as reader:
-            known = {task_id: reader.revisions(task_id) for task_id in found.words}
-        fresh = []
-        for task_id, words in found.words.items():
-            for word in words:
-                last = known[task_id].get(word.candidate.id)
-                if last is None or is_found_wrong(word):  # a revision takes the place of those before it
-                    scaled = rescaled(word, factors.get(class_of(task_id), 1.0))
-                    fresh.append(dataclasses.replace(scaled, revision=max(1 + (last or 0), word.revision)))
-        store.append(fresh)
+class Writer(Protocol):
+    """What writes into a run's own store: a :class:`RecordStore`, or whoever does it for a run that goes on."""
+
+    def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
+        """See :meth:`RecordStore.put_run`."""
+
+    def unit(self, name: str, secs: float) -> float:
+        """See :meth:`RecordStore.unit`."""
+
+    def append(self, records: Sequence[Record]) -> list[int]:
+        """See :meth:`RecordStore.append`."""
+
+
+def take(
+    found: Found, own: Path, store: Writer, origins: Mapping[str, Origin], devices: Mapping[str, Sequence[str]]
+) -> None:
+    """Write what was found into the run's ``own`` store, by ``store``, with what it depends on: the run's ``origins``,
+    which :func:`look_up` was asked for. ``devices``: the ids of the run's devices of each class, whose seconds are
+    counted at the shared store's unit where they are counted at none yet. What the own store knows of a candidate is
+    left as it is, unless it was found wrong since."""
+    for run_id, name in sorted(
+        {(word.run_id, class_of(task)) for task, words in found.words.items() for word in words}
+    ):
+        store.put_run(run_id, {name: origins[name]})
+    factors: dict[str, float] = {}
+    for name, secs in found.units.items():
+        units = [store.unit(device_id, secs) for device_id in devices.get(name, ())]
+        factors[name] = units[0] / secs if units else 1.0
+    with SharedReader(own) as reader:
+        known = {task_id: reader.revisions(task_id) for task_id in found.words}
+    fresh = []
+    for task_id, words in found.words.items():
+        for word in words:
+            last = known[task_id].get(word.candidate.id)
+            if last is None or is_found_wrong(word):  # a revision takes the place of those before it
+                scaled = rescaled(word, factors.get(class_of(task_id), 1.0))
+                fresh.append(dataclasses.replace(scaled, revision=max(1 + (last or 0), word.revision)))
+    store.append(fresh)
 
 
 class Giving:

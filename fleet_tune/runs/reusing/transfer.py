@@ -15,6 +15,7 @@ from typing import Literal
 
 from fleet_tune.errors import TransferError, UserError
 from fleet_tune.records import dataset
+from fleet_tune.records.classes import FINGERPRINTS
 from fleet_tune.records.dataset import TaskData
 from fleet_tune.records.dataset_codec import decode_value
 from fleet_tune.records.reader import RecordReader
@@ -27,8 +28,6 @@ from policies.cost_models.global_local import transferable
 from policies.cost_models.knowledge import by_workload, general_prior, own_prior, teaches_own
 from policies.cost_models.protocol import CostModel
 from policies.search.methods import Method
-
-FINGERPRINTS = "fingerprints"
 
 Lesson = Literal["own", "shared", "none"]
 """What a task starts from: a model of its own workload's records, one that all tasks share, or nothing."""

@@ -79,8 +79,7 @@ def folder_of(path: Path, measured: Any, fingerprint: bool = True) -> Path:
     with RecordStore(path / "records.db") as store:
         store.bind({"network": "some", "model": "toy"})
         if fingerprint:
-            store.annotate({"fingerprints": "replaced"})
-            store.annotate({"fingerprints": json.dumps([encode_value(print_)])})
+            store.put_classes([encode_value(print_)])
         store.put_task(task)
         store.append(records)
     return path

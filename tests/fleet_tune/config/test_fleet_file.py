@@ -22,6 +22,7 @@ from fleet_tune.config.fleet_file import (
     load_fleet,
     parse_connection,
 )
+from fleet_tune.config.patience import Patience
 from fleet_tune.config.values import duration
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError, UserError
@@ -59,6 +60,16 @@ arch = "sm_87"
 workers = 4
 timeout_secs = 30
 """
+
+
+def test_how_long_a_device_is_waited_for_is_its_own(tmp_path: Path) -> None:
+    slow = "= 8\nconnect_secs = 60\nupload_secs = 300.5\nsilence_secs = 20\n"
+    path = tmp_path / "fleet.toml"
+    path.write_text(FULL.replace("= 8", slow) + '[[device]]\nname = "last"\n')
+    patience = {device.name: device.patience for device in load_fleet(path).devices}
+    assert Patience(60.0, 300.5, 20.0) in patience.values()
+    assert patience["last"] == Patience() == Patience(15.0, 60.0, 3.0)
+    assert patience["last"].sending_secs(40e6) == 100.0
 
 
 def test_a_count_makes_devices_of_one_key(tmp_path: Path) -> None:
@@ -141,6 +152,22 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             "one server is one device",
         ),
         (FULL.replace("= 2\n", "= 2\ncount = 2\n"), "FILE, line 5: count = 2 is not valid", "only with connect ="),
+        (
+            FULL.replace("= 2\n", '= 2\ncount = "all"\n'),
+            'FILE, line 5: count = "all" is not valid',
+            "only with connect =",
+        ),
+        (
+            FULL.replace("= 8", "= 8\nsilence_secs = 0.5"),
+            "FILE, line 11: silence_secs = 0.5 is not valid",
+            "from 1 to 3600",
+        ),
+        (
+            FULL.replace("= 8", "= 8\nupload_secs = nan"),
+            "FILE, line 11: upload_secs = NaN is not valid",
+            "at most 3600",
+        ),
+        (FULL.replace("= 8", '= 8\ncount = "some"'), 'FILE, line 11: count = "some" is not valid', 'or "all"'),
         (FULL.replace("= 8", "= 8\ncount = 0"), "FILE, line 11: count = 0 is not valid", "a whole number from 1"),
         (
             FULL.replace("= 8", "= 8\ncount = 2").replace('"laptop"', '"jetson-1-2"'),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import resource
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
+from fleet_tune.records.classes import classes_in
 from fleet_tune.records.database import SCHEMA_VERSION
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.store import RecordStore
@@ -184,16 +186,32 @@ def test_a_store_is_bound_to_one_network(path: Path) -> None:
     }
 
 
-def test_what_may_change_from_run_to_run_is_replaced(path: Path) -> None:
+def encoded(name: str, target: str = "{}", **said: object) -> dict[str, object]:
+    """What a device of a class says of itself."""
+    return {"type": "Fingerprint", "device_class": {"type": "DeviceClass", "name": name, "target": target}, **said}
+
+
+def test_device_classes_come_to_those_that_a_store_knows(path: Path) -> None:
     with RecordStore(path) as store:
         store.bind({"network": "f1"})
-        store.annotate({"fingerprints": "first"})
-        store.annotate({"fingerprints": "second"})
+        store.put_classes([encoded("zen"), encoded("orin", threads=6)])
+        store.put_classes([encoded("orin", threads=8), encoded("nano")])
+        with pytest.raises(OutputFolderError, match=r"class zen has the target \{\} there and \{1\} here"):
+            store.put_classes([encoded("new"), encoded("zen", "{1}")])
     with RecordReader(path) as reader:
-        assert {key: reader.meta()[key] for key in ("network", "fingerprints")} == {
-            "network": "f1",
-            "fingerprints": "second",
-        }
+        meta = reader.meta()
+    assert classes_in(meta) == ("nano", "orin", "zen")
+    assert json.loads(meta["fingerprints"]) == [encoded("zen"), encoded("orin", threads=8), encoded("nano")]
+
+
+@pytest.mark.parametrize("written", ["no JSON", "[1, {}]", "{}", "null"])
+def test_what_an_early_version_wrote_of_devices_is_no_class(path: Path, written: str) -> None:
+    with RecordStore(path) as store:
+        store.bind({"targets": written, "fingerprints": written})
+        store.put_classes([encoded("zen")])
+    with RecordReader(path) as reader:
+        assert classes_in(reader.meta()) == ("zen",)
+        assert json.loads(reader.meta()["fingerprints"]) == [encoded("zen")]
 
 
 @examples(20)

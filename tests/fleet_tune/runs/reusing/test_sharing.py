@@ -60,7 +60,7 @@ def run(
         for task in (CONV, DENSE):
             store.put_task(task)
         store.put_run(run_id, origins)
-    take(found, own, origins, {"board": ["dev"]})
+        take(found, own, store, origins, {"board": ["dev"]})
     with RecordStore(own) as store, RecordReader(own) as reader:
         before = reader.last_seq()
         store.append(measured)

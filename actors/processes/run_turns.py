@@ -1,0 +1,54 @@
+"""The turns of one run on the devices that the runs of its cluster share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+from actors.clients.device import turn_of
+from actors.clients.turns import TurnClient
+from actors.processes.device_turn import DeviceTurn
+from actors.processes.turn_keeper import turn_keeper
+from fleet_tune.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
+from policies.runs.turns import Party
+
+_HOLD_SECS = 3.0  # until it is told that a device is waited for
+
+
+class RunTurns:
+    """``party``: the run. ``node_id``: of the host whose own devices are ``local`` to it."""
+
+    def __init__(self, party: Party, node_id: str) -> None:
+        self._party = party
+        self._node_id = node_id
+
+    def asker(self, device: DeviceConfig) -> TurnClient | None:
+        """Asks for this run's turn on the device; None for one that a dataset answers for."""
+        if isinstance(device.connection, RecordedConnection):
+            return None
+        target = device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
+        return TurnClient(turn_keeper, self._party, self._place(device), device.device_class or target)
+
+    @contextlib.contextmanager
+    def holding(self, devices: Iterable[DeviceConfig], tell: Callable[[str], None]) -> Iterator[None]:
+        """The turns on these devices for oneself; each is waited for in this thread. ``tell``: is told what is waited
+        for where that takes long, and nothing once it is over."""
+        with contextlib.ExitStack() as stack:
+            for device in devices:
+                asker = self.asker(device)
+                if asker is not None:
+                    turn = DeviceTurn(asker, leave=lambda: None)
+                    stack.callback(turn.close)
+                    while title := turn.wait(_HOLD_SECS):
+                        tell(f"device {device.name}: {turn_of(title)}")
+                    stack.enter_context(turn.used())
+            tell("")
+            yield
+
+    def _place(self, device: DeviceConfig) -> str:
+        """What the device is called by every run of the cluster."""
+        if device.is_here:
+            return f"{self._node_id} {device.connect}"
+        # A tracker's devices are any of those of their key.
+        return f"{device.connect} {device.name}" if isinstance(device.connection, TrackerConnection) else device.connect

@@ -1,0 +1,137 @@
+"""The fleet file while a run goes on: devices that are added to it join, and those that are removed leave.
+
+Of what is changed there only the devices count; the tables ``[build]`` and ``[measure]`` are for the next run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from actors.tuning_session import TuningSession
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, load_fleet
+from fleet_tune.errors import FleetFileError, FleetOrdersError, UserError
+from fleet_tune.runs.interruption import in_thread
+from fleet_tune.runs.preparing.boards import with_boards
+
+LOOK_SECS = 2.0
+_ASK_EVERY = 5  # looks, a tracker is asked for its boards
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the file wants: names of devices that leave, each with why, and devices that join."""
+
+    leave: Mapping[str, str] = field(default_factory=dict)
+    join: tuple[DeviceConfig, ...] = ()
+
+
+def changes(there: Mapping[str, DeviceConfig], wanted: FleetConfig) -> Changes:
+    """From the devices that are ``there`` to those that are wanted. One whose entry has changed leaves, and joins as
+    what it is now."""
+    entries = {device.name: device for device in wanted.devices}
+    leave = {}
+    for name, device in there.items():
+        if name not in entries:
+            leave[name] = "it is no longer in the fleet file"
+        elif entries[name] != device:
+            leave[name] = "its entry in the fleet file has changed"
+    join = tuple(device for name, device in entries.items() if name not in there or name in leave)
+    return Changes(leave, join)
+
+
+class FleetWatch:
+    """``fleet``: as the run began with it. What was changed in its file since it was read is seen at the first look."""
+
+    def __init__(self, fleet: FleetConfig) -> None:
+        self._fleet = fleet
+        self._seen = self._signature() if self._is_as_read() else None
+        self._problem = ""
+        self._looks = 0
+        self._listed = fleet  # with the boards that trackers had at the last look
+        self._refused: dict[str, DeviceConfig] = {}  # that cannot take part: told once
+
+    async def follow(self, session: TuningSession) -> None:
+        """Have the session's devices be those of the file, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECS)
+            for text, well in await in_thread(self.look):
+                session.notice(text, well)
+            await self.apply(session)
+
+    def look(self) -> list[tuple[str, bool]]:
+        """Read the file where it has changed, and ask trackers for their boards. What people are to be told: a file
+        that is wrong, once, after which the last good one counts; and that it is right again, which is well."""
+        told: list[tuple[str, bool]] = []
+        signature = self._signature()
+        if signature != self._seen:
+            self._seen = signature
+            problem = self._read()
+            if problem and problem != self._problem:
+                told.append((f"{problem}; the devices stay as they were", False))
+            elif self._problem and not problem:
+                told.append(("the fleet file is right again", True))
+            self._problem = problem
+        self._looks += 1
+        if self._looks % _ASK_EVERY == 0:
+            self._count_boards()
+        return told
+
+    def _count_boards(self) -> None:
+        """Only more of them are news: what is listed no more is lost, as others are, and may come back. A server that
+        begins anew is listed twice for a moment: what is listed at one look alone is not believed."""
+        listed_before, self._listed = self._listed, with_boards(self._fleet)
+        if set(self._names(self._listed)) <= set(self._names(listed_before)):
+            self._fleet = self._listed
+
+    async def apply(self, session: TuningSession) -> None:
+        """Let devices leave and join."""
+        wanted = changes(session.devices, self._fleet)
+        for name, reason in wanted.leave.items():
+            await session.remove_device(name, reason)
+        for device in wanted.join:
+            if self._refused.get(device.name) == device:
+                continue
+            try:
+                if await session.add_device(device):
+                    session.notice(f"device {device.name} is of the fleet now: it joins when it answers", True)
+            except FleetOrdersError:
+                continue  # the orders are read again
+            except UserError as error:
+                self._refused[device.name] = device
+                session.notice(str(error), False)
+
+    def _read(self) -> str:
+        """What is wrong with the file; empty for nothing, and then it counts."""
+        assert self._fleet.source is not None
+        try:
+            read = load_fleet(self._fleet.source.path)
+        except FleetFileError as error:
+            return error.problem
+        self._fleet = with_boards(read)
+        return ""
+
+    @staticmethod
+    def _names(fleet: FleetConfig) -> list[str]:
+        return [device.name for device in fleet.devices]
+
+    def _is_as_read(self) -> bool:
+        source = self._fleet.source
+        if source is None:
+            return True
+        try:
+            return source.path.read_bytes() == source.text.encode()
+        except OSError:
+            return False
+
+    def _signature(self) -> tuple[int, ...]:
+        """Of the file as it is; the same while nobody writes to it. Empty where there is none."""
+        if self._fleet.source is None:
+            return ()
+        try:
+            found = os.stat(self._fleet.source.path)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_size, found.st_mtime_ns

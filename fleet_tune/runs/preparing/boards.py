@@ -1,0 +1,22 @@
+"""How many boards a tracker has: those of entries of the fleet file with ``count = "all"``."""
+
+from __future__ import annotations
+
+from devices.wire.tracker import TrackerError, listed
+from fleet_tune.config.fleet_file import FleetConfig, TrackerConnection, with_listed
+
+_ANSWER_SECS = 5.0
+
+
+def with_boards(fleet: FleetConfig) -> FleetConfig:
+    """The fleet with as many devices as trackers list under the keys all of whose boards are wanted: no fewer than it
+    has, and as it is where a tracker cannot be asked."""
+    counts = {}
+    for entry in fleet.all_of_a_key:
+        connection = entry.connection
+        assert isinstance(connection, TrackerConnection)
+        try:
+            counts[entry.name] = listed(connection.host, connection.port, connection.key, _ANSWER_SECS)
+        except TrackerError:  # whoever connects to a board of it tells what is wrong
+            continue
+    return with_listed(fleet, counts)

@@ -1,0 +1,97 @@
+"""Who takes part in a run: devices, and whole device classes, join and leave while it goes on.
+
+A device of a class for which nothing is tuned yet is waited for twice: until the network is prepared for its class
+(:class:`~policies.runs.events.ClassAwaited`, :class:`~policies.runs.events.ClassAdded`), and then as any other. The
+limits of the run stay what they are: the tasks of the new class have what is left of the time, and of a limit of trials
+an even share of what is left while they are being described (:meth:`policies.runs.granting.Granting.room`).
+"""
+
+from __future__ import annotations
+
+from policies.runs.commands import Command, Say
+from policies.runs.events import Appeared, ClassAdded, ClassAwaited, DeviceAdded, DeviceLeft
+from policies.runs.fleet import Fleet
+from policies.runs.granting import Granting
+from policies.runs.measuring import MeasureStage
+from policies.runs.pace import Pace
+from policies.runs.plan import RunPlan
+from policies.runs.tasks import TaskTrials
+from policies.runs.usage import Usage
+
+
+class Membership:
+    """``tasks``: those of the run by their id, which grow."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        tasks: dict[str, TaskTrials],
+        fleet: Fleet,
+        devices: MeasureStage,
+        granting: Granting,
+        pace: Pace,
+        usage: Usage,
+    ) -> None:
+        self._plan = plan
+        self._tasks = tasks
+        self._fleet = fleet
+        self._devices = devices
+        self._granting = granting
+        self._pace = pace
+        self._usage = usage
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the network is being prepared for a class."""
+        return bool(self._devices.awaited_classes)
+
+    def await_class(self, event: ClassAwaited) -> None:
+        """A class is awaited, if it is not there."""
+        if event.device_class not in self._granting.by_class:
+            self._devices.awaited_classes.add(event.device_class)
+
+    def add_class(self, event: ClassAdded) -> list[TaskTrials]:
+        """The tasks that are of the run from now on: none of a class that is there already."""
+        device_class = event.device_class
+        self._devices.awaited_classes.discard(device_class)
+        if not event.tasks or device_class in self._granting.by_class:
+            return []
+        self._pace.add(device_class)
+        self._usage.add(device_class)
+        self._devices.add_class(device_class)
+        added = [TaskTrials(each, self._plan.limits.task_trials) for each in event.tasks]
+        for task in added:
+            self._tasks[task.task.id] = task
+            self._granting.add(task)
+        return added
+
+    def add_device(self, event: DeviceAdded, now: float) -> None:
+        """A device is waited for, if it is not there."""
+        if event.device_id not in self._fleet:
+            self._fleet.add(event.device_id, event.state, (event.admin, event.reason), now)
+
+    def appeared(self, event: Appeared) -> list[Command]:
+        """A device that was waited for is used from now on, if there are tasks for it."""
+        device_id, device_class = event.device_id, event.device_class
+        is_new = device_id in self._fleet and device_id not in self._devices.lanes
+        if not is_new or device_class not in self._granting.by_class:
+            return []
+        self._fleet.appeared(device_id, device_class)
+        self._devices.join(device_id, device_class)
+        return [Say("notice", f"device {device_id} answers: it is of class {device_class}")]
+
+    def leave(self, event: DeviceLeft, now: float) -> list[Command]:
+        """A device is of the fleet no more."""
+        if event.device_id not in self._fleet:
+            return []
+        if event.device_id in self._devices.lanes:
+            self._devices.leave(event.device_id, now)
+        self._fleet.leave(event.device_id, event.reason, now)
+        return [Say("notice", f"device {event.device_id} leaves: {event.reason}")]
+
+    def deserted(self, now: float) -> tuple[list[TaskTrials], list[Command]]:
+        """The tasks of classes whose devices have all left, for longer than a device is waited for, which get no more
+        trials; and what people are told."""
+        given_up, commands = self._devices.deserted(now)
+        tasks = (task for each in given_up for task in self._granting.by_class[each])
+        return [task for task in tasks if not task.finish_reason], commands

@@ -1,0 +1,180 @@
+"""What a run does with a device class that comes while it goes on, where something is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from actors.tuning_session import TuningSession
+from devices.describing.describer import DescriberStartError
+from devices.simulated.simulated import SIMULATED_CPU
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.config.request import run_request
+from fleet_tune.domain import Fingerprint
+from fleet_tune.errors import NetworkError
+from fleet_tune.runs.preparing import joining
+from fleet_tune.runs.preparing.joining import Newcomer
+from fleet_tune.runs.preparing.preparation import Prepared
+from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
+from fleet_tune.runs.run import Run
+from fleet_tune.search_task import SearchTask
+from tests.helpers.devices import make_fingerprint
+from tests.helpers.tasks import make_task
+
+BOARD = DeviceConfig(name="board", connect="10.0.0.1:9090")
+TASKS = tuple(make_task(name, "orin") for name in ("a", "b"))
+ENTRIES = tuple(SearchTask(task, (), SIMULATED_CPU) for task in TASKS)
+PRINT = make_fingerprint(TASKS[0].device_class, SIMULATED_CPU)
+
+
+class Session:
+    """Stands in for a session to which one device comes. ``is_over``: its tuning."""
+
+    window = None
+    store = None
+
+    def __init__(self, is_over: bool = False) -> None:
+        self.is_over = is_over
+        self.done: list[tuple[str, ...]] = []
+        self.added: tuple[SearchTask, ...] = ()
+        self._came = False
+
+    async def new_class(self) -> tuple[DeviceConfig, Fingerprint]:
+        if self._came:
+            await asyncio.Event().wait()
+        self._came = True
+        return BOARD, PRINT
+
+    async def add_class(self, tasks: tuple[SearchTask, ...], _settled: dict[str, str]) -> bool:
+        self.added = tasks
+        return not self.is_over
+
+    async def refuse_class(self, name: str, reason: str) -> None:
+        self.done.append(("refused", name, reason))
+
+    async def join(self, entry: SearchTask) -> None:
+        self.done.append(("joined", entry.task.id))
+
+    async def leave_out(self, task_id: str) -> None:
+        self.done.append(("left out", task_id))
+
+    async def until_done(self, count: int) -> None:
+        async with asyncio.timeout(60.0):
+            while len(self.done) < count:
+                await asyncio.sleep(0.01)
+
+
+class Alone:
+    """Stands in for the network as it is prepared for a class."""
+
+    prints = {"orin": PRINT}  # noqa: RUF012
+    undescribed = ENTRIES
+
+
+class Running:
+    """Stands in for the network as it was prepared at the start."""
+
+    classes: tuple[Any, ...] = ()
+
+    def with_classes(self, other: Any) -> Running:
+        self.classes = (*self.classes, other)
+        return self
+
+
+def run_of(tmp_path: Path) -> Run:
+    run = Run(run_request("net.onnx", out=tmp_path / "out", store=""), None)
+    run._prepared = cast(Prepared, cast(Any, Running()))
+    return run
+
+
+@contextlib.contextmanager
+def welcomed(run: Run, session: Session) -> Iterator[None]:
+    """The run takes in who comes."""
+    stack = contextlib.AsyncExitStack()
+    task = asyncio.ensure_future(run._welcome(cast(TuningSession, cast(Any, session)), stack))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@pytest.fixture(autouse=True)
+def without_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "lowering_beside", lambda _window: contextlib.nullcontext())
+    monkeypatch.setattr(joining, "introduce", lambda *_: None)
+
+
+def comes(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
+    """What comes of preparing the network for a class."""
+
+    def newcomer(*_: object) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(joining, "newcomer", newcomer)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NetworkError("net cannot be lowered: it is too wide", "simplify it"), "net cannot be lowered: it is too wide"),
+        (RuntimeError("many\nlines"), "RuntimeError: lines"),
+    ],
+)
+async def test_a_class_for_which_the_network_cannot_be_prepared_is_refused_in_one_line(
+    error: Exception, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes(monkeypatch, error)
+    run, session = run_of(tmp_path), Session()
+    with welcomed(run, session):
+        await session.until_done(1)
+        assert run._preparing == ""
+    [(what, name, told)] = session.done
+    assert (what, name) == ("refused", "orin")
+    assert reason in told
+    assert "\n" not in told
+    assert run._prepared is not None
+    assert cast(Any, run._prepared).classes == ()
+
+
+async def test_a_class_that_comes_when_the_tuning_is_over_is_none_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes(monkeypatch, Newcomer(cast(Prepared, cast(Any, Alone())), None, None))
+    run, session = run_of(tmp_path), Session(is_over=True)
+    with welcomed(run, session):
+        await session.until_done(1)
+    assert session.added == ENTRIES
+    assert session.done == [("refused", "orin", "the tuning was over before the network was prepared for it")]
+    assert cast(Any, run._prepared).classes == ()
+
+
+class Coming:
+    """Stands in for tasks that are described one after the other, until no child starts any more."""
+
+    def __init__(self, *ready: ReadyTask) -> None:
+        self._ready = list(ready)
+
+    def __iter__(self) -> Coming:
+        return self
+
+    def __next__(self) -> ReadyTask:
+        if not self._ready:
+            raise DescriberStartError("the process that describes sketches did not start: no memory")
+        return self._ready.pop(0)
+
+
+async def test_tasks_of_a_class_that_cannot_be_described_are_left_out_and_told(tmp_path: Path) -> None:
+    run, session = run_of(tmp_path), Session()
+    coming = cast(ReadyTasks, cast(Any, Coming(ReadyTask(ENTRIES[0]))))
+    await run._join_late(cast(TuningSession, cast(Any, session)), coming, ENTRIES)
+    assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
+    [missing] = run._ready[1].left_out
+    assert (missing.what, missing.task, missing.device_class) == ("task", "b", "orin")
+    assert "did not start: no memory" in missing.reason
