@@ -11,7 +11,7 @@ import tvm_ffi
 
 Array = npt.NDArray[Any]
 
-_ALIGNMENT_BYTES = 64
+ALIGNMENT_BYTES = 64
 """What TVM's kernels are compiled for."""
 _NOT_SHARED = (BufferError, RuntimeError, TypeError, ValueError)
 """How DLPack says that memory cannot be shared: types and read-only arrays that it does not know, alignment."""
@@ -28,7 +28,7 @@ def on_cpu(tensor: Any) -> bool:
 def shared(value: Any) -> Any | None:
     """``value``, an array or a torch tensor, as a tensor in the same memory; None where it cannot be shared."""
     try:
-        return tvm_ffi.from_dlpack(value, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
+        return tvm_ffi.from_dlpack(value, require_alignment=ALIGNMENT_BYTES, require_contiguous=True)
     except _NOT_SHARED:
         return None
 

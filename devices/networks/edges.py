@@ -6,18 +6,41 @@ A network of a few milliseconds with an image of some megabytes would spend a te
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 
-from devices.builds.tensors import array_of, on_cpu, shared, torch_tensor_of
+from devices.builds.tensors import ALIGNMENT_BYTES, array_of, on_cpu, shared, torch_tensor_of
 from devices.networks.torch import arrays as torch_arrays
 
 
 def is_torch(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch"
+    return _is_part_of_torch(type(value).__module__)
+
+
+@functools.cache
+def _is_part_of_torch(module: str) -> bool:
+    return module.partition(".")[0] == "torch"
+
+
+def _is_tensor(kind: type[Any]) -> bool:
+    return kind.__name__ == "Tensor" and kind.__module__ == "torch"
+
+
+def passes_as_it_is(value: Any) -> bool:
+    """Whether ``value`` is a torch tensor in this machine's memory that TVM's kernels can read where it is. TVM gives
+    torch tensors back for such, in less time than it takes to convert both (0.5 instead of 1.5 microseconds)."""
+    passes: bool = (
+        _is_tensor(type(value))
+        and value.is_cpu
+        and not value.requires_grad
+        and value.is_contiguous()
+        and value.data_ptr() % ALIGNMENT_BYTES == 0
+    )
+    return passes
 
 
 def taken_in(value: Any, device: Any) -> Any:

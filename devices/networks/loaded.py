@@ -22,7 +22,7 @@ from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
 from devices.failures import last_line
 from devices.instruction_sets import missing_here
-from devices.networks.edges import flat, handed_out, is_torch, shares_memory, taken_in
+from devices.networks.edges import flat, handed_out, is_torch, passes_as_it_is, shares_memory, taken_in
 from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from devices.protocol import TensorSpec
@@ -60,13 +60,14 @@ class CompiledNetwork:
     ) -> None:
         self.manifest = manifest
         self.threads = threads
-        self._inputs = tuple(inputs)
+        self._inputs = tuple((name, spec.shape, spec.dtype) for name, spec in inputs)
         self._device = tvm.cuda(0) if kind == "cuda" else tvm.cpu()
         self._module = module
         self._machine = relax.VirtualMachine(module, self._device)
         self._main = self._machine["main"]
         self._parameters = [tvm.runtime.tensor(array, self._device) for array in parameters]
         self._shared: list[bool] | None = None  # of each output, whether it is the memory of an input or of a weight
+        self._gives_one = False  # an output on this CPU, whose memory is its own: known with the former
         self._lock = threading.Lock()
         self._pool = threading.local()
 
@@ -113,13 +114,20 @@ class CompiledNetwork:
         return cls(module, arrays, inputs, kind, threads, manifest)
 
     def __call__(self, *inputs: Any) -> Any:
-        tensors = self._converted(inputs)
+        self._check(inputs)
+        if self._gives_one and inputs and all(map(passes_as_it_is, inputs)):
+            with self._lock:
+                self._start_threads()
+                return self._main(*inputs, *self._parameters)
+        tensors = [taken_in(value, self._device) for value in inputs]
         with self._lock:
             self._start_threads()
             result = self._main(*tensors, *self._parameters)
             returned = flat(result)
             if self._shared is None:  # which ones are is decided by the network, not by its inputs
                 self._shared = [shares_memory(tensor, [*tensors, *self._parameters]) for tensor in returned]
+                one = self._shared == [False] and not isinstance(result, _SEVERAL)
+                self._gives_one = one and self._device.type == "cpu"
         as_torch = bool(inputs) and is_torch(inputs[0])
         outputs = [handed_out(each, as_torch, copied) for each, copied in zip(returned, self._shared, strict=True)]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]
@@ -155,25 +163,26 @@ class CompiledNetwork:
 
     def _converted(self, inputs: tuple[Any, ...]) -> list[Any]:
         """The inputs as TVM tensors, checked."""
+        self._check(inputs)
+        return [taken_in(value, self._device) for value in inputs]
+
+    def _check(self, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != len(self._inputs):
-            names = ", ".join(name for name, _ in self._inputs)
+            names = ", ".join(name for name, _, _ in self._inputs)
             raise NetworkInputError(
                 f"{len(inputs)} inputs given, the network takes {len(self._inputs)}", f"pass {names}"
             )
-        tensors = []
-        for value, (name, spec) in zip(inputs, self._inputs, strict=True):
-            if not (is_torch(value) or isinstance(value, np.ndarray)):
+        for value, (name, shape, dtype) in zip(inputs, self._inputs, strict=True):
+            if not (isinstance(value, np.ndarray) or is_torch(value)):
                 raise NetworkInputError(
                     f"input {name!r} is a {type(value).__name__}", "pass a numpy array or a torch tensor"
                 )
-            dtype = _name_of(value.dtype)
-            if value.shape != spec.shape or dtype != spec.dtype:
+            given = _name_of(value.dtype)
+            if value.shape != shape or given != dtype:
                 raise NetworkInputError(
-                    f"input {name!r} is {dtype}{list(value.shape)}",
-                    f"pass {spec.dtype}{list(spec.shape)}",
+                    f"input {name!r} is {given}{list(value.shape)}",
+                    f"pass {dtype}{list(shape)}",
                 )
-            tensors.append(taken_in(value, self._device))
-        return tensors
 
     def _start_threads(self) -> None:
         """Gives the calling thread's pool the number of threads that the network was tuned for.

@@ -27,7 +27,7 @@ from devices.failures import brief
 from devices.networks.comparison import compare, network_tolerance
 from devices.networks.graph.block_names import with_stable_names
 from devices.networks.graph.constants import fold_constants
-from devices.networks.graph.layouts import channels_last, has_convolutions, pays
+from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
 from devices.networks.graph.parallel_products import combined_products
 from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites import rewrite
@@ -238,8 +238,8 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         module = steps.needed("the normal form", transform.Normalize(), module)
         # Folds the transposed weights, and moves the transposes together that are left of the choice of layouts.
         module = steps.optional("the folding of transposes", rewrite, module)
-        if not pays(as_given, module):
-            module = steps.needed("the normal form", transform.Normalize(), as_given)
+        if has_convolutions(as_given["main"]):
+            module = _in_worthwhile_layouts(as_given, module, steps)
         _refuse_constant(module["main"], name)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
@@ -254,6 +254,20 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         module = steps.optional("fusion", sequential(fusion), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
         return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
+
+
+def _in_worthwhile_layouts(as_given: Any, module: Any, steps: Steps) -> Any:
+    """The best of ``as_given``, of ``module`` (all its convolutions channels last), and of one of which those are that
+    are worth their changes of layout."""
+    normalize = relax.transform.Normalize()
+
+    def in_part(given: Any) -> Any:
+        apart = not_worthwhile(given, module)
+        return rewrite(normalize(channels_last(given, apart))) if apart else given
+
+    in_some = steps.optional("the choice of some layouts", in_part, as_given)
+    best = max((module, in_some, as_given), key=lambda each: gain(as_given, each))
+    return steps.needed("the normal form", normalize, best)
 
 
 def _refuse_constant(main: Any, name: str) -> None:

@@ -8,12 +8,21 @@ of 7x7 and 14x14.
 
 A network pays for it where values go from one layout to the other: a deep one at its ends, one of a single convolution
 for each. On a Zen 5 a change of layout takes 20 ps a byte, and tuned convolutions (128 channels, 28x28) are 1.14 to 1.2
-times as fast with channels last, which is 0.3 ps an operation.
+times as fast with channels last, which is 0.3 ps an operation, a tenth of what it takes. Where a convolution goes over
+its rows in steps of two, as they were it uses every other number of a vector only: it is twice as fast with channels
+last (ShuffleNet's first one, 3 to 24 channels: 43 us on one thread instead of 129).
+
+So the convolutions of a network fall into *islands*: those that values reach from each other without a change of layout
+when all are channels last. An island whose convolutions do too little for the changes of layout at its shores stays as
+it was (a depthwise convolution between products and attention; ShuffleNet's units: all its tuned kernels but the last
+product take 0.54 ms on one thread instead of 0.57); the others have channels last.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
+from collections.abc import Container, Iterator
 from math import prod
 from typing import Any
 
@@ -28,10 +37,15 @@ _DESIRED_LAYOUTS = {
     "relax.nn.conv1d": ["NWC", "WIO"],
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv3d": ["NDHWC", "DHWIO"],
-    # Named, or it takes the layout of its input, which TVM cannot lower.
+}
+_CONVOLUTIONS = frozenset(_DESIRED_LAYOUTS)
+# Named, or it takes the layout of its input: TVM cannot lower the transposed one then.
+_LAYOUTS_AS_GIVEN = {
+    "relax.nn.conv1d": ["NCW", "OIW"],
+    "relax.nn.conv2d": ["NCHW", "OIHW"],
+    "relax.nn.conv3d": ["NCDHW", "OIDHW"],
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
 }
-_CONVOLUTIONS = frozenset(_DESIRED_LAYOUTS) - {"relax.nn.conv2d_transpose"}
 # Element-wise operators for which TVM forgot to register how layouts pass through them: without a rule ConvertLayout
 # puts transposes around every ReLU6.
 _ELEMENTWISE_WITHOUT_LAYOUT = ("relax.clip", "relax.nn.leakyrelu", "relax.nn.softplus")
@@ -41,23 +55,108 @@ _WRONG_LAYOUT_RULES = ("relax.stack", "relax.repeat", "relax.nn.dropout")
 # Operations of convolutions for each byte that changes its layout, from which on it pays: between a depthwise
 # convolution alone (2; 1.7 times as fast as it was) and a dense one (70 to 300).
 _WORTHWHILE = 32
+# The time of an operation, in what channels last save of one.
+_OPERATION = 10
 
 
 def has_convolutions(main: Any) -> bool:
     """Whether ``main`` has operators that :func:`channels_last` is about."""
-    return any(_operator(call) in _CONVOLUTIONS for call in calls(main.body))
+    return bool(_convolutions(main))
 
 
-def channels_last(module: Any) -> Any:
-    """``module`` with its convolutions channels-last, and transposes where values go between layouts."""
+def channels_last(module: Any, apart: Container[int] = ()) -> Any:
+    """``module`` with its convolutions channels-last, but for those at the places ``apart`` in the order of ``main``,
+    and transposes where values go between layouts."""
     _register_layouts()
-    return relax.transform.ConvertLayout(_DESIRED_LAYOUTS)(module)
+    stay = {convolution for at, convolution in enumerate(_convolutions(module["main"])) if at in apart}
+    desired = {**_LAYOUTS_AS_GIVEN, **_DESIRED_LAYOUTS}
+    choose = relax.transform.ConvertLayout(desired, lambda call: _LAYOUTS_AS_GIVEN if call in stay else desired)
+    return choose(module)
 
 
-def pays(before: Any, after: Any) -> bool:
-    """Whether ``main`` of ``after`` (channels last) is worth its transposes, compared with ``before`` (as it was)."""
-    moved = _moved_bytes(after["main"]) - _moved_bytes(before["main"])
-    return _operations(before["main"]) >= _WORTHWHILE * moved
+def gain(before: Any, after: Any) -> float:
+    """What ``after``, ``before`` in other layouts, is better by, in what channels last save of an operation. At least 0
+    where it is worth its transposes."""
+    saved = sum(_saved(call) for call in _convolutions(after["main"]))
+    return saved - _WORTHWHILE * (_moved_bytes(after["main"]) - _moved_bytes(before["main"]))
+
+
+def not_worthwhile(before: Any, after: Any) -> frozenset[int]:
+    """The places, in the order of ``main`` of ``before``, of the convolutions whose islands in ``after``, where they
+    have channels last, do too little for the changes of layout at their shores.
+
+    None where ``after`` has other convolutions, or has them in another order."""
+    given, convolutions = (_convolutions(module["main"]) for module in (before, after))
+    if [_work(call) for call in given] != [_work(call) for call in convolutions]:
+        return frozenset()
+    islands = _Islands(after["main"])
+    of = [islands.of(call) for call in convolutions]
+    saved: defaultdict[Any, float] = defaultdict(float)
+    for island, call in zip(of, convolutions, strict=True):
+        saved[island] += _saved(call)
+    return frozenset(
+        at
+        for at, (island, call) in enumerate(zip(of, convolutions, strict=True))
+        if _has_channels_last(call) and saved[island] < _WORTHWHILE * islands.shores[island]
+    )
+
+
+class _Islands:
+    """The values of a function in sets, between which only transposes lead that move elements.
+
+    ``shores``: for each island the bytes of the results of the transposes that lead to it or away from it.
+    """
+
+    def __init__(self, main: Any) -> None:
+        self._above: dict[Any, Any] = {}
+        self._island: dict[Any, Any] = {}
+        crossings = []
+        for binding in (binding for block in main.body.blocks for binding in block.bindings):
+            value = binding.value
+            self._island[value] = binding.var
+            if isinstance(value, Call) and _operator(value) == "relax.permute_dims" and _moves(value):
+                crossings.append((value, binding.var))
+                continue
+            for read in _variables(value):
+                if _has_layout(read.ty):
+                    self._above[self._root(read)] = self._root(binding.var)
+        self.shores: defaultdict[Any, int] = defaultdict(int)
+        for call, result in crossings:
+            for island in {self._root(call.args[0]), self._root(result)}:
+                self.shores[island] += _bytes(call.ty)
+
+    def of(self, call: Call) -> Any:
+        """The island of a call's result; of one in a branch, which has no shores, None."""
+        return self._root(self._island.get(call))
+
+    def _root(self, value: Any) -> Any:
+        path = []
+        while (above := self._above.get(value, value)) != value:
+            path.append(value)
+            value = above
+        self._above.update((each, value) for each in path)
+        return value
+
+
+def _variables(expression: Any) -> Iterator[Any]:
+    """The variables that an expression reads, those in tuples too."""
+    if isinstance(expression, relax.Var):
+        yield expression
+    elif isinstance(expression, relax.Tuple):
+        for field in expression.fields:
+            yield from _variables(field)
+    elif isinstance(expression, relax.TupleGetItem):
+        yield from _variables(expression.tuple_value)
+    elif isinstance(expression, Call):
+        for argument in expression.args:
+            yield from _variables(argument)
+
+
+def _has_layout(kind: Any) -> bool:
+    """Whether there is more than one order of elements: a vector has one, whatever shape it is given."""
+    if isinstance(kind, relax.TupleType):
+        return any(_has_layout(field) for field in kind.fields)
+    return isinstance(kind, relax.TensorType) and sum(int(extent) > 1 for extent in kind.shape.values) > 1
 
 
 def _moved_bytes(main: Any) -> int:
@@ -75,13 +174,34 @@ def _moves(transpose: Call) -> bool:
     return long != sorted(long)
 
 
-def _operations(main: Any) -> int:
-    """Floating-point operations of the convolutions of ``main`` (weights OI...): two for each product."""
-    convolutions = [call for call in calls(main.body) if _operator(call) in _CONVOLUTIONS]
-    return sum(
-        2 * _elements(call.ty) * prod(int(extent) for extent in call.args[1].ty.shape.values[1:])
-        for call in convolutions
-    )
+def _convolutions(main: Any) -> list[Call]:
+    return [call for call in calls(main.body) if _operator(call) in _CONVOLUTIONS]
+
+
+def _has_channels_last(convolution: Call) -> bool:
+    return str(convolution.attrs.data_layout).endswith("C")
+
+
+def _saved(convolution: Call) -> float:
+    """What channels last save of a convolution that has them: its operations, and for each further step over its rows
+    the time that they all take."""
+    if not _has_channels_last(convolution):
+        return 0
+    step = int(convolution.attrs.strides[-1])
+    return _operations(convolution) * (1 + _OPERATION * (step - 1))
+
+
+def _operations(convolution: Call) -> int:
+    """Floating-point operations of a convolution: two for each product."""
+    weights = convolution.args[1].ty
+    filters = int(weights.shape.values[str(convolution.attrs.kernel_layout).index("O")])
+    return 2 * _elements(convolution.ty) * (_elements(weights) // filters)
+
+
+def _work(convolution: Call) -> tuple[Any, ...]:
+    """What is the same of a convolution in all layouts."""
+    settings = (convolution.attrs.groups, *convolution.attrs.strides, *convolution.attrs.dilation)
+    return _operator(convolution), *map(int, settings), _elements(convolution.ty), _operations(convolution)
 
 
 def _elements(tensor: Any) -> int:

@@ -31,7 +31,9 @@ _PLAIN = re.compile(
 )
 # Names become Python's: of tensors, nodes and modules (whose second call is "relu@1").
 _NAME = re.compile(r"(?!.*__\w+__)[\w.]*", re.ASCII)
-_CALL = re.compile(r"(?!.*__\w+__)[\w.]*(@\d+)?", re.ASCII)
+# Those of modules and of what they hold may have a hyphen, which torch then writes in quotes.
+_HELD = re.compile(r"(?!.*__\w+__)[\w.-]*", re.ASCII)
+_CALL = re.compile(r"(?!.*__\w+__)[\w.-]*(@\d+)?", re.ASCII)
 _VERSION = re.compile(r"[\w.+]*", re.ASCII)
 _TEXT = re.compile(r"[\w .,:;>()/+*-]*", re.ASCII)  # arguments: "bilinear", "bij,bjk->bik"
 # Numbers, and dimensions that are not fixed (which are refused later, by name): "Symbol('s7', integer=True)".
@@ -56,6 +58,9 @@ _TEXTS = {
     "as_float": _NO_NUMBER,
     "as_floats": _NO_NUMBER,
     "fqn": _CALL,
+    "parameter_name": _HELD,
+    "buffer_name": _HELD,
+    "tensor_constant_name": _HELD,
     "torch_version": _VERSION,
 }
 _KEYS = re.compile(r'[\w ",.\[\]-]*', re.ASCII)  # of a dictionary of inputs, as JSON

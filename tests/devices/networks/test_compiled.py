@@ -34,7 +34,7 @@ from devices.networks.compiled import (
     staging,
     update_manifest,
 )
-from devices.networks.edges import taken_in
+from devices.networks.edges import passes_as_it_is, taken_in
 from devices.networks.frontend import Network, load_network
 from devices.networks.loaded import NetworkInputError
 from devices.networks.lowering import LoweredNetwork, compare, import_network
@@ -206,7 +206,22 @@ def test_torch_in_torch_out(folder: Path, network: Network) -> None:
     # Neither contiguous nor aligned.
     wide = torch.zeros(1, 3, 32, 33)
     wide[..., 1:] = image
-    np.testing.assert_array_equal(loaded(wide[..., 1:]).numpy(), output.numpy())
+    for given in (image.clone(), wide[..., 1:], image.clone().requires_grad_(), nn.Parameter(image.clone())):
+        again = loaded(given)
+        assert isinstance(again, torch.Tensor)
+        assert not again.requires_grad
+        np.testing.assert_array_equal(again.numpy(), output.numpy())
+        again.zero_()  # nothing else lies there
+    assert isinstance(loaded(image.numpy()), np.ndarray)
+
+
+def test_tensors_that_tvm_reads_where_they_are() -> None:
+    aligned = torch.ones(32, 32)
+    assert passes_as_it_is(aligned)
+    assert passes_as_it_is(torch.ones(()))
+    others = (aligned[:, 1:], aligned.T, aligned.view(-1)[1:], torch.ones(4, requires_grad=True), aligned.numpy())
+    assert not any(passes_as_it_is(each) for each in others)
+    assert not passes_as_it_is(nn.Parameter(aligned, requires_grad=False))  # of a class of its own
 
 
 def test_the_manifest(folder: Path, lowered: LoweredNetwork, network: Network, best: dict[str, str | None]) -> None:

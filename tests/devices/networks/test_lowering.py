@@ -158,16 +158,66 @@ def test_depthwise_and_relu6_stay_in_one_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("convolution", "transposes"),
-    [
-        (nn.Conv2d(32, 32, 3, padding=1), 2),  # 576 operations for each number of the output
-        (nn.Conv2d(32, 32, 3, padding=1, groups=32), 0),  # 18
+    ("convolution", "extents", "transposes"),
+    [  # operations for each byte that would change its layout: 32 are asked
+        (nn.Conv2d(32, 32, 3, padding=1), (12, 12), 2),  # 72
+        (nn.Conv2d(32, 32, 3, padding=1, groups=32), (12, 12), 0),  # 2
+        (nn.Conv2d(64, 64, 3, padding=1, groups=4), (12, 12), 2),  # 36
+        (nn.Conv2d(64, 64, 3, padding=1, groups=16), (12, 12), 0),  # 9
+        (nn.Conv1d(64, 64, 3, padding=1), (40,), 2),  # 48
+        (nn.Conv1d(64, 64, 7, padding=3, groups=64), (40,), 0),  # 2
+        (nn.Conv3d(8, 8, 3, padding=1), (6, 6, 6), 2),  # 54
+        (nn.Conv3d(8, 8, 3, padding=1, groups=8), (6, 6, 6), 0),  # 7
     ],
 )
-def test_the_layout_changes_where_that_pays(convolution: nn.Module, transposes: int) -> None:
-    lowered, network = imported(convolution, torch.randn(1, 32, 12, 12))
+def test_the_layout_of_a_lone_convolution_changes_where_that_pays(
+    convolution: nn.Module, extents: tuple[int, ...], transposes: int
+) -> None:
+    lowered, network = imported(convolution, torch.randn(1, convolution.in_channels, *extents))
     agrees(lowered, network)
     assert sum("transpose" in name for name in names(lowered)) == transposes
+
+
+def test_only_the_convolutions_that_are_worth_it_have_channels_last() -> None:
+    class StemAndMixer(nn.Module):
+        """Dense convolutions, then, between products, a depthwise one over channels and positions."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1))
+            self.before, self.after = nn.Linear(64, 64), nn.Linear(64, 8)
+            self.mix = nn.Conv1d(32, 32, 3, padding=1, groups=32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            positions = self.before(self.stem(x).flatten(2)).relu()
+            return self.after(self.mix(positions))  # type: ignore[no-any-return]
+
+    lowered, network = imported(StemAndMixer(), torch.randn(1, 3, 8, 8))
+    agrees(lowered, network)
+    shown = [task.workload.name for task in lowered.tasks]
+    assert [name for name in shown if "transpose" in name] == ["transpose 8x8x3", "transpose_reshape 32x64"]
+    assert [name for name in shown if "conv" in name] == [
+        "conv2d_add_relu 8x8x32", "conv2d_add 8x8x32", "conv1d_add 32x64"
+    ]  # fmt: skip
+
+
+def test_inverted_residuals_with_squeeze_and_excitation_are_one_chain_of_channels_last() -> None:
+    class InvertedResidual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.expand, self.project = nn.Conv2d(16, 48, 1), nn.Conv2d(48, 16, 1)
+            self.depthwise = nn.Conv2d(48, 48, 5, padding=2, groups=48)
+            self.squeeze, self.excite = nn.Conv2d(48, 12, 1), nn.Conv2d(12, 48, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inner = nn.functional.hardswish(self.depthwise(nn.functional.hardswish(self.expand(x))))
+            scale = self.excite(self.squeeze(nn.functional.adaptive_avg_pool2d(inner, 1)).relu())
+            return x + self.project(inner * nn.functional.hardsigmoid(scale))  # type: ignore[no-any-return]
+
+    chain = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(InvertedResidual() for _ in range(3)), nn.AdaptiveAvgPool2d(1))
+    lowered, network = imported(chain, torch.randn(1, 3, 24, 24))
+    agrees(lowered, network)
+    assert [task.workload.name for task in lowered.tasks if "transpose" in task.workload.name] == ["transpose 24x24x3"]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,17 @@ def test_infinities_are_read(tmp_path: Path) -> None:
     assert weights[0, [0, 2]].sum() == pytest.approx(1.0)
 
 
+def test_modules_with_hyphens_in_their_names_are_read(tmp_path: Path) -> None:
+    net = torch.nn.Sequential()
+    net.add_module("block1-0", torch.nn.Sequential())
+    net[0].add_module("norm-1", torch.nn.BatchNorm1d(3))
+    net[0].add_module("activation-1", torch.nn.ReLU())
+    file = tmp_path / "hyphens.pt2"
+    torch.export.save(torch.export.export(net.eval(), (torch.tensor([[0.5, -1.0, 2.0]]),)), str(file))
+    (output,) = load_network(file).framework_outputs()
+    assert output[0] == pytest.approx([0.5, 0.0, 2.0], rel=1e-4)
+
+
 def code(mark: Path) -> str:
     return f"__import__('pathlib').Path({str(mark)!r}).touch()"
 
@@ -122,6 +133,14 @@ def named(name: str) -> Callable[[Program], None]:
     )
 
 
+def weight_named(name: str) -> Callable[[Program], None]:
+    def change(program: Program) -> None:
+        inputs = program["graph_module"]["signature"]["input_specs"]
+        next(spec["parameter"] for spec in inputs if "parameter" in spec)["parameter_name"] = name
+
+    return change
+
+
 PROGRAMS: dict[str, Callable[[str, str], Callable[[Program], None]]] = {
     "a dimension that is evaluated": lambda source, _mark: first_size(source),
     "a dimension of a tensor called metadata": lambda source, _mark: hidden_tensor("metadata", source),
@@ -137,6 +156,7 @@ PROGRAMS: dict[str, Callable[[str, str], Callable[[Program], None]]] = {
         0, inputs=[{"name": "input", "arg": {"as_float": source}, "kind": 1}]
     ),
     "a name that is code": lambda source, _mark: named(f"x={source}"),
+    "a name of a weight that ends its quotes": lambda source, _mark: weight_named(f'linear") or {source} or ("'),
     "a nesting of other types": lambda _source, _mark: (
         lambda program: program["graph_module"]["module_call_graph"][0]["signature"].update(
             out_spec='[1, {"type": "builtins.eval", "context": "null", "children_spec": []}]'
