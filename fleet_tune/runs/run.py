@@ -35,7 +35,7 @@ from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_t
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
-from fleet_tune.runs.reusing.sharing import Found, Giving, note_efforts, take, tried_in
+from fleet_tune.runs.reusing.sharing import Found, Giving, Watching, note_efforts, take, tried_in
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 from policies.runs.turns import Party
@@ -93,6 +93,7 @@ class Run:
     _found: Found | None = None  # in it
     _team: Team | None = None  # whose copy it is
     _giving: Giving | None = None
+    _others: Watching | None = None  # who give to it too
     # Seconds and trials of the tuning, and the tasks that had some, once it is over.
     _tuned: tuple[float, int, frozenset[str]] = (0.0, 0, frozenset())
 
@@ -226,19 +227,27 @@ class Run:
             stack.callback(self._following.cancel)
 
     def _take(self, found: Found, prepared: Prepared) -> None:
-        devices = {name: [config.name for config in configs] for name, configs in prepared.devices.items()}
         with RecordStore(self.request.records) as store:
-            take(found, self.request.records, store, prepared.origins, devices)
+            take(found, self.request.records, store, prepared.origins, prepared.device_ids)
         self._giving = Giving(self.request.records, found.path)
+        self._others = Watching(found.path, self.run_id)
 
-    async def _give_regularly(self) -> None:
-        """What is measured comes into the store that several runs share while others may look for it."""
+    async def _share_regularly(self) -> None:
+        """What is measured comes into the store that several runs share while others may look for it, and what others
+        have given to it is not measured again."""
         while self._giving is not None:
             await asyncio.sleep(_GIVE_EVERY_SECS)
             with contextlib.suppress(RecordStoreError):  # the end tells of it
                 await in_thread(self._giving.give)
                 if self._team is not None:
                     await in_thread(self._team.meet)
+                await in_thread(self._take_new)
+
+    def _take_new(self) -> None:
+        prepared, session = self._prepared, self._session
+        if prepared is not None and session is not None and self._others is not None:
+            found = self._others.new({entry.task.id for entry in prepared.undescribed}, prepared.origins)
+            take(found, self.request.records, session.store, prepared.origins, prepared.device_ids)
 
     def _give_all(self, giving: Giving) -> None:
         """The end of a run: what it has spent, and what is not given yet. What fails is told, and the next run with
@@ -349,7 +358,7 @@ class Run:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
         if self._session is None:
             return
-        async with beside(self._report()), beside(self._give_regularly()):
+        async with beside(self._report()), beside(self._share_regularly()):
             records = aiter(self._session.records(self._start_seq, traces))
             while True:
                 try:

@@ -93,6 +93,11 @@ class Prepared:
             for task in of_class.tasks
         )
 
+    @property
+    def device_ids(self) -> dict[str, list[str]]:
+        """The ids of the devices of each class."""
+        return {name: [config.name for config in configs] for name, configs in self.devices.items()}
+
     def with_ready(self, ready: Sequence[ReadyTask]) -> Prepared:
         """The same with tasks that are ready, in the order of the network."""
         places = {entry.task.id: at for at, entry in enumerate(self.undescribed)}

@@ -18,7 +18,15 @@ from typing import Protocol
 from fleet_tune.domain import Limits, Outcome, Record, Task
 from fleet_tune.records.origin import Effort, Origin
 from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.shared import SharedReader, class_of, copy_records, is_found_wrong, rescaled, shared_store
+from fleet_tune.records.shared import (
+    SharedReader,
+    class_of,
+    copy_records,
+    is_found_wrong,
+    last_word,
+    rescaled,
+    shared_store,
+)
 from fleet_tune.records.sources import BY_METASCHEDULE
 from fleet_tune.records.store import RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
@@ -244,6 +252,41 @@ class Giving:
             copied = copy_records(reader, store, self._cursor, lambda: self._clock() > deadline)
         self._cursor = copied.cursor
         return copied.records
+
+
+class Watching:
+    """What others give to the ``shared`` store while the run ``run_id`` goes on, each record once: so that two runs
+    that tune for one class at the same time do not measure the same. Begins with what comes after now. Raises
+    :class:`RecordStoreError`, as :meth:`new` does."""
+
+    def __init__(self, shared: Path, run_id: str) -> None:
+        self._shared = shared
+        self._run_id = run_id
+        self._cursor = 0
+        if shared.exists():
+            with SharedReader(shared) as reader:
+                self._cursor = reader.last_seq()
+
+    def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Found:
+        """What has come for these tasks, by their ids, that depends on just the ``origins``, by device class."""
+        words: dict[str, dict[str, Record]] = {}
+        with SharedReader(self._shared) as reader:
+            of_runs = reader.run_origins()
+            for page in reader.pages(self._cursor):
+                self._cursor = page[-1].seq
+                for record in page:
+                    name = class_of(record.task_id)
+                    if record.task_id not in tasks or record.run_id == self._run_id or name not in origins:
+                        continue
+                    if of_runs.get((record.run_id, name)) != origins[name]:
+                        continue
+                    of_task = words.setdefault(record.task_id, {})
+                    heard = [each for each in (of_task.get(record.candidate.id), record) if each is not None]
+                    said = last_word(heard)
+                    if said is not None:
+                        of_task[record.candidate.id] = said
+            units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
+        return Found(self._shared, {task: tuple(each.values()) for task, each in words.items()}, units)
 
 
 def note_efforts(

@@ -18,7 +18,7 @@ from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.store import RecordStore
 from fleet_tune.results import FromStore, TaskProgress
-from fleet_tune.runs.reusing.sharing import SETTLED, Giving, look_up, note_efforts, take, tried_in
+from fleet_tune.runs.reusing.sharing import SETTLED, Giving, Watching, look_up, note_efforts, take, tried_in
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.records import failed, make_record, ok
@@ -272,3 +272,25 @@ def test_a_giver_goes_on_where_it_was(tmp_path: Path, shared: Path) -> None:
         assert giving.give() == 1
         store.append([record(CONV, 1, 5e-4, "a", revision=1)])
         assert (giving.give(hurry=True), giving.give()) == (1, 0)
+
+
+def test_what_others_give_while_a_run_goes_on_is_taken_once_and_is_no_trial(shared: Path, tmp_path: Path) -> None:
+    run(tmp_path / "earlier", shared, "earlier", [record(CONV, 1, 4.0, "earlier")])
+    own = tmp_path / "ours" / "records.db"
+    with RecordStore(own) as store:
+        for task in (CONV, DENSE):
+            store.put_task(task)
+        store.put_run("ours", HERE)
+        store.append([record(CONV, 2, 3.0, "ours")])
+        others = Watching(shared, "ours")
+        assert not others.new({CONV.id, DENSE.id}, HERE).words, "what was there before was looked up at the start"
+        Giving(own, shared).give()
+        run(tmp_path / "beside", shared, "beside", [record(CONV, 2, 3.5, "beside"), record(CONV, 3, 2.0, "beside")])
+        run(tmp_path / "elsewhere", shared, "elsewhere", [record(CONV, 4, 1.0, "elsewhere")], origins=OTHER)
+        take(others.new({CONV.id}, HERE), own, store, HERE, {"board": ["dev"]})
+        assert not others.new({CONV.id}, HERE).words
+    with RecordReader(own) as reader:
+        taken = [each for each in reader if each.run_id == "beside"]
+        assert [(each.candidate.decisions[0], each.revision) for each in taken] == [(3, 1)], "2 was tried here too"
+        assert reader.best(CONV.id) == taken[0]
+        assert tried_in(own) == {CONV.id}
