@@ -22,7 +22,6 @@ class DeviceLane:
         self._device = device
         self._artifacts = artifacts
         self._rule = rule
-        self._ends = False
 
     async def check(self) -> Probed | ProbeFailed | Unreachable:
         """Run the probe."""
@@ -31,9 +30,8 @@ class DeviceLane:
         except ProbeError as error:
             return ProbeFailed(self._device_id, first_line(error))
         except (DeviceUnreachableError, *LOST) as error:
-            self._ends = False
-            return Unreachable(self._device_id, first_line(error), isinstance(error, ActorTimeoutError))
-        self._ends = False
+            hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)
+            return Unreachable(self._device_id, first_line(error), hangs, outside)
         return Probed(self._device_id, secs)
 
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
@@ -51,10 +49,6 @@ class DeviceLane:
         """End the process that owns the device."""
         self._device.restart()
 
-    def ends(self) -> None:
-        """The process that owns the device is ended because it hangs: what it works on is not to blame."""
-        self._ends = True
-
     def _places(self, task_id: str, incumbent: Incumbent) -> TaskPlaces:
         rival = self._artifacts.find(incumbent.candidate_id)
         return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival])
@@ -66,7 +60,6 @@ class DeviceLane:
             report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
-        self._ends = False
         return BatchMeasured(
             self._device_id, command.epoch, report.outcomes, report.detail, report.vitals, report.waits
         )
@@ -78,9 +71,8 @@ class DeviceLane:
             report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
-        self._ends = False
         return ShotOut(self._device_id, command.epoch, report.detail)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
-        ours, self._ends = self._ends and isinstance(error, ActorLostError), False
-        return BatchLost(self._device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)
+        hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)
+        return BatchLost(self._device_id, epoch, first_line(error), hangs, outside)

@@ -31,15 +31,14 @@ _LOOK_SECS = 0.5
 @dataclass(frozen=True)
 class Member:
     """A process. ``beat``: answers when it does, and raises ActorLostError where it is gone. ``end``: ends it, so that
-    another one takes its place; ``ending`` is awaited before, so that who waits for its work knows whose doing the loss
-    is. ``computes``: it does long work in the process that is to answer. ``clock``: by which its silence counts."""
+    another one takes its place. ``computes``: it does long work in the process that is to answer. ``clock``: by which
+    its silence counts."""
 
     name: str
     beat: Callable[[], Awaitable[None]]
     end: Callable[[], None]
     computes: bool = False
     clock: Callable[[], float] = time.monotonic
-    ending: Callable[[], Awaitable[None]] | None = None
 
 
 class Heartbeats:
@@ -114,8 +113,6 @@ class Heartbeats:
                     self._tell(
                         f"{member.name} gave no sign of life for {silent_secs:.0f} s: its process is ended", False
                     )
-                    if member.ending is not None:
-                        await member.ending()
                     member.end()
                     silent_secs, patience_secs = 0.0, START_SECS
         finally:

@@ -150,7 +150,7 @@ class FirstChoices:
                 measured = each.measurement
             else:
                 measured = device.measure(MeasureRequest(each, best_secs, following(rule, best_secs)))
-            if measured.outcome is Outcome.DEVICE_LOST:
+            if not measured.outcome.blames_candidate:
                 continue
             if measured.verified:
                 best_secs = measured.raw_secs

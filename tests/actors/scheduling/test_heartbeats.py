@@ -135,24 +135,6 @@ async def test_a_process_that_hangs_is_told_within_ten_seconds_and_ended_once() 
     assert process.ended == 1
 
 
-async def test_who_waits_for_it_is_told_before_it_is_ended() -> None:
-    process = Process(["well", None])
-    order: list[str] = []
-
-    async def ending() -> None:
-        order.append(f"ended {process.ended} times by now")
-
-    made = Heartbeats(
-        [Member("builder 1", process.beat, process.end, clock=Clock(), ending=ending)], process.tell, Clock()
-    )
-    watching = asyncio.ensure_future(made.watch())
-    async with asyncio.timeout(60.0):
-        while not process.ended:
-            await asyncio.sleep(0)
-    watching.cancel()
-    assert order == ["ended 0 times by now"]
-
-
 async def test_a_process_may_take_long_to_start() -> None:
     process, clock = Process([None]), Clock()
     await watched(process, lambda _made: process.ended == 1, clock)
