@@ -320,8 +320,11 @@ class TuningSession:
                 Member(f"searcher {number}", each.beat, each.restart, True, clock)
                 for number, each in enumerate(searching)
             ),
-            *(Member(f"builder {number}", each.beat, each.restart) for number, each in enumerate(builders)),
-            *(Member(f"device {name}", each.beat, each.restart) for name, each in others.items()),
+            *(
+                Member(f"builder {number}", each.beat, each.restart, is_one_of_many=True)
+                for number, each in enumerate(builders)
+            ),
+            *(Member(f"device {name}", each.beat, each.restart, is_one_of_many=True) for name, each in others.items()),
         ]
         await self._scheduling.started()
 

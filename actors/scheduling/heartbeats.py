@@ -1,6 +1,7 @@
 """Signs of life: which process of a run is gone or hangs is known within ten seconds, and what hangs is ended.
 
-Every process of a run is asked for a sign of life every few seconds by the one that started them. Who ends is started
+Every process of a run is asked for a sign of life every few seconds by the one that started them, of many builders and
+devices one after the other (:mod:`policies.runs.beats`). Who ends is started
 again by Ray, or by :mod:`actors.scheduling.succession`; whoever waits for its answer learns of that by itself
 (:class:`actors.clients.calls.ActorLostError`). Here it is told, and a process that is there and does not answer becomes
 one that has ended. A process that stands still in a quiet window is asked by that window's clock, which stands still
@@ -15,11 +16,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.calls import ActorDeadError, ActorLostError, told
+from policies.runs.beats import every_secs, first_secs
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECS = 2.0
 SILENT_SECS = 6.0
-"""Who has not answered for this time is silent: at most ``EVERY_SECS`` later than it became so."""
+"""Who has not answered for this time is silent."""
 PATIENCE_SECS = 15.0
 LONG_PATIENCE_SECS = 30.0
 """For those who compute in the process that is to answer, beside builders and devices."""
@@ -32,13 +34,14 @@ _LOOK_SECS = 0.5
 class Member:
     """A process. ``beat``: answers when it does, and raises ActorLostError where it is gone. ``end``: ends it, so that
     another one takes its place. ``computes``: it does long work in the process that is to answer. ``clock``: by which
-    its silence counts."""
+    its silence counts. ``is_one_of_many``: a builder or a device, which is asked less often where there are many."""
 
     name: str
     beat: Callable[[], Awaitable[None]]
     end: Callable[[], None]
     computes: bool = False
     clock: Callable[[], float] = time.monotonic
+    is_one_of_many: bool = False
 
 
 class Heartbeats:
@@ -50,6 +53,7 @@ class Heartbeats:
         self._tell = tell
         self._now = now
         self._silent: dict[str, float] = {}
+        self._crowd = sum(member.is_one_of_many for member in members)
 
     @property
     def silent(self) -> dict[str, float]:
@@ -58,18 +62,25 @@ class Heartbeats:
 
     async def watch(self) -> None:
         """Without an end, whatever goes wrong with one of them."""
+        number = 0
         async with asyncio.TaskGroup() as group:
             for member in self._members:
-                group.create_task(self._watch_on(member))
+                first = first_secs(number, self._crowd, EVERY_SECS) if member.is_one_of_many else 0.0
+                number += member.is_one_of_many
+                group.create_task(self._watch_on(member, first))
 
-    async def _watch_on(self, member: Member) -> None:
+    def _every_secs(self, member: Member) -> float:
+        return every_secs(self._crowd, EVERY_SECS) if member.is_one_of_many else EVERY_SECS
+
+    async def _watch_on(self, member: Member, first_secs: float) -> None:
+        await asyncio.sleep(first_secs)
         while True:
             try:
                 await self._watch(member)
             except Exception as error:
                 _LOG.exception("watching %s failed", member.name)
                 self._tell(f"watching {member.name} failed and begins anew: {told(error)}", False)
-            await asyncio.sleep(EVERY_SECS)
+            await asyncio.sleep(self._every_secs(member))
 
     async def _watch(self, member: Member) -> None:
         patience_secs = START_SECS
@@ -92,7 +103,7 @@ class Heartbeats:
                     self._tell(f"{member.name} answers again, after {self._now() - heard:.0f} s", True)
                 heard, dead = self._now(), False
                 patience_secs = LONG_PATIENCE_SECS if member.computes else PATIENCE_SECS
-            await asyncio.sleep(EVERY_SECS)
+            await asyncio.sleep(self._every_secs(member))
 
     async def _heard(self, member: Member, patience_secs: float, heard: float) -> None:
         """One sign of life. Whoever owes it for too long is ended, and then raises ActorLostError."""
