@@ -358,7 +358,7 @@ class TuningSession:
                 for number, each in enumerate(searching)
             ),
             *(
-                Member(f"builder {number}", each.beat, each.restart, ending=partial(self._scheduling.ending, number))
+                Member(f"builder {number}", each.beat, each.restart, is_one_of_many=True)
                 for number, each in enumerate(builders)
             ),
             *(self._member_of(name) for name in self._devices),
@@ -367,14 +367,8 @@ class TuningSession:
         await self._scheduling.started()
 
     def _member_of(self, name: str) -> Member:
-        assert self._scheduling is not None
-        device = self._client_of(name)
-        return Member(f"device {name}", device.beat, device.restart, ending=partial(self._scheduling.ending, name))
-
-    def _client_of(self, name: str) -> DeviceClient:
-        """Of a device whose class is not known."""
-        assert self._recorder is not None
-        return self._client(name)
+        device = self._client(name)
+        return Member(f"device {name}", device.beat, device.restart, is_one_of_many=True)
 
     def _take(self, name: str, device_class: str, device: DeviceClient) -> None:
         """A device that was waited for is used."""
@@ -402,7 +396,7 @@ class TuningSession:
         assert self._reception is not None
         for name, known in self._late.items():
             if not known:
-                self._reception.expect(name, self._client_of(name))
+                self._reception.expect(name, self._client(name))
 
     async def join(self, entry: SearchTask) -> None:
         """A task of the plan is described: it is tuned from now on."""
@@ -441,7 +435,7 @@ class TuningSession:
             raise
         await self._scheduling.add_device(device.name)
         self._heartbeats.add(self._member_of(device.name))
-        self._reception.expect(device.name, self._client_of(device.name))
+        self._reception.expect(device.name, self._client(device.name))
         return True
 
     async def remove_device(self, name: str, reason: str) -> None:

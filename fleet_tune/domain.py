@@ -24,6 +24,7 @@ class Outcome(enum.StrEnum):
     RUN_TIMEOUT = "run_timeout"
     WRONG_OUTPUT = "wrong_output"
     DEVICE_LOST = "device_lost"
+    KILLED = "killed"
 
     @property
     def blames_candidate(self) -> bool:
@@ -45,19 +46,18 @@ LESSONS: Mapping[Outcome, Lesson] = {
     Outcome.OK: Lesson(True, "it ran: its cost"),
     Outcome.BUILD_ERROR: Lesson(True, "the compiler refuses this program, and always will"),
     Outcome.BUILD_TIMEOUT: Lesson(True, "compiling it takes longer than anybody wants to wait"),
-    Outcome.RUN_ERROR: Lesson(
-        True, "it crashes or cannot be loaded, its session was killed twice, or it took two devices down"
-    ),
+    Outcome.RUN_ERROR: Lesson(True, "it crashes or cannot be loaded, or it took two devices down"),
     Outcome.RUN_TIMEOUT: Lesson(True, "it is slower than the limit, or never ends"),
     Outcome.WRONG_OUTPUT: Lesson(True, "it does not compute what it should"),
     Outcome.DEVICE_LOST: Lesson(False, "the device, the way to it or its host failed, and not the candidate"),
+    Outcome.KILLED: Lesson(False, "its process was ended from outside: by a person, or for want of memory on its host"),
 }
 """What the search may learn from, and what it may not. Everything but OK counts for it as a cost without limit.
 
-What has no outcome teaches nothing either: a process of ours that ends while it builds or measures (killed, or its host
-is over its limit of memory), a device in quarantine, a lease that ended. Such an attempt is made again. Only the second
-one that ends the same way blames the candidate, as BUILD_ERROR or RUN_ERROR: builders and devices that work for all
-others do not fail twice by chance."""
+What teaches nothing is not recorded: such an attempt is made again. So is one without an outcome: a process of ours
+that ends while it builds or measures, a device in quarantine, a lease that ended. A candidate that loses two devices is
+blamed, as RUN_ERROR: devices that work for all others do not fail twice by chance. One whose processes are ended from
+outside again and again is left out of the run, and not blamed."""
 
 
 @dataclass(frozen=True, slots=True)

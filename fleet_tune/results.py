@@ -263,10 +263,13 @@ class InNetwork:
 @dataclass(frozen=True, slots=True)
 class ChosenInPlace:
     """A task whose kernel is not the one that is the fastest alone, because another is faster in its place in the
-    network. ``ratio``: of the other's seconds to that one's there, the geometric mean of so many ``rounds``; ``error``:
-    its standard error, as a share of it."""
+    network. ``candidate_id``: of the other; ``compared``: ids of all candidates that were timed there, that one first.
+    ``ratio``: of the other's seconds to that one's there, the geometric mean of so many ``rounds``; ``error``: its
+    standard error, as a share of it."""
 
     task_id: str
+    candidate_id: str
+    compared: tuple[str, ...]
     ratio: float
     error: float
     rounds: int

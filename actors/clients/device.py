@@ -25,10 +25,11 @@ _MISSED_BEATS_OF_A_NEWCOMER = 4  # a device that says what it is may be a slow o
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What became of a batch. ``outcomes`` by candidate id: all of them are stored but DEVICE_LOST, which only the last
-    one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty if it was not.
-    ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed`` and
-    ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they were.
+    """What became of a batch. ``outcomes`` by candidate id: all of them are stored but KILLED, and DEVICE_LOST, which
+    only the last one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty
+    if it was not. ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed``
+    and ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they
+    were.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)

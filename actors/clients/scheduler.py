@@ -16,7 +16,6 @@ from policies.runs.plan import PlannedTask
 
 _START_SECS = 120.0
 _TELL_SECS = 30.0
-_ENDING_SECS = 2.0  # what hangs need not hang for longer
 
 
 class SchedulerClient(ActorClient):
@@ -62,10 +61,6 @@ class SchedulerClient(ActorClient):
     async def noticed(self, text: str, well: bool = False) -> None:
         """People are to be told this."""
         await ask(self._actor.noticed.remote(text, well), _TELL_SECS, "tell people")
-
-    async def ending(self, who: int | str) -> None:
-        """The process of a builder, by its number, or of a device, by its id, is ended now, because it hangs."""
-        await ask(self._actor.ending.remote(who), _ENDING_SECS, "note who is ended")
 
     def end(self) -> None:
         """End its process for good."""

@@ -16,16 +16,14 @@ import psutil  # type: ignore[import-untyped]
 
 from actors.clients.calls import first_line
 from actors.clusters.embedded_ray import LOOPBACK, only_what_is_used
+from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 from actors.clusters.run_folder import run_folder
-from actors.clusters.watch import end_all, started_here, until_lost
+from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
 from fleet_tune.errors import ClusterError
 
 _REACH_SECS = 10.0
 _RAY = "r"  # as short as run_folder's: sockets lie below
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
-# What a client of HTTP/2 says first: its preface, and settings (a frame of this type) without any.
-_SETTINGS, _FRAME_HEAD_BYTES = 4, 9
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
 _SYSTEM_CONFIG = {"worker_niceness": 0}
 
@@ -33,20 +31,23 @@ _SYSTEM_CONFIG = {"worker_niceness": 0}
 @dataclass
 class Cluster:
     """A connected Ray cluster. ``node_id``: the node of this driver, where the output folder is. ``folder``: of this
-    run alone, on that node; removed with the connection. ``processes``: Ray's by name, where it is an embedded one.
-    ``is_lost``: it cannot be used any more."""
+    run alone, on that node; removed with the connection. ``processes``: Ray's by name: of an embedded cluster, or, of
+    another one, that of this node, where it is seen. ``is_embedded``: it ends with this process. ``is_lost``: it cannot
+    be used any more."""
 
     node_id: str
     folder: Path
     address: str
     processes: Mapping[str, psutil.Process] = field(default_factory=dict)
+    is_embedded: bool = False
     is_lost: bool = False
 
     async def lost(self) -> str:
         """Why the cluster cannot be used any more, as soon as that is so. What is left of an embedded one is ended."""
-        reason = await until_lost(self.processes, self.address)
+        reason = await until_lost(self.processes, "" if self.is_embedded else self.address)
         self.is_lost = True
-        end_all(self.processes.values())
+        if self.is_embedded:
+            end_all(self.processes.values())
         return reason
 
     def here(self) -> Any:
@@ -78,8 +79,9 @@ def connected(address: str | None) -> Iterator[Cluster]:
             _connect(address, folder / _RAY)
             stack.callback(_disconnect)
         context = ray.get_runtime_context()
-        processes = started_here() if address is None and not given else {}
-        yield Cluster(context.get_node_id(), folder, context.gcs_address, processes)
+        node_id = context.get_node_id()
+        started = started_here() if address is None and not given else {}
+        yield Cluster(node_id, folder, context.gcs_address, started or raylet_of(node_id), bool(started))
 
 
 def _connect(address: str | None, folder: Path) -> None:
@@ -144,7 +146,7 @@ def _check_reachable(address: str) -> None:
         return
     with socket.create_connection((host.strip("[]"), int(port)), _REACH_SECS) as connection:
         if os.environ.get("RAY_USE_TLS", "0") == "0":
-            connection.sendall(_GREETING)
+            connection.sendall(GREETING)
             if not _settings_in(connection, _REACH_SECS):
                 raise OSError("what listens there is not Ray")
 
@@ -154,12 +156,12 @@ def _settings_in(connection: socket.socket, timeout_secs: float) -> bool:
     deadline = time.monotonic() + timeout_secs
     head = b""
     try:
-        while len(head) < _FRAME_HEAD_BYTES:
+        while len(head) < FRAME_HEAD_BYTES:
             connection.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = connection.recv(_FRAME_HEAD_BYTES - len(head))
+            chunk = connection.recv(FRAME_HEAD_BYTES - len(head))
             if not chunk:
                 return False
             head += chunk
     except OSError:  # silent, or it hung up
         return False
-    return head[3] == _SETTINGS
+    return are_settings(head)

@@ -5,15 +5,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
+
 _LOOK_SECS = 0.5
 _CONNECT_SECS = 3.0
-# A cluster that restarts its server refuses connections for a moment.
+# A cluster that restarts its server refuses connections for a moment, and one that is busy does not answer for some.
+# Ray's own processes end when they have not heard of the server for a minute.
 _REFUSALS = 6
+_SILENCES = 12
+# Of looks at a process that is stopped: a debugger's short halt is let pass.
+_STOPS = 20
 _OF_RAY = ("gcs_server", "raylet")
+
+
+class _Server(enum.Enum):
+    """What a cluster's server does."""
+
+    ANSWERS = enum.auto()
+    REFUSES = enum.auto()
+    SILENT = enum.auto()
 
 
 def started_here() -> dict[str, psutil.Process]:
@@ -25,18 +42,37 @@ def started_here() -> dict[str, psutil.Process]:
     return {name: children[name] for name in _OF_RAY} if children.keys() >= set(_OF_RAY) else {}
 
 
-async def until_lost(processes: Mapping[str, psutil.Process], address: str) -> str:
-    """Why the cluster cannot be used any more, as soon as that is so. ``processes``: of Ray, all of which are needed;
-    where there are none of this process, the cluster's server is asked for at ``address``."""
-    refusals = 0
+def raylet_of(node_id: str) -> dict[str, psutil.Process]:
+    """The raylet of this machine's node, by its name, which somebody else has started; nothing where this process does
+    not see it."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "raylet" and f"--node_id={node_id}" in process.cmdline():
+                return {"raylet": process}
+    return {}
+
+
+async def until_lost(processes: Mapping[str, psutil.Process], address: str = "") -> str:
+    """Why the cluster cannot be used any more, as soon as that is so. ``processes``: of Ray, all of which are needed.
+    ``address``: of the cluster's server, where that is none of these; it is asked for there."""
+    stops: Counter[str] = Counter()
+    refusals = silences = 0
     while True:
         for name, process in processes.items():
-            if not _runs(process):
+            status = _status(process)
+            if status is None:
                 return f"Ray's {name} (process {process.pid}) was killed, or ended by itself"
-        if not processes:
-            refusals = 0 if await _listens(address) else refusals + 1
+            stops[name] = stops[name] + 1 if status == psutil.STATUS_STOPPED else 0
+            if stops[name] >= _STOPS:
+                return f"Ray's {name} (process {process.pid}) was stopped (SIGSTOP), and did not go on"
+        if address:
+            server = await _asked(address)
+            refusals = refusals + 1 if server is _Server.REFUSES else 0
+            silences = silences + 1 if server is _Server.SILENT else 0
             if refusals >= _REFUSALS:
                 return f"nobody listens at {address} any more"
+            if silences >= _SILENCES:
+                return f"nobody answers at {address} any more"
         await asyncio.sleep(_LOOK_SECS)
 
 
@@ -52,22 +88,29 @@ def end_all(processes: Iterable[psutil.Process]) -> None:
             process.kill()
 
 
-def _runs(process: psutil.Process) -> bool:
+def _status(process: psutil.Process) -> str | None:
+    """In psutil's words; None for one that has ended."""
     try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+        status = str(process.status()) if process.is_running() else None
     except psutil.NoSuchProcess:
-        return False
+        return None
+    return None if status == psutil.STATUS_ZOMBIE else status
 
 
-async def _listens(address: str) -> bool:
-    """Whether somebody listens there; also where the way to it is cut, which may be mended."""
+async def _asked(address: str) -> _Server:
+    """What the server does there: one that is stopped takes connections, and says nothing."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_CONNECT_SECS):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except ConnectionError:
-        return False
-    except (OSError, ValueError):
-        return True
-    writer.close()
-    return True
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            try:
+                if os.environ.get("RAY_USE_TLS", "0") != "0":
+                    return _Server.ANSWERS  # it would wait for a handshake
+                writer.write(GREETING)
+                return _Server.ANSWERS if are_settings(await reader.readexactly(FRAME_HEAD_BYTES)) else _Server.SILENT
+            finally:
+                writer.close()
+    except (ConnectionError, EOFError):
+        return _Server.REFUSES
+    except (OSError, ValueError):  # a TimeoutError is one
+        return _Server.SILENT

@@ -135,8 +135,8 @@ class DeviceActor:
 
         ``artifacts``: object references. ``tasks``: those of the batch (a restarted actor lacks all of them). What
         would be the new incumbent meets the one there is, as far as its artifact is at hand. A lost device ends the
-        batch, and the outcome DEVICE_LOST of what it was running is not stored: the run's state decides whether the
-        candidate is tried again. Raises StaleLeaseError.
+        batch. The outcomes DEVICE_LOST, of what it was running, and KILLED are not stored: the run's state decides
+        whether the candidate is tried again. Raises StaleLeaseError.
 
         The probe runs at both ends of the window and between stretches of measurements; where the speed changed during
         a stretch, its candidates are measured once more.
@@ -164,7 +164,7 @@ class DeviceActor:
         for artifact, measurement in measured:
             assert artifact.candidate is not None
             outcomes[artifact.candidate.id] = measurement.outcome
-            if measurement.outcome is not Outcome.DEVICE_LOST:
+            if measurement.outcome.blames_candidate:
                 about = (self._run_id, self._device_id)
                 records.append(make_record(artifact.candidate, artifact.trace, measurement, *about))
         if records:
@@ -260,7 +260,7 @@ class DeviceActor:
         rival = self._rivals.get(artifact.task_id)
         if measured.verified and rival is not None and confirm is not None:
             met = duel(self._ask, rival, incumbent, artifact, following_rule, verified=True)
-            if not met.rival_failed or met.measured.outcome is Outcome.DEVICE_LOST:
+            if not (met.rival_failed and met.measured.outcome.blames_candidate):
                 # The search learns what trials of its sketch take; what a winner takes beyond that is no argument.
                 measured = dataclasses.replace(met.measured, measure_secs=measured.measure_secs)
         self._consider(artifact, _at(measured, (speed, 0.0)))

@@ -74,7 +74,8 @@ def tournament(
     """What is found of the finalists of a task, by their numbers: each meets the best of those before it.
 
     ``artifacts``: the incumbent's is the first, if it takes part; nothing is found of it unless it fails. The device's
-    loss ends it all: then that measurement alone.
+    loss ends it all: then that measurement alone. Nothing is found of those that did not meet because a process was
+    ended from outside.
     """
     found: dict[int, Measurement] = {}
     champion: int | None = None
@@ -84,7 +85,7 @@ def tournament(
             champion = 0
             continue
         met = None if champion is None else duel(ask, artifacts[champion], incumbent, artifact, rule)
-        if met is not None and met.rival_failed and met.measured.outcome is not Outcome.DEVICE_LOST:
+        if met is not None and met.rival_failed and met.measured.outcome.blames_candidate:
             assert champion is not None
             found[champion], champion, met = met.measured, None, None
         if met is None:  # there is nobody to meet
@@ -92,6 +93,8 @@ def tournament(
         measured = met.measured
         if measured.outcome is Outcome.DEVICE_LOST:
             return measured
+        if measured.outcome is Outcome.KILLED:
+            continue
         found[number] = measured
         if measured.verified and (measured.comparison is None or measured.comparison.faster):
             champion = number

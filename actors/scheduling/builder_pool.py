@@ -10,9 +10,10 @@ from actors.scheduling.artifacts import Artifacts
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet import QuietTimeoutError
 from devices.protocol import BuildRequest
+from fleet_tune.domain import Outcome
 from fleet_tune.errors import UserError
 from policies.runs.commands import Build
-from policies.runs.events import BuilderLost, Built
+from policies.runs.events import BuilderLost, Built, Cause
 
 
 class BuilderPool:
@@ -21,11 +22,6 @@ class BuilderPool:
     def __init__(self, builders: Sequence[BuilderClient], artifacts: Artifacts) -> None:
         self._builders = builders
         self._artifacts = artifacts
-        self._ended: set[int] = set()
-
-    def ends(self, builder: int) -> None:
-        """Its process is ended because it hangs: what it works on is not to blame."""
-        self._ended.add(builder)
 
     async def build(self, command: Build) -> Built | BuilderLost:
         """Build, and keep the artifact."""
@@ -34,15 +30,14 @@ class BuilderPool:
             failure, artifact = await self._builders[command.builder].build(request)
         except UserError:
             raise
-        except ActorLostError as error:
-            ours = command.builder in self._ended
-            self._ended.discard(command.builder)
-            return BuilderLost(command.builder, first_line(error), ours=ours)
+        except ActorLostError as error:  # it compiles nothing itself: its child does
+            return BuilderLost(command.builder, first_line(error), Cause.OUTSIDE)
         except Exception as error:
             # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.
-            ours = isinstance(error, BuilderStartError | QuietTimeoutError)
-            return BuilderLost(command.builder, told(error), ours=ours)
-        self._ended.discard(command.builder)
+            not_begun = isinstance(error, BuilderStartError | QuietTimeoutError)
+            return BuilderLost(command.builder, told(error), Cause.NOT_BEGUN if not_begun else Cause.JOB)
+        if failure is not None and failure.measurement.outcome is Outcome.KILLED:
+            return BuilderLost(command.builder, failure.measurement.detail, Cause.OUTSIDE)
         if failure is not None:
             return Built(command.builder, failure.measurement, failure.trace)
         self._artifacts.put(command.task.id if command.candidate is None else command.candidate.id, artifact)

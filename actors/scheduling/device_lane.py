@@ -32,7 +32,6 @@ class DeviceLane:
         self._artifacts = artifacts
         self._rule = rule
         self._tell = tell
-        self._ends = False
 
     async def check(self) -> Probed | ProbeFailed | Unreachable:
         """Run the probe."""
@@ -42,9 +41,8 @@ class DeviceLane:
         except ProbeError as error:
             return ProbeFailed(self.device_id, first_line(error))
         except (DeviceUnreachableError, *LOST) as error:
-            self._ends = False
-            return Unreachable(self.device_id, first_line(error), isinstance(error, ActorTimeoutError))
-        self._ends = False
+            hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)
+            return Unreachable(self.device_id, first_line(error), hangs, outside)
         return Probed(self.device_id, secs)
 
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
@@ -62,10 +60,6 @@ class DeviceLane:
         """End the process that owns the device."""
         self._device.restart()
 
-    def ends(self) -> None:
-        """The process that owns the device is ended because it hangs: what it works on is not to blame."""
-        self._ends = True
-
     def _places(self, task_id: str, incumbent: Incumbent) -> TaskPlaces:
         rival = self._artifacts.find(incumbent.candidate_id)
         return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival])
@@ -78,7 +72,6 @@ class DeviceLane:
             report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
-        self._ends = False
         waits = {**report.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
         return BatchMeasured(self.device_id, command.epoch, report.outcomes, report.detail, report.vitals, waits)
 
@@ -90,9 +83,8 @@ class DeviceLane:
             report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
-        self._ends = False
         return ShotOut(self.device_id, command.epoch, report.detail)
 
     def _lost(self, epoch: int, error: Exception) -> BatchLost:
-        ours, self._ends = self._ends and isinstance(error, ActorLostError), False
-        return BatchLost(self.device_id, epoch, first_line(error), isinstance(error, ActorTimeoutError), ours)
+        hangs, outside = isinstance(error, ActorTimeoutError), isinstance(error, ActorLostError)
+        return BatchLost(self.device_id, epoch, first_line(error), hangs, outside)

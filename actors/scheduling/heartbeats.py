@@ -1,6 +1,7 @@
 """Signs of life: which process of a run is gone or hangs is known within ten seconds, and what hangs is ended.
 
-Every process of a run is asked for a sign of life every few seconds by the one that started them. Who ends is started
+Every process of a run is asked for a sign of life every few seconds by the one that started them, of many builders and
+devices one after the other (:mod:`policies.runs.beats`). Who ends is started
 again by Ray, or by :mod:`actors.scheduling.succession`; whoever waits for its answer learns of that by itself
 (:class:`actors.clients.calls.ActorLostError`). Here it is told, and a process that is there and does not answer becomes
 one that has ended. A process that stands still in a quiet window is asked by that window's clock, which stands still
@@ -15,11 +16,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.calls import ActorDeadError, ActorLostError, told
+from policies.runs.beats import every_secs, first_secs
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECS = 2.0
 SILENT_SECS = 6.0
-"""Who has not answered for this time is silent: at most ``EVERY_SECS`` later than it became so."""
+"""Who has not answered for this time is silent."""
 PATIENCE_SECS = 15.0
 LONG_PATIENCE_SECS = 30.0
 """For those who compute in the process that is to answer, beside builders and devices."""
@@ -31,15 +33,15 @@ _LOOK_SECS = 0.5
 @dataclass(frozen=True)
 class Member:
     """A process. ``beat``: answers when it does, and raises ActorLostError where it is gone. ``end``: ends it, so that
-    another one takes its place; ``ending`` is awaited before, so that who waits for its work knows whose doing the loss
-    is. ``computes``: it does long work in the process that is to answer. ``clock``: by which its silence counts."""
+    another one takes its place. ``computes``: it does long work in the process that is to answer. ``clock``: by which
+    its silence counts. ``is_one_of_many``: a builder or a device, which is asked less often where there are many."""
 
     name: str
     beat: Callable[[], Awaitable[None]]
     end: Callable[[], None]
     computes: bool = False
     clock: Callable[[], float] = time.monotonic
-    ending: Callable[[], Awaitable[None]] | None = None
+    is_one_of_many: bool = False
 
 
 class Heartbeats:
@@ -61,16 +63,19 @@ class Heartbeats:
 
     async def watch(self) -> None:
         """Without an end, whatever goes wrong with one of them."""
+        number = 0
         async with asyncio.TaskGroup() as group:
             self._group = group
             for member in self._members.values():
-                self._watched[member.name] = group.create_task(self._watch_on(member))
+                first = first_secs(number, self._crowd, EVERY_SECS) if member.is_one_of_many else 0.0
+                number += member.is_one_of_many
+                self._watched[member.name] = group.create_task(self._watch_on(member, first))
 
     def add(self, member: Member) -> None:
         """A process more."""
         self._members[member.name] = member
         if self._group is not None:
-            self._watched[member.name] = self._group.create_task(self._watch_on(member))
+            self._watched[member.name] = self._group.create_task(self._watch_on(member, 0.0))
 
     def remove(self, name: str) -> None:
         """A process less: it is nobody's fault that it ends."""
@@ -80,14 +85,23 @@ class Heartbeats:
             watched.cancel()
         self._silent.pop(name, None)
 
-    async def _watch_on(self, member: Member) -> None:
+    @property
+    def _crowd(self) -> int:
+        """How many builders and devices there are."""
+        return sum(member.is_one_of_many for member in self._members.values())
+
+    def _every_secs(self, member: Member) -> float:
+        return every_secs(self._crowd, EVERY_SECS) if member.is_one_of_many else EVERY_SECS
+
+    async def _watch_on(self, member: Member, first_secs: float) -> None:
+        await asyncio.sleep(first_secs)
         while True:
             try:
                 await self._watch(member)
             except Exception as error:
                 _LOG.exception("watching %s failed", member.name)
                 self._tell(f"watching {member.name} failed and begins anew: {told(error)}", False)
-            await asyncio.sleep(EVERY_SECS)
+            await asyncio.sleep(self._every_secs(member))
 
     async def _watch(self, member: Member) -> None:
         patience_secs = START_SECS
@@ -110,7 +124,7 @@ class Heartbeats:
                     self._tell(f"{member.name} answers again, after {self._now() - heard:.0f} s", True)
                 heard, dead = self._now(), False
                 patience_secs = LONG_PATIENCE_SECS if member.computes else PATIENCE_SECS
-            await asyncio.sleep(EVERY_SECS)
+            await asyncio.sleep(self._every_secs(member))
 
     async def _heard(self, member: Member, patience_secs: float, heard: float) -> None:
         """One sign of life. Whoever owes it for too long is ended, and then raises ActorLostError."""
@@ -131,8 +145,6 @@ class Heartbeats:
                     self._tell(
                         f"{member.name} gave no sign of life for {silent_secs:.0f} s: its process is ended", False
                     )
-                    if member.ending is not None:
-                        await member.ending()
                     member.end()
                     silent_secs, patience_secs = 0.0, START_SECS
         finally:

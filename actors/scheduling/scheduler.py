@@ -143,14 +143,6 @@ class Scheduler:
         """People are to be told this; ``well``: it is nothing bad."""
         self._events.put_nowait(ev.Noticed(text, well))
 
-    async def ending(self, who: int | str) -> None:
-        """The process of a builder, by its number, or of a device, by its id, is ended because it hangs: what it works
-        on is not to blame."""
-        if isinstance(who, int):
-            self._pool.ends(who)
-        elif who in self._lanes:
-            self._lanes[who].ends()
-
     async def beat(self) -> None:
         """A sign of life."""
 

@@ -178,12 +178,6 @@ class Scheduling:
                 return
             await asyncio.sleep(_REST_SECS)
 
-    async def ending(self, who: int | str) -> None:
-        """A builder's process, by its number, or a device's, by its id, is ended now, because it hangs. A scheduler
-        that is lost begins anew whatever was under way."""
-        with contextlib.suppress(*LOST):
-            await self._scheduler.ending(who)
-
     async def beat(self) -> None:
         """A sign of life of the process there is."""
         try:

@@ -29,6 +29,9 @@ class SimulatedBuilders:
     def __init__(self, build_secs: float) -> None:
         self._build_secs = build_secs
 
+    async def beat(self) -> None:
+        """A sign of life of each builder."""
+
     async def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact]:
         """See :meth:`actors.processes.builder.Builder.build`."""
         await asyncio.sleep(self._build_secs)
@@ -76,6 +79,9 @@ class SimulatedDevices:
         handed_in = time.monotonic()
         await self._recorder.append(records, epoch)
         return BatchReport(outcomes, waits={DeviceTime.COMMIT: time.monotonic() - handed_in})
+
+    async def beat(self) -> None:
+        """A sign of life of each device."""
 
     async def busy(self) -> dict[str, float]:
         """Seconds in which each device has measured."""

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from actors.clients.base import ActorClient
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import Shared, ask, remote_actor
 from actors.clients.recorder import RecorderClient
@@ -27,6 +30,7 @@ from actors.clusters.watch import started_here
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
+from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.simulation.hosts import SimulatedBuilders, SimulatedDevices, SimulatedHandle
 from devices.simulated.simulated import SIMULATED_CPU
@@ -36,6 +40,7 @@ from fleet_tune.sketch import Sketch, Tile
 from policies.runs.pace import searchers
 from policies.runs.plan import PlannedTask, RunPlan
 
+_LOG = logging.getLogger(__name__)
 CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))
 """Classes of simulated devices with what a candidate takes on one, as a multiple of what is stated."""
 SIMULATED = ("devices (simulated)", "builders (simulated)")
@@ -123,6 +128,7 @@ class SimulatedRun:
         self._folder = folder
         self._roles: dict[str, list[Any]] = {}
         self._running: asyncio.Future[None] | None = None
+        self._watching: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Begin to tune."""
@@ -177,6 +183,29 @@ class SimulatedRun:
         )
         await self._scheduler.started()
         self._running = asyncio.ensure_future(self._scheduler.run())
+        began = time.monotonic()
+        beats = Heartbeats(self._members(build_host), _tell, lambda: time.monotonic() - began)
+        self._watching = asyncio.ensure_future(beats.watch())
+
+    def _members(self, build_host: Any) -> list[Member]:
+        """As those of a run: one for each builder and device, be it that one process stands in for them all."""
+        stand_ins = {
+            **{f"builder {number}": build_host for number in range(self._fleet.builders)},
+            **{f"device {name}": self._hosts for name in self._fleet.handles},
+        }
+        real = {
+            f"{role} {number}": actor
+            for role, actors in self._roles.items()
+            for number, actor in enumerate(actors)
+            if role not in SIMULATED
+        }
+        return [
+            *(Member(name, ActorClient(actor).beat, partial(_end, actor), True) for name, actor in real.items()),
+            *(
+                Member(name, ActorClient(actor).beat, partial(_end, actor), is_one_of_many=True)
+                for name, actor in stand_ins.items()
+            ),
+        ]
 
     async def use(self, secs: float) -> SimulatedUse:
         """What the fleet does in the next ``secs``. Raises what ends the run."""
@@ -213,16 +242,14 @@ class SimulatedRun:
 
     async def stop(self) -> None:
         """End all of its processes."""
-        import ray
-
-        if self._running is not None:
-            self._running.cancel()
+        for task in (self._running, self._watching):
+            if task is not None:
+                task.cancel()
         if self._cluster.is_lost:  # its processes have ended with it
             return
         for actors in self._roles.values():
             for actor in actors:
-                with contextlib.suppress(Exception):
-                    ray.kill(actor, no_restart=True)
+                _end(actor)
 
     async def _wait(self, secs: float) -> None:
         assert self._running is not None
@@ -249,6 +276,18 @@ class SimulatedRun:
         for role, (secs, size) in [*((role, use) for (role, _), use in zip(asked, answers, strict=True)), *own]:
             used[role] = used[role][0] + secs, used[role][1] + size
         return dict(used)
+
+
+def _tell(text: str, well: bool) -> None:
+    _LOG.log(logging.INFO if well else logging.WARNING, "%s", text)
+
+
+def _end(actor: Any) -> None:
+    """End its process for good."""
+    import ray
+
+    with contextlib.suppress(Exception):  # it may be gone by itself
+        ray.kill(actor, no_restart=True)
 
 
 def _use_of_process(_actor: object = None) -> tuple[float, int]:

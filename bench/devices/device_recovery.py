@@ -41,7 +41,7 @@ ASKED_ELSE_SECS = 10.0
 _RESTART_SECS = 1.0  # RestartSec of cluster/fleet-tune-device.service
 _GIVE_UP_SECS = 120.0
 _BEGUN_SECS = 0.5  # by then a candidate runs
-_SESSION_KILLED = ("kill -9 of the session", "kill -9 of tracker and session")
+_KILLED = ("kill -9 of the session", "kill -9 of the serving process", "kill -9 of tracker and session")
 _CANDIDATES = ("crash", "outside", "allocate", "nan", "hang")
 # What a run's candidates are measured by once it has an incumbent of a millisecond.
 _RULE = following(StopRule(), 1e-3)
@@ -197,7 +197,7 @@ def _once(client: _Client, name: str, inject: Callable[[], Any] | None) -> tuple
         since = time.monotonic()
         outcome = client.measure(name)
         return str(outcome), client.until_good(since)
-    # A candidate that still runs when the fault happens; without the fault it would time out. One whose session is
+    # A candidate that still runs when the fault happens; without the fault it would time out. One whose process is
     # killed is measured once more, so there it is one that can be measured.
     times: list[float] = []
 
@@ -207,7 +207,7 @@ def _once(client: _Client, name: str, inject: Callable[[], Any] | None) -> tuple
 
     timer = threading.Timer(_BEGUN_SECS, act)
     timer.start()
-    outcome = client.measure("slow" if name in _SESSION_KILLED else "hang", StopRule())
+    outcome = client.measure("slow" if name in _KILLED else "hang", StopRule())
     timer.join()
     return str(outcome), client.until_good(times[0])
 

@@ -19,6 +19,7 @@ from devices.builds.worker import CACHED_TASKS, pass_options
 from devices.cuda import compiler as cuda_compiler
 from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
+from devices.host.endings import from_outside
 from devices.host.file_cache import tvm_versions
 from devices.host.memory import over_memory
 from devices.host.pausing import Registration
@@ -123,7 +124,8 @@ class BuildWorker:
         before is taken from the cache, with the build time that it had then.
 
         Raises UserError where the build host lacks something (a linker for the target), BuilderStartError if no child
-        can be started, RuntimeError after :meth:`close`. Every fault of the candidate is a BuildFailure.
+        can be started, RuntimeError after :meth:`close`. Every fault of the candidate is a BuildFailure, and so is a
+        child that was ended from outside, with the outcome KILLED.
         """
         with self._turn:
             if self._closed:
@@ -159,7 +161,9 @@ class BuildWorker:
             build_secs = self._clock() - started
             obituary = child.obituary()
             self._replace(child)
-            return _failure(request, Outcome.BUILD_ERROR, build_secs, self._ended(obituary))
+            # What a build may have is refused it beyond: the kernel ends the child of a host that has less.
+            outcome = Outcome.KILLED if from_outside(obituary) else Outcome.BUILD_ERROR
+            return _failure(request, outcome, build_secs, self._ended(obituary))
         build_secs = min(answer["build_secs"], self._clock() - started)  # the child's own clock never stands still
         self._builds += 1
         starved = answer["status"] == "error" and over_memory(answer["detail"])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from devices.client.session import SessionLostError, SessionTimeoutError
+from devices.host.endings import from_outside
 from fleet_tune.domain import Measurement, Outcome, StopRule
-
-KILLED = "SIGKILL"
-"""In the detail of a session that ended not by the kernel it ran: by somebody, or because memory was short."""
 
 ILLEGAL = "SIGILL"
 """In the detail of a session whose code has an instruction that its processor lacks, or was overwritten."""
@@ -14,15 +12,20 @@ ILLEGAL = "SIGILL"
 DAMAGE = ("SIGSEGV", "SIGBUS", ILLEGAL, "SIGABRT")
 """Of crashes that damage done to the session's process earlier can cause."""
 
-# How a session's process ends by the fault of the kernel it ran.
-_CRASHES = (*DAMAGE, "SIGFPE", KILLED, "SIGTRAP", "SIGSYS")
+# How a session's process ends by the fault of the kernel it ran; by SIGKILL where the kernel took too much memory.
+_CRASHES = (*DAMAGE, "SIGFPE", "SIGKILL", "SIGTRAP", "SIGSYS")
 
 
-def verdict(error: SessionLostError, end: str | None, rule: StopRule) -> Measurement:
-    """The measurement of a candidate whose session ended with ``error`` while it ran by ``rule``.
+def verdict(error: SessionLostError, end: str | None, rule: StopRule | None) -> Measurement:
+    """The measurement of a candidate whose session ended with ``error`` while it ran by ``rule``, None where it did not
+    run: then the end is no fault of its kernel.
 
     ``end``: what the server says of how the session ended, None for one that cannot tell.
     """
+    if end is not None and from_outside(end):
+        return Measurement(Outcome.KILLED, detail=f"the process that ran the kernel: {end}")
+    if rule is None:
+        return Measurement(Outcome.DEVICE_LOST, detail=f"{error}{'; ' + end if end else ''}")
     if isinstance(error, SessionTimeoutError) or (end is not None and "SIGALRM" in end):
         return Measurement(Outcome.RUN_TIMEOUT, detail=f"no result within {rule.timeout_secs:g} s")
     if end is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from devices.client import fingerprint as fingerprints
-from devices.client.blame import DAMAGE, ILLEGAL, KILLED, verdict
+from devices.client.blame import DAMAGE, ILLEGAL, verdict
 from devices.client.checking import Oracle
 from devices.client.connection import Connection
 from devices.client.measuring import LoadedCandidate
@@ -138,8 +138,7 @@ class RpcDevice:
             # An earlier candidate of the same session may have left it damaged: what counts is a session of its own.
             self._connection.close()
             measurement = self._measure_once(request)
-        if KILLED in measurement.detail:
-            # Whoever did that need not have meant this candidate; one that it happens to twice is blamed.
+        if measurement.outcome is Outcome.KILLED:
             self._connection.close()
             measurement = self._measure_once(request)
         return dataclasses.replace(measurement, build_secs=artifact.build_secs, measure_secs=time.monotonic() - started)
@@ -192,17 +191,17 @@ class RpcDevice:
         return dataclasses.replace(measured, verified=True)
 
     def _failed(self, error: Exception, rule: StopRule | None = None) -> Measurement:
-        """What an error makes of a measurement. ``rule``: by which the candidate's kernel ran, None if it did not: then
-        a lost session is no fault of the candidate. If it did, the server is asked, if it is still there."""
+        """What an error makes of a measurement. ``rule``: by which the candidate's kernel ran, None if it did not. The
+        server is asked how the session ended that was lost, if it is still there."""
         if not isinstance(error, SessionLostError):
             return Measurement(Outcome.RUN_ERROR, detail=last_line(error))
-        self._connection.close()
-        if rule is None:
+        if self._connection.bench is None:  # none could be opened
             return Measurement(Outcome.DEVICE_LOST, detail=str(error))
         try:
-            end = self._connection.last_exit()
+            end = self._lost_exit()
         except SessionLostError as lost:
-            return self._failed(SessionLostError(f"{error}; then {lost}"))
+            self._connection.close()
+            return Measurement(Outcome.DEVICE_LOST, detail=f"{error}; then {lost}")
         return verdict(error, end, rule)
 
     def _lost_exit(self) -> str | None:

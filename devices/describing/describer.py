@@ -2,7 +2,7 @@
 
 TVM's sketch generation and the descriptions are native code over whatever programs a network brings: a child that
 crashes, hangs or wants too much memory costs the sketch that it was at, or the task where it had no sketch yet, and
-another child goes on.
+another child goes on. What a child was at that somebody ended from outside is tried again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from devices.builds.builder import memory_limit
 from devices.describing.kept import Described, DescriptionCache
 from devices.host.child import Child
 from devices.host.confinement import memory_total_bytes
+from devices.host.endings import from_outside
 from devices.host.file_cache import user_folder
 from devices.host.memory import over_memory
 from devices.host.pausing import Registration
@@ -37,6 +38,8 @@ sixth of that in processor time (:data:`devices.describing.worker.TASK_SECS`); t
 work."""
 
 _START_SECS = 120.0
+_KILLS = 3
+"""Children that are ended from outside over one sketch, and it is left out as if it were to blame."""
 _RECYCLE_BYTES = 2 << 30
 
 
@@ -197,6 +200,7 @@ class _Worker:
         """The sketches of ``task``, and whether no child was lost over them. Raises _ClosedError between two steps."""
         progress: _Progress | None = None
         complete = True
+        kills = 0
         while progress is None or progress.done < len(progress.sketches):
             child = self._ready_child()
             try:
@@ -211,12 +215,16 @@ class _Worker:
                     answer = self._answer(child, {"describe": progress.done})
                     (progress.sketches[progress.done],) = decode_sketches(answer["described"])
                     progress.done += 1
+                    kills = 0
                     self._recycle(answer["resident_bytes"] if progress.done == len(progress.sketches) else 0)
             except QuietTimeoutError:
                 raise
             except (EOFError, OSError) as error:  # a TimeoutError is one
                 reason = self._lost(child, error)
-                complete = False
+                kills += from_outside(reason)
+                if 0 < kills < _KILLS:
+                    continue
+                complete, kills = False, 0
                 if progress is None:
                     return Described((), (("", reason),)), complete
                 given_up = progress.sketches[progress.done]

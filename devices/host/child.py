@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from devices.host.endings import describe_exit
+
 _LENGTH = struct.Struct("<Q")
 # Where a clock stands still, nobody asks for it more often.
 _LOOK_AGAIN_SECS = 0.02
@@ -170,16 +172,6 @@ class Child:
             self._errors.seek(max(0, size - 4096))
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1].strip()[:500] if lines else ""
-
-
-def describe_exit(code: int) -> str:
-    """A process' exit code in words, as :mod:`subprocess` gives it: negative is the number of a signal."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 def parent_channel() -> Channel:

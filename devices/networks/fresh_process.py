@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from devices.failures import last_line
-from devices.host.child import describe_exit, die_with_parent, without_torch
+from devices.host.child import die_with_parent, without_torch
+from devices.host.endings import describe_exit
 from devices.host.memory import over_memory
 from devices.networks.network import Array
 from devices.networks.tensor_file import read, write

@@ -110,7 +110,7 @@ class CompiledNetwork:
                 _AGAIN,
             ) from error
         cores = manifest["target"].get("num-cores")
-        threads = int(manifest.get("threads") or (cores if _is_size(cores) else 0) or os.cpu_count() or 1)
+        threads = int(manifest.get("threads") or (cores if _is_size(cores) else 0) or len(os.sched_getaffinity(0)))
         return cls(module, arrays, inputs, kind, threads, manifest)
 
     def __call__(self, *inputs: Any) -> Any:

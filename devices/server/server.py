@@ -24,6 +24,7 @@ from typing import Any
 
 from devices.host.child import Child
 from devices.host.confinement import PrivateFolder, SessionLimits, check_account, default_limits
+from devices.host.endings import from_outside
 from devices.server.registration import Tracker
 from devices.server.session_server import Settings
 from devices.timing.evaluator import load_decide
@@ -207,7 +208,8 @@ class DeviceServer:
             ) from error
         return listening
 
-    def _start_child(self) -> Child:
+    def _start_child(self, before: str = "") -> Child:
+        """``before``: see :class:`devices.server.session_server.Settings`."""
         assert self._socket is not None
         assert self._private is not None
         settings = Settings(
@@ -220,6 +222,7 @@ class DeviceServer:
             tracker=self._tracker,
             user=self._user,
             realtime=self._realtime,
+            before=before,
         )
         environment = {
             "TVM_NUM_THREADS": str(self.threads),
@@ -259,7 +262,9 @@ class DeviceServer:
             try:
                 if quick_deaths >= _MAX_QUICK_DEATHS:
                     raise ServerStartError(f"the device server's process keeps dying: {reason}")
-                child = self._start_child()
+                # It runs no kernel: what ended it from outside was none of its session's doing either.
+                before = f"the process that serves clients was {reason}" if from_outside(reason) else ""
+                child = self._start_child(before)
             except ServerStartError as error:
                 self.failure = error
                 self._stopping.set()

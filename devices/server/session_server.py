@@ -33,13 +33,13 @@ from pathlib import Path
 
 from devices.host.child import (
     Channel,
-    describe_exit,
     die_with_parent,
     parent_channel,
     read_in_background,
     without_torch,
 )
 from devices.host.confinement import SessionLimits, become, confine
+from devices.host.endings import describe_exit, for_its_memory, oom_kill_count
 from devices.host.priority import KERNEL_PRIORITY, refusal
 from devices.server.registration import Registration, Tracker
 from devices.timing.evaluator import load_decide
@@ -66,7 +66,8 @@ _MAX_ENDS = 64
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the parent tells this process on its command line. ``listening``: descriptor of the listening socket;
-    ``lock``: that of the folder's lock, which is only held."""
+    ``lock``: that of the folder's lock, which is only held. ``before``: how the process ended whose place this one
+    takes, empty where it is none of its clients' business."""
 
     listening: int
     lock: int
@@ -77,6 +78,7 @@ class Settings:
     tracker: Tracker | None
     user: str | None
     realtime: bool
+    before: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -101,11 +103,13 @@ class _Stranger:
 
 @dataclass
 class _Session:
-    """A forked process that serves ``client``."""
+    """A forked process that serves ``client``. ``oom_kills``: how many processes the kernel had ended for want of
+    memory when it began."""
 
     pid: int
     client: Client
     folder: Path
+    oom_kills: int
     stopped_at: float | None = None
     # Why we ended it ourselves, for its client; None where it ends by itself.
     ended_for: str | None = None
@@ -310,6 +314,7 @@ class SessionServer:
             self._registration.taken()
         folder = Path(tempfile.mkdtemp(prefix="session-", dir=self._folder))
         own_pid = os.getpid()
+        oom_kills = oom_kill_count()
         pid = os.fork()
         if pid == 0:
             try:
@@ -320,7 +325,7 @@ class SessionServer:
                 os._exit(1)
             os._exit(0)
         client.connection.close()
-        self._session = _Session(pid, client, folder)
+        self._session = _Session(pid, client, folder, oom_kills)
 
     def _serve(self, client: Client, folder: Path) -> None:
         """In the forked process: TVM's server loop over the connection, until the client closes it."""
@@ -335,7 +340,7 @@ class SessionServer:
         os.chdir(folder)
         confine(self._settings.limits)
         _end_with_client(client)
-        self._functions.serve(client.connection, folder / "files", self._ends.get(client.name, ""))
+        self._functions.serve(client.connection, folder / "files", self._ends.get(client.name, self._settings.before))
 
     def _reap(self) -> None:
         """Note how the session ended, or that it was stopped."""
@@ -346,7 +351,7 @@ class SessionServer:
             pass
         session = self._session
         while session is not None:
-            pid, status = os.waitpid(session.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            pid, status, usage = os.wait4(session.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
@@ -362,6 +367,8 @@ class SessionServer:
             end = session.ended_for
         else:  # by itself, be it a moment before we meant to end it
             end = describe_exit(code) if code else ""
+            oom_kills = oom_kill_count() - session.oom_kills
+            end = for_its_memory(end, usage.ru_maxrss << 10, self._settings.limits.memory_bytes, oom_kills)
         self._ends[session.client.name] = end
         self._ends.move_to_end(session.client.name)
         while len(self._ends) > _MAX_ENDS:

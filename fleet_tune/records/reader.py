@@ -79,9 +79,10 @@ class RecordReader:
                 return int(before)
         return 0
 
-    def best(self, task_id: str, but: Collection[str] = ()) -> Record | None:
+    def best(self, task_id: str, but: Collection[str] = (), candidate_id: str | None = None) -> Record | None:
         """The incumbent: the verified record of the lowest :attr:`~fleet_tune.domain.Measurement.rank_secs`; the
-        earlier one where two are equal. ``but``: ids of candidates that shall not be it.
+        earlier one where two are equal. ``but``: ids of candidates that shall not be it; ``candidate_id``: of the only
+        one that may.
 
         Of a candidate with revisions the last one counts, and only that; but one that ran and was not checked again
         takes nothing from what was verified before (older versions wrote such ones for a device that had drifted).
@@ -96,10 +97,12 @@ class RecordReader:
             f"WHERE workload = ? AND device_class = ? AND {rank} IS NOT NULL"
             f" AND verified = 1{revised if self._has_column('revision') else ''}"
             f"{' AND candidate NOT IN (' + ', '.join('?' * len(but)) + ')' if but else ''}"
+            f"{'' if candidate_id is None else ' AND candidate = ?'}"
             f" ORDER BY {rank}, records.seq LIMIT 1 OFFSET ?"
         )
+        only = () if candidate_id is None else (candidate_id,)
         at = 0
-        while rows := self._record_rows(where, *split_task_id(task_id), *but, at):
+        while rows := self._record_rows(where, *split_task_id(task_id), *but, *only, at):
             if records := self._readable(rows):
                 return records[0]
             at += 1

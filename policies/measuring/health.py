@@ -8,6 +8,7 @@ A pure state machine over :class:`fleet_tune.device_state.DeviceState`; every ti
   last proved itself quarantines it. A quarantine ends by itself, after ``PROBATION_SECS * 2 ** (earlier quarantines)``,
   at most ``MAX_PROBATION_SECS``. The device is then on probation: the next failure quarantines it again, twice as long.
 - ``PROOF_RUNS`` measurements without a failure prove it: its failures and quarantines are forgotten.
+- That the process on our side that owns the device was ended is no failure of the device; it joins again.
 - A candidate that loses two devices is *poison* (:func:`is_poison`) and is blamed, not the devices: they are acquitted
   of these failures.
 - A lease is given to a device that may work and that nobody holds; its epoch is one above the last. Whatever ends it
@@ -66,6 +67,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The process on our side that owns the device was ended, which says nothing of the device."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """The device gave results that say nothing against it."""
 
@@ -107,7 +115,19 @@ class Ordered:
     reason: str
 
 
-Event = Joined | ProbePassed | ProbeFailed | Lost | Measured | Acquitted | ProbationBegun | Leased | Released | Ordered
+Event = (
+    Joined
+    | ProbePassed
+    | ProbeFailed
+    | Lost
+    | Interrupted
+    | Measured
+    | Acquitted
+    | ProbationBegun
+    | Leased
+    | Released
+    | Ordered
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +223,11 @@ def _step(state: DeviceState, event: Event, now: float) -> Change:
                 return Change(state, f"it does not answer{_of(detail)}")
             gone = replace(_free(state), connectivity=Connectivity.OFFLINE)
             return _failed(gone, candidate_id, f"it does not answer{_of(detail)}", now)
+        case Interrupted(detail):
+            if state.connectivity is Connectivity.OFFLINE:
+                return Change(state, f"it does not answer{_of(detail)}")
+            gone = replace(_free(state), connectivity=Connectivity.OFFLINE)
+            return Change(gone, f"the process that owns it was ended{_of(detail)}")
         case Measured(count):
             good_runs = state.good_runs + count
             if good_runs < PROOF_RUNS or not (state.losses or state.quarantines):

@@ -8,14 +8,15 @@ incumbent's is kept. As in :mod:`policies.measuring.duel`, with the mean of ``n`
     faster:  mean <= -t(n) * error        error = max(deviation(d), FLOOR) / sqrt(n)
 
 with Student's ``t`` at a one-sided probability of 0.01: of a hundred versions that are not faster one is taken for it.
-What is chosen for the tasks of a network is therefore compared as a whole before it is used (:func:`is_worth_it`).
+What is chosen for the tasks of a network is therefore compared as a whole before it is used (:func:`is_worth_it`). A
+choice is kept, and holds until another kernel is the fastest alone than those that were timed (:func:`still_holds`).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from policies.measuring.duel import FLOOR, WORTH, Verdict
 
@@ -47,3 +48,9 @@ def fastest_in_place(secs: Sequence[Sequence[float]]) -> tuple[int, Verdict] | N
 def is_worth_it(secs: float, before_secs: float) -> bool:
     """Whether a network is faster than before by what an improvement has to be."""
     return secs <= before_secs * (1 - WORTH)
+
+
+def still_holds(chosen: str, compared: Collection[str], best_alone: str) -> bool:
+    """Whether a choice between these candidates holds where ``best_alone`` is the fastest alone by now. Of one that did
+    not run beside the ``chosen`` one nobody knows what it takes in the network: it is better until that is known."""
+    return chosen in compared and best_alone in compared

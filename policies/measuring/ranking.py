@@ -32,7 +32,7 @@ class Ranking:
         """The next record of the task. A revision takes the place of what was known; a trial does so only where no
         revision has come."""
         candidate, measured = record.candidate, record.measurement
-        if record.revision < self._revisions.get(candidate.id, 0) or measured.outcome is Outcome.DEVICE_LOST:
+        if record.revision < self._revisions.get(candidate.id, 0) or not measured.outcome.blames_candidate:
             return
         if record.revision:
             self._revisions[candidate.id] = record.revision

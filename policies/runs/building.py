@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from fleet_tune.domain import Measurement, Outcome, Task
 from policies.runs.commands import Build
+from policies.runs.events import Cause
 from policies.runs.plan import Flow
-from policies.runs.tasks import Trial
+from policies.runs.tasks import Trial, killed
 from policies.runs.timers import Timers
 
 _LONG = "a build takes long"  # with spaces, which the name of no device has
@@ -19,12 +20,14 @@ _LONG = "a build takes long"  # with spaces, which the name of no device has
 @dataclass(slots=True)
 class Job:
     """Something to build: the candidate of ``trial``, or the task's oracle where that is None. ``finalist``: for a
-    shoot-out. ``lost_builders``: how many builders were lost over it."""
+    shoot-out. ``lost_builders``: how many builders were lost over it, maybe by its fault; ``kills``: how often a
+    process that built it was ended from outside."""
 
     task: Task
     trial: Trial | None
     finalist: bool = False
     lost_builders: int = 0
+    kills: int = 0
 
     @property
     def device_class(self) -> str:
@@ -121,23 +124,30 @@ class BuildStage:
         self._failures.pop(builder, None)
         return job, now - began
 
-    def lost(self, builder: int, detail: str, *, ours: bool) -> tuple[Job, Measurement] | None:
+    def lost(self, builder: int, detail: str, cause: Cause) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
-        or given up with the failure that blames it: then it is the answer. ``ours``: no job was the cause, as where
-        the builder has not come to it. What is put back waits behind all others: none of them waits for it."""
+        or given up with the failure that is the answer then: KILLED, which is nobody's, or one that blames it. What is
+        put back waits behind all others: none of them waits for it."""
         job = self._taken_from(builder)
         if job is None:
             return None
-        if ours:
-            self._failures[builder] = self._failures.get(builder, 0) + 1
-            self._queue.append(job)
-            return None
-        job.lost_builders += 1
-        if job.lost_builders < self._flow.attempts:
+        failure: Measurement | None = None
+        match cause:
+            case Cause.NOT_BEGUN:
+                self._failures[builder] = self._failures.get(builder, 0) + 1
+            case Cause.OUTSIDE:
+                job.kills += 1
+                if job.kills >= self._flow.kills:
+                    failure = killed("that built it", job.kills, detail)
+            case Cause.JOB:
+                job.lost_builders += 1
+                if job.lost_builders >= self._flow.attempts:
+                    failure = Measurement(Outcome.BUILD_ERROR, detail=detail)
+        if failure is None:
             self._queue.append(job)
             return None
         self._of_class[job.device_class] -= 1
-        return job, Measurement(Outcome.BUILD_ERROR, detail=detail)
+        return job, failure
 
     def rest_secs(self, builder: int) -> float:
         """How long a builder rests that was just lost."""

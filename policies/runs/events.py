@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -80,14 +81,21 @@ class Built:
     trace: str = ""
 
 
+class Cause(enum.Enum):
+    """Why a builder gives no answer."""
+
+    NOT_BEGUN = enum.auto()  # it has not come to the job: its process did not start, say
+    OUTSIDE = enum.auto()  # a process was ended from outside, or by the run because it gave no sign of life
+    JOB = enum.auto()  # it may be the job's fault
+
+
 @dataclass(frozen=True, slots=True)
 class BuilderLost:
-    """No answer to ``Build``: the builder is gone. ``ours``: no job was the cause: its process did not start, say, or
-    gave no sign of life and was ended."""
+    """No artifact and no failure is the answer to ``Build``."""
 
     builder: int
     detail: str
-    ours: bool = False
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +116,13 @@ class ProbeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """``Check`` found no device. ``hangs``: the process that owns it does not answer."""
+    """``Check`` found no device. ``hangs``: the process that owns it does not answer; ``outside``: that process was
+    ended, which says nothing of the device."""
 
     device_id: str
     detail: str
     hangs: bool = False
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +171,9 @@ class DeviceLeft:
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasured:
-    """The answer to ``Measure``. ``outcomes`` by candidate id: all of them are durable but DEVICE_LOST, which only the
-    last one can be; candidates without one were not tried. ``detail``: how the device was lost, empty if it was not.
-    ``waits``: seconds of the lease that were no measuring, by what they were."""
+    """The answer to ``Measure``. ``outcomes`` by candidate id: all of them are durable but KILLED, and DEVICE_LOST,
+    which only the last one can be; candidates without one were not tried. ``detail``: how the device was lost, empty if
+    it was not. ``waits``: seconds of the lease that were no measuring, by what they were."""
 
     device_id: str
     epoch: int
@@ -176,14 +186,14 @@ class BatchMeasured:
 @dataclass(frozen=True, slots=True)
 class BatchLost:
     """No answer to ``Measure`` or ``ShootOut``: the process that owns the device is gone, or ``hangs``, or its results
-    came under an old lease. Nobody knows what of it was measured. ``ours``: the run has ended the process, which gave
-    no sign of life, so that no candidate was the cause."""
+    came under an old lease. Nobody knows what of it was measured. ``outside``: the process was ended from outside, or
+    by the run because it gave no sign of life: no kernel runs in it, so that no candidate was the cause."""
 
     device_id: str
     epoch: int
     detail: str
     hangs: bool = False
-    ours: bool = False
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,13 +151,13 @@ class Granting:
         share = max(1, limit // len(self._tasks))
         least = self._plan.flow.grant
         awaited = (task for task in self._tasks.values() if task.is_awaited and task.wanted(least))
-        kept = sum(max(0, share - task.trials) for task in awaited)
+        kept = sum(max(0, share - task.spent) for task in awaited)
         return max(0, min(grant, self._left(limit) - kept))
 
     def _left(self, limit: int) -> int:
-        """Trials that are neither made nor under way."""
+        """Trials that are neither made nor under way, nor given up."""
         tasks = self._tasks.values()
-        return limit - sum(task.trials for task in tasks) - in_flight(tasks)
+        return limit - sum(task.spent for task in tasks) - in_flight(tasks)
 
     def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
         grant, limit = self._plan.flow.grant, self._plan.limits.trials

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleet_tune.device_state import Admin, Health
+from fleet_tune.device_state import Admin, Connectivity, Health
 from fleet_tune.domain import Candidate, Measurement, Outcome
 from fleet_tune.errors import DevicesLostError
 from policies.measuring import health
@@ -22,7 +22,7 @@ from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, 
 from policies.runs.fleet import Fleet
 from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
-from policies.runs.tasks import Oracle, TaskTrials, Trial
+from policies.runs.tasks import Oracle, TaskTrials, Trial, killed
 from policies.runs.timers import Timers
 
 # Loading and unloading: beside what the rule allows.
@@ -41,7 +41,8 @@ class Work(enum.Enum):
 @dataclass(slots=True)
 class Lane:
     """One device as the run sees it. ``batch``: the trials on it under the lease ``epoch``, given at ``leased_secs``.
-    ``detail``: what was wrong with it last."""
+    ``detail``: what was wrong with it last. ``interruptions``: how often the process that owns it was ended since it
+    measured something."""
 
     device_id: str
     device_class: str
@@ -52,6 +53,7 @@ class Lane:
     check_due_secs: float = float("-inf")
     rests_until: float = float("-inf")
     detail: str = ""
+    interruptions: int = 0
     vitals: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -82,6 +84,7 @@ class MeasureStage:
         self._on_devices: Counter[str] = Counter()  # candidates on them
         self._unchecked: dict[str, list[Trial]] = {}  # built trials of tasks whose oracle is not, by task id
         self._returned: set[str] = set()  # candidates that were put back; one of them may have been stored after all
+        self._given_up: list[tuple[Trial, Measurement]] = []
         self._hopeless_since: dict[str, float] = {}
         self.awaited_classes = set(plan.awaited_classes)  # for which the network is just being prepared
         self._tuning = True
@@ -250,7 +253,10 @@ class MeasureStage:
             self._fleet.happened(device_id, health.ProbeFailed(event.detail), now)
         else:
             commands.append(Say("warning", f"device {device_id}: {event.detail}"))
-            self._fleet.happened(device_id, health.Lost(event.detail), now)
+            if event.outside:
+                self._interrupted(lane, event.detail, now)
+            else:
+                self._fleet.happened(device_id, health.Lost(event.detail), now)
             if event.hangs:
                 commands.append(RestartDevice(device_id))
         lane.rests_until = now + self._plan.flow.retry_secs
@@ -407,13 +413,16 @@ class MeasureStage:
         batch = lane.batch
         lane.vitals = event.vitals
         lost = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.DEVICE_LOST]
-        measured = len(event.outcomes) - len(lost)
+        ended = [trial for trial in batch if event.outcomes.get(trial.candidate.id) is Outcome.KILLED]
+        measured = len(event.outcomes) - len(lost) - len(ended)
         if measured:
+            lane.interruptions = 0
             self._fleet.happened(device_id, health.Measured(measured), now)
             if not lost:
                 waited_secs = sum(event.waits.values())
                 self._pace.measured(device_id, lane.device_class, measured, now - lane.leased_secs - waited_secs)
         untried = [trial for trial in batch if trial.candidate.id not in event.outcomes]
+        self._killed(lane.device_class, ended, "that measured it", f"on device {device_id}")
         if event.detail:
             return self.lost(device_id, [*lost, *untried], lost[0] if lost else None, event.detail, now)
         self.released(device_id, now)
@@ -421,24 +430,45 @@ class MeasureStage:
         return []
 
     def batch_lost(self, event: BatchLost, now: float) -> list[Command]:
-        """The process that owns the device is ours: nobody knows at which candidate it ended, if for one at all."""
+        """The process that owns the device is ours: nobody knows at which candidate it ended, if for one at all. One
+        that was ended from outside is held against nobody."""
         commands: list[Command] = [Say("warning", f"device {event.device_id}: {event.detail}")]
         if event.hangs:
             commands.append(RestartDevice(event.device_id))
-        batch = self.lanes[event.device_id].batch
-        if event.ours:
-            self._interrupted(event.device_id, event.detail, now)
+        lane = self.lanes[event.device_id]
+        batch = lane.batch
+        if event.outside:
+            self._ended(lane)
+            lane.detail = event.detail
+            self._interrupted(lane, event.detail, now)
+            self._killed(lane.device_class, batch, f"that owns device {event.device_id}", event.detail)
             return commands
         return commands + self.lost(event.device_id, batch, batch[0] if len(batch) == 1 else None, event.detail, now)
 
-    def _interrupted(self, device_id: str, detail: str, now: float) -> None:
-        """The device was lost by nobody's fault on it. Its batch waits behind all others: none of them waits for it."""
-        lane = self.lanes[device_id]
-        batch = lane.batch
-        self._ended(lane)
-        lane.detail = detail
-        self._fleet.happened(device_id, health.Lost(detail, ""), now)
-        self._put_back(lane.device_class, batch, behind=True)
+    def _interrupted(self, lane: Lane, detail: str, now: float) -> None:
+        """The process that owns the device was ended. A device with which that happens again and again is taken for one
+        that is lost: it rests for longer and longer."""
+        lane.interruptions += self._fleet[lane.device_id].connectivity is Connectivity.ONLINE
+        often = lane.interruptions > self._plan.flow.kills
+        self._fleet.happened(lane.device_id, health.Lost(detail) if often else health.Interrupted(detail), now)
+
+    def _killed(self, device_class: str, trials: Iterable[Trial], what: str, detail: str) -> None:
+        """A process was ended from outside while it did ``what`` to these. They wait behind all others, since none of
+        those is to wait for them; from the second time on each is measured alone, and in the end given up."""
+        back = []
+        for trial in trials:
+            trial.kills += 1
+            trial.alone = trial.kills > 1
+            if trial.kills >= self._plan.flow.kills and self._is_under_way(trial):
+                self._given_up.append((trial, killed(what, trial.kills, detail)))
+            else:
+                back.append(trial)
+        self._put_back(device_class, back, behind=True)
+
+    def drain_given_up(self) -> list[tuple[Trial, Measurement]]:
+        """The trials that were given up since the last call, and why."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
     def lost(
         self, device_id: str, batch: Sequence[Trial], suspect: Trial | None, detail: str, now: float
@@ -472,9 +502,13 @@ class MeasureStage:
     def _put_back(self, device_class: str, trials: Iterable[Trial], *, behind: bool = False) -> None:
         """At the head of the queue, if not ``behind``: what lost a device is tried again soon, so that the blame does
         not stay with the wrong one for long."""
-        back = [trial for trial in trials if trial.candidate.id in self._tasks[trial.candidate.task_id].under_way]
+        back = [trial for trial in trials if self._is_under_way(trial)]
         self._returned |= {trial.candidate.id for trial in back}
         if behind:
             self._built[device_class].extend(back)
         else:
             self._built[device_class].extendleft(reversed(back))
+
+    def _is_under_way(self, trial: Trial) -> bool:
+        """Whether it has no record yet."""
+        return trial.candidate.id in self._tasks[trial.candidate.task_id].under_way

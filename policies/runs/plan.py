@@ -22,10 +22,11 @@ class Flow:
     while nothing is known of its class, ``batch``: how many at most; a batch of fewer than ``least_batch`` that are not
     all that fit into the time is begun only when every build under way has taken ``gather_secs`` already: nobody waits
     for a slow one.
-    ``attempts``: a candidate that loses this many builders is blamed. ``retry_secs``: until what failed is tried again;
-    twice as long each time that it fails again, up to ``rest_secs`` (see :meth:`rest_of`). ``starts``: a run ends when
-    every builder has failed to start this often, with no build in between. ``proposals``: a task over which this many
-    proposals are lost in a row is finished.
+    ``attempts``: a candidate that loses this many builders is blamed; one whose processes are ended from outside
+    ``kills`` times is left out, and the run ends where that is so of ``left_out`` candidates in a row. ``retry_secs``:
+    until what failed is tried again; twice as long each time that it fails again, up to ``rest_secs`` (see
+    :meth:`rest_of`). ``starts``: a run ends when every builder has failed to start this often, with no build in
+    between. ``proposals``: a task over which this many proposals are lost in a row is finished.
     """
 
     grant: int = 8
@@ -38,6 +39,8 @@ class Flow:
     least_batch: int = 6
     gather_secs: float = 2.0
     attempts: int = 2
+    kills: int = 3
+    left_out: int = 5
     retry_secs: float = 1.0
     rest_secs: float = 60.0
     starts: int = 3

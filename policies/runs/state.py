@@ -12,8 +12,8 @@ import enum
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from fleet_tune.domain import Measurement, Outcome, Record
-from fleet_tune.errors import BuildersLostError
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record
+from fleet_tune.errors import BuildersLostError, DevicesLostError
 from fleet_tune.results import DeviceTime, Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
@@ -63,6 +63,8 @@ from policies.runs.usage import Usage
 from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskBandit, is_finished
 
 _RATE_WINDOW_SECS = 20.0
+_MEND_AND_RESUME = "mend what it names and run the same command again: it resumes"
+_BUILT, _MEASURED = "built", "measured"
 
 
 class Phase(enum.IntEnum):
@@ -106,6 +108,8 @@ class RunState:
         self._look_at: list[str] = []  # devices of which something changed
         self._resting: dict[str, int] = {}  # lost builders by the name of their timer
         self._recording: set[str] = set()  # candidates whose failure is being made durable
+        # Candidates that were given up, because no process lived long enough, since one was built or measured.
+        self._given_up: Counter[str] = Counter()
         self._restored = False
         self._caught_up = False
         self._stopped = False
@@ -204,6 +208,7 @@ class RunState:
                 if ended is None:
                     return []
                 job, secs = ended
+                self._given_up[_BUILT] = 0
                 self._pace.built(job.device_class, secs)
                 return self._is_built(job) if failure is None else self._not_built(job, trace, failure)
             case BuilderLost():
@@ -266,6 +271,7 @@ class RunState:
                 continue
             if is_ours:
                 task.under_way.discard(record.candidate.id)
+                task.given_up.discard(record.candidate.id)  # it was stored by a process that could not say so
                 self._recording.discard(record.candidate.id)
                 self._devices.recorded(record.candidate)
             commands += self._learn_of(task, record)
@@ -300,7 +306,7 @@ class RunState:
             return self._finish(task, f"converged: {gains}, {expected}")
         if task.oracle is not Oracle.FAILED:
             # A restarted searcher knows what was durable when it read it, not what is under way, or has come since.
-            known = task.under_way, task.recorded
+            known = task.under_way, task.recorded, task.given_up
             fresh = [each for each in event.candidates if not any(each.id in ids for ids in known)]
             if fresh and task.oracle is Oracle.NOT_BUILT:
                 task.oracle = Oracle.ON_ITS_WAY
@@ -346,12 +352,43 @@ class RunState:
 
     def _not_built(self, job: Job, trace: str, failure: Measurement) -> list[Command]:
         task = self.tasks[job.task.id]
+        commands = self._counted(_BUILT, failure) if failure.outcome is Outcome.KILLED else []
         if job.trial is None:
-            return self._without_oracle(task, failure.detail)
+            return commands + self._without_oracle(task, failure.detail)
         if job.finalist:
             self._final_round.not_built(job)
-            return []
+            return commands
+        if failure.outcome is Outcome.KILLED:
+            return self._give_up(job.trial.candidate, failure) + commands
         return [RecordFailure(job.trial.candidate, trace, failure)]
+
+    def _give_up(self, candidate: Candidate, failure: Measurement) -> list[Command]:
+        """The candidate is left out of the run, without a record: nobody knows anything of it."""
+        task = self.tasks[candidate.task_id]
+        task.under_way.discard(candidate.id)
+        task.artifacts.discard(candidate.id)
+        task.given_up.add(candidate.id)
+        name = f"{task.task.workload.name} on {task.device_class}"
+        told = Say("warning", f"a candidate of {name} is left out: {failure.detail}")
+        return [
+            told,
+            Forget((candidate.id,)),
+            *self._finish(task, task.exhausted_reason()),
+            *self._finish(task, task.confirmed_reason()),
+        ]
+
+    def _counted(self, what: str, failure: Measurement) -> list[Command]:
+        """Another one was given up because its processes were ended from outside. Where that is so of all, the run
+        ends."""
+        self._given_up[what] += 1
+        if self.phase is not Phase.TUNING or self._given_up[what] < self._plan.flow.left_out:
+            return []
+        problem = f"{self._given_up[what]} candidates in a row could not be {what}: {failure.detail}"
+        next_step = (
+            "see who ends the processes (where memory is short, the kernel's log says so); the same command resumes"
+        )
+        lost = BuildersLostError if what == _BUILT else DevicesLostError
+        return [Abort(lost(problem, next_step))]
 
     def _without_oracle(self, task: TaskTrials, detail: str) -> list[Command]:
         """Nothing that is measured of the task could be checked: it gets no more trials."""
@@ -376,21 +413,20 @@ class RunState:
         if not self._builds.works(builder):
             return []
         commands: list[Command] = [Say("warning", f"builder {builder}: {detail}")]
-        blamed = self._builds.lost(builder, detail, ours=event.ours)
+        given_up = self._builds.lost(builder, detail, event.cause)
         if self._builds.hopeless:
             return [*commands, *self._without_builders(detail)]
         name = f"builder {builder}"  # with a space, which the name of no device has
         self._resting[name] = builder
         self._timers.at(now + self._builds.rest_secs(builder), name)
-        return commands if blamed is None else [*commands, *self._not_built(blamed[0], "", blamed[1])]
+        return commands if given_up is None else [*commands, *self._not_built(given_up[0], "", given_up[1])]
 
     def _without_builders(self, detail: str) -> list[Command]:
         """Nothing can be built on any more; what a shoot-out lacks is left out."""
         if self.phase is Phase.SHOOT_OUTS:
             self._final_round.close()
             return []
-        next_step = "mend what it names and run the same command again: it resumes"
-        return [Abort(BuildersLostError(f"no builder works: {detail}", next_step))]
+        return [Abort(BuildersLostError(f"no builder works: {detail}", _MEND_AND_RESUME))]
 
     def _device_answered(self, event: BatchMeasured | BatchLost | ShotOut, now: float) -> list[Command]:
         device_id = event.device_id
@@ -403,15 +439,24 @@ class RunState:
             case BatchMeasured():
                 for what, secs in event.waits.items():
                     self._usage.was(self._devices.lanes[device_id].device_class, what, secs)
-                return self._devices.measured(event, now)
+                if any(outcome.blames_candidate for outcome in event.outcomes.values()):
+                    self._given_up[_MEASURED] = 0
+                return self._devices.measured(event, now) + self._given_up_on_devices()
             case BatchLost():
-                return self._devices.batch_lost(event, now)
+                return self._devices.batch_lost(event, now) + self._given_up_on_devices()
             case ShotOut(_, _, ""):
                 self._devices.released(device_id, now)
                 return []
             case ShotOut(_, _, detail):
                 lost = self._devices.lost(device_id, (), None, detail, now)
                 return [Say("warning", f"shoot-out on {device_id}: {detail}"), *lost]
+
+    def _given_up_on_devices(self) -> list[Command]:
+        commands: list[Command] = []
+        for trial, failure in self._devices.drain_given_up():
+            commands += self._give_up(trial.candidate, failure)
+            commands += self._counted(_MEASURED, failure)
+        return commands
 
     def _finish(self, task: TaskTrials, reason: str) -> list[Command]:
         """The task gets no more trials, if there is a reason."""

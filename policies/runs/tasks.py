@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fleet_tune.domain import Candidate, Record, Task
+from fleet_tune.domain import Candidate, Measurement, Outcome, Record, Task
 from fleet_tune.results import TaskProgress
 from policies.measuring.build_limit import BuildLimit
 from policies.measuring.ranking import Ranking
@@ -27,12 +27,20 @@ class Oracle(enum.Enum):
 
 @dataclass(slots=True)
 class Trial:
-    """A candidate under way. ``losses``: the devices that were lost while it ran, in order. ``alone``: it is measured
-    in a batch of its own, because a process that measured it with others ended and nobody knows by whose fault."""
+    """A candidate under way. ``losses``: the devices that were lost while it ran, in order. ``kills``: how often a
+    process that measured it was ended from outside. ``alone``: it is measured in a batch of its own, because a process
+    that measured it with others ended and nobody knows by whose fault."""
 
     candidate: Candidate
     losses: list[str] = field(default_factory=list)
+    kills: int = 0
     alone: bool = False
+
+
+def killed(what: str, times: int, detail: str) -> Measurement:
+    """The failure of what is given up because the processes that did it were ended from outside so often, the last one
+    as ``detail`` says."""
+    return Measurement(Outcome.KILLED, detail=f"the process {what} was ended from outside {times} times: {detail}")
 
 
 class TaskTrials:
@@ -52,6 +60,7 @@ class TaskTrials:
         self.ranking = Ranking()
         self.artifacts: set[str] = set()  # ids of candidates that are built and kept: those near the best
         self.recorded: set[str] = set()  # ids of candidates that have a record of this run
+        self.given_up: set[str] = set()  # ids of candidates that were granted and have none, and get none any more
         self.is_tuned = True  # while it is, artifacts are let go of
         self.best_history: list[float] = []  # incumbent's cost after each trial
         self.build_limit = BuildLimit()
@@ -81,6 +90,11 @@ class TaskTrials:
         return len(self.under_way) + self.reserved
 
     @property
+    def spent(self) -> int:
+        """Trials that count for the limits: those that are made, and those that were given up."""
+        return self.trials + len(self.given_up)
+
+    @property
     def limit(self) -> int | None:
         """Trials at which the task gets no more; those that were made before the run count."""
         return None if self._limit is None else max(self._limit, self.trials)
@@ -94,7 +108,7 @@ class TaskTrials:
         if self.finish_reason or self.exhausted or self.is_left_out:
             return 0
         limits = [limit for limit in (self._limit, self.enough or None) if limit is not None]
-        return min([grant, *(max(0, limit - self.trials - self.in_flight) for limit in limits)])
+        return min([grant, *(max(0, limit - self.spent - self.in_flight) for limit in limits)])
 
     def learn(self, record: Record) -> tuple[str, ...]:
         """A record of this task is durable. Ids of the candidates whose artifacts are not wanted any more."""
@@ -142,7 +156,7 @@ class TaskTrials:
     def confirmed_reason(self) -> str:
         """Why a task whose first trials are what others have found is finished, once these are recorded; empty before,
         and where none of them was right: then it is searched."""
-        if not self.enough or self.trials < self.enough or self.in_flight:
+        if not self.enough or self.spent < self.enough or self.in_flight:
             return ""
         if not math.isfinite(self.best_secs):
             self.enough = 0

@@ -9,7 +9,7 @@ from fleet_tune.domain import Task
 from tests.helpers.tasks import make_candidate
 
 STAND_IN = """
-import os, queue, signal, sys, time
+import os, queue, signal, subprocess, sys, time
 from devices.builds.worker import serve
 from devices.host.child import parent_channel, read_in_background
 from devices.host.memory import limit_memory
@@ -40,6 +40,8 @@ class Compiler:
             with open("/proc/self/comm", "w") as name:
                 name.write("slow")
             time.sleep(0.5)
+        if what == 9:
+            subprocess.run(["kill", "-9", str(os.getpid())])
         if what == 7:
             try:
                 bytearray(512 << 20)
@@ -59,7 +61,7 @@ read_in_background(channel, requests.put)
 serve(channel, requests.get, Compiler())
 """
 
-OK, CRASH, HANG, ERROR, USER_ERROR, GROW, HOARD, ABORT, SLOW = range(9)
+OK, CRASH, HANG, ERROR, USER_ERROR, GROW, HOARD, ABORT, SLOW, KILLED = range(10)
 
 
 def write_stand_in(folder: Path) -> str:

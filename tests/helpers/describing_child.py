@@ -14,6 +14,9 @@ from fleet_tune.sketch import Axis, Choice, Sketch, Statement
 def misbehave(how):
     if how == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "kill" or how == "kill once" and not os.path.exists(__file__ + ".killed"):
+        open(__file__ + ".killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang":
         time.sleep(600)
     if how == "error":

@@ -58,7 +58,8 @@ class Device:
     answers and its probe does not run. ``hangs_at``: when the process that owns it stops answering, until it is
     restarted; each once. ``dies_at``: when that process ends in the middle of a batch, of which it has stored a part or
     all without saying so; each once. ``drifts``: when its probe finds it off. ``endings``: over how many batches, its
-    first, the run ends that process for its silence.
+    first, the run ends that process for its silence. ``killed``: numbers of candidates whose session is always killed;
+    ``ends_owner``: of those over which the process that owns the device always ends.
     """
 
     device_class: str
@@ -70,6 +71,8 @@ class Device:
     dies_at: tuple[float, ...] = ()
     drifts: Spans = ()
     endings: int = 0
+    killed: frozenset[int] = frozenset()
+    ends_owner: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -79,9 +82,10 @@ class World:
     others. ``oracle_fails``: names of workloads whose oracle does
     not build; ``oracle_secs``: what it takes longer than a candidate. ``searcher_restarts``: share of proposals before
     which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
-    durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer. ``starts_fail``: when
-    builders do not start, but the first ``builders_that_start``. ``searcher_dies``: names of workloads over which the
-    searcher always dies, with all that it was asked for. ``oracle_run_secs``: what the plan says of every oracle's
+    durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer; ``builds_killed``: of those
+    builds whose process is ended from outside. ``starts_fail``: when builders do not start, but the first
+    ``builders_that_start``. ``searcher_dies``: names of workloads over which the searcher always dies, with all that it
+    was asked for. ``oracle_run_secs``: what the plan says of every oracle's
     runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
     of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
     described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
@@ -108,6 +112,7 @@ class World:
     searcher_restarts: float = 0.0
     recorder_secs: float = 0.02
     builders_lost: float = 0.0
+    builds_killed: float = 0.0
     proposals_lost: float = 0.0
     starts_fail: Spans = ()
     builders_that_start: int = 0
@@ -358,7 +363,7 @@ class World:
         for task in self.state.tasks.values():
             assert task.trials == sum(record.task_id == task.task.id for record in trials)
         for record in self.records:
-            assert record.measurement.outcome is not Outcome.DEVICE_LOST
+            assert record.measurement.outcome.blames_candidate
         if not self.losses:  # a lease that nobody was told of may be given twice
             self.check_leases()
 
@@ -517,10 +522,13 @@ class World:
         )
         at = self.now + min(secs, command.timeout_secs)
         if command.builder >= self.builders_that_start and _within(self.starts_fail, self.now):
-            self._later(self.now + 0.1, ev.BuilderLost(command.builder, "it does not start", ours=True))
+            self._later(self.now + 0.1, ev.BuilderLost(command.builder, "it does not start", ev.Cause.NOT_BEGUN))
             return
         if self._rng.random() < self.builders_lost:
-            self._later(at, ev.BuilderLost(command.builder, "its process ended"))
+            self._later(at, ev.BuilderLost(command.builder, "no answer", ev.Cause.JOB))
+            return
+        if self.builds_killed and self._rng.random() < self.builds_killed:
+            self._later(at, ev.BuilderLost(command.builder, "its process ended", ev.Cause.OUTSIDE))
             return
         failure = Measurement(Outcome.BUILD_ERROR, detail="it does not build")
         if secs > command.timeout_secs:
@@ -569,7 +577,10 @@ class World:
         assert {each.task_id for each in command.candidates} <= self.built, "measured without its oracle"
         assert command.deadline_secs >= 900.0 + 6 * self.oracle_run_secs
         if len(self.measured_under[name]) <= device.endings:
-            self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "its process ended", ours=True))
+            self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "its process ended", outside=True))
+            return
+        if any(each.decisions[0] in device.ends_owner for each in command.candidates):
+            self._later(self.now + 0.1, ev.BatchLost(name, command.epoch, "its process ended", outside=True))
             return
         at, outcomes, records, detail = self.now, dict[str, Outcome](), list[Record](), ""
         for candidate in command.candidates:
@@ -581,6 +592,9 @@ class World:
                 at = min(end, at + 5.0)
                 break
             at = end
+            if candidate.decisions[0] in device.killed:
+                outcomes[candidate.id] = Outcome.KILLED
+                continue
             cost = 1e-3 * (1 + candidate.decisions[0] % 7) * device.secs
             measurement = Measurement(Outcome.OK, (cost, cost, cost), build_secs=self.build_secs, verified=True)
             records.append(self._record(candidate, "trace", measurement, name))
@@ -597,7 +611,7 @@ class World:
             # After or before it has stored them, and in any case before it could say so.
             stored = records if self._rng.random() < 0.5 else []
             self._later(at, lambda: self._append(stored, name, command.epoch))
-            self._later(at + 0.1, ev.BatchLost(name, command.epoch, "its process ended"))
+            self._later(at + 0.1, ev.BatchLost(name, command.epoch, "its process ended", outside=True))
             return
         self._later(at, lambda: self._append(records, name, command.epoch))
         self._later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, {"drift": 1.0}))

@@ -241,7 +241,9 @@ class _ClassBuild:
 
     def built(self) -> NetworkResult:
         supply = self.what.supplies.get(self.name)
-        incumbents = Incumbents(self.what.records, supply, self.what.teller.warn, self.what.run_id)
+        incumbents = Incumbents(
+            self.what.records, supply, self.what.teller.warn, self.what.run_id, self.lowered.fingerprint
+        )
         result = NetworkResult(self.name, self.folder, None, None, None, None, None)
         with compiled.staging(self.folder) as self.stage:
             try:
@@ -270,8 +272,15 @@ class _ClassBuild:
 
     def _chosen_in_place(self, admitted: Admitted, incumbents: Incumbents) -> Admitted:
         """With the records that are faster in the network than those of the lowest cost alone, where the network is
-        right with them and faster as a whole; :attr:`stage` is that network then. What goes wrong changes nothing."""
-        near = versions_in_place.ranked(admitted.records, incumbents.next_best)
+        right with them and faster as a whole; :attr:`stage` is that network then. What goes wrong changes nothing.
+        Between records that have met in the network before nothing is decided again."""
+        self.chosen = tuple(filter(None, map(incumbents.chosen, admitted.records.values())))
+        decided = {each.task_id: each.compared for each in self.chosen}
+        near = {
+            task_id: records
+            for task_id, records in versions_in_place.ranked(admitted.records, incumbents.next_best).items()
+            if any(each.candidate.id not in decided.get(task_id, ()) for each in records)
+        }
         networks = versions_in_place.networks_of(admitted.records, near)
         if self.place is None or not networks:
             return admitted
@@ -289,14 +298,20 @@ class _ClassBuild:
                     folder = self.stage.with_name(f"version-{number}")
                     folders[number] = self.compiler.compile_network(self.lowered, traces(records), folder)
             with self._only_warned("its kernels are not chosen by their time in it"):
-                return self._with_chosen(admitted, near, folders, self.place, deadline)
+                return self._with_chosen(admitted, incumbents, near, folders, self.place, deadline)
         finally:
             for number in set(folders) - {0}:
                 shutil.rmtree(folders[number], ignore_errors=True)
         return admitted
 
     def _with_chosen(
-        self, admitted: Admitted, near: Ranked, folders: Mapping[int, Path], place: Place, deadline: float
+        self,
+        admitted: Admitted,
+        incumbents: Incumbents,
+        near: Ranked,
+        folders: Mapping[int, Path],
+        place: Place,
+        deadline: float,
     ) -> Admitted:
         """See :meth:`_chosen_in_place`. ``folders``: of the networks by the number of the version."""
         if len(folders) == 1:
@@ -315,7 +330,9 @@ class _ClassBuild:
         if not is_worth_it(secs, before_secs):
             return admitted
         self.stage, self.errors = folder, (absolute, relative)
-        self.chosen = tuple(why for _, why in changed.values())
+        choices = [why for _, why in changed.values()]
+        self.chosen = (*(each for each in self.chosen if each.task_id not in changed), *choices)
+        incumbents.choose(choices)
         return chosen
 
     @contextlib.contextmanager

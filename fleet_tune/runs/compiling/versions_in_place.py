@@ -30,13 +30,14 @@ NextBest = Callable[[str, Sequence[Record]], Record | None]
 
 def ranked(records: Mapping[str, Record], next_best: NextBest) -> dict[str, tuple[Record, ...]]:
     """For each task that has more than one, the record that the network is made of and those that alone cost up to
-    ``MAX_MARGIN`` more."""
+    ``MAX_MARGIN`` more than the best alone."""
     near: dict[str, tuple[Record, ...]] = {}
     for task_id, first in records.items():
         of_task = [first]
         while len(of_task) < MOST_VERSIONS:
             other = next_best(task_id, of_task)
-            if other is None or _rank_secs(other) > (1 + MAX_MARGIN) * _rank_secs(first):
+            # The first is not the best alone where it was chosen in the network before.
+            if other is None or _rank_secs(other) > (1 + MAX_MARGIN) * min(map(_rank_secs, of_task)):
                 break
             of_task.append(other)
         if len(of_task) > 1:
@@ -79,7 +80,9 @@ def fastest(
         found = fastest_in_place(secs)
         if found is not None:
             at, verdict = found
-            why = ChosenInPlace(task_id, verdict.ratio, verdict.error, verdict.pairs)
+            compared = tuple(records[each].candidate.id for each in versions)
+            chosen = records[versions[at]].candidate.id
+            why = ChosenInPlace(task_id, chosen, compared, verdict.ratio, verdict.error, verdict.pairs)
             changed[task_id] = records[versions[at]], why
     return changed
 

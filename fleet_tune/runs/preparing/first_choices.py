@@ -150,7 +150,7 @@ class FirstChoices:
                 measured = each.measurement
             else:
                 measured = device.measure(MeasureRequest(each, best_secs, following(rule, best_secs)))
-            if measured.outcome is Outcome.DEVICE_LOST:
+            if not measured.outcome.blames_candidate:
                 continue
             if measured.verified:
                 best_secs = measured.raw_secs
@@ -161,10 +161,10 @@ class FirstChoices:
 
 
 class _Builders:
-    """As many warm build processes as this machine has cores, up to four, which build until ``deadline``."""
+    """As many warm build processes as this one may use cores, up to four, which build until ``deadline``."""
 
     def __init__(self, artifacts: Path, deadline: float) -> None:
-        count = max(1, min(4, os.cpu_count() or 1))
+        count = min(4, len(os.sched_getaffinity(0)))
         start_secs = max(1.0, deadline - time.monotonic())
         self._workers = [BuildWorker(artifacts, count, start_timeout_secs=start_secs) for _ in range(count)]
         self._deadline = deadline

@@ -138,3 +138,13 @@ def test_a_lost_device_ends_it(number: int) -> None:
     )
     assert isinstance(found, Measurement)
     assert found.outcome is Outcome.DEVICE_LOST
+
+
+@pytest.mark.parametrize("number", [4, 2])
+def test_a_process_that_is_killed_is_held_against_nobody(number: int) -> None:
+    device = Device({(number, 0): Outcome.KILLED})
+    found = tournament(device.measure, [artifact(4), artifact(2), artifact(3)], incumbent(4), RULE)
+    assert isinstance(found, dict)
+    assert sorted(found) == [2]  # of the two that did not meet nothing is known
+    assert found[2].comparison is not None
+    assert found[2].comparison.against == incumbent(4).candidate_id

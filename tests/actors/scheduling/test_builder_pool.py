@@ -12,56 +12,55 @@ from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.builder_pool import BuilderPool
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet import QuietTimeoutError
+from devices.protocol import BuildFailure
+from fleet_tune.domain import Measurement, Outcome
 from fleet_tune.errors import UserError
 from policies.runs.commands import Build
-from policies.runs.events import BuilderLost
+from policies.runs.events import BuilderLost, Built, Cause
 from tests.helpers.tasks import make_candidate, make_task
 
 
 class Failing:
-    """A builder that raises."""
+    """A builder that raises, or tells of a failure."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception | BuildFailure) -> None:
         self._error = error
 
     async def build(self, _request: Any) -> Any:
+        if isinstance(self._error, BuildFailure):
+            return self._error, None
         raise self._error
 
 
-async def build_with(error: Exception) -> Any:
+async def build_with(error: Exception | BuildFailure) -> Any:
     pool = BuilderPool([cast("BuilderClient", Failing(error))], cast("Artifacts", None))
     task = make_task("matmul")
     return await pool.build(Build(0, task, make_candidate(task), 10.0))
 
 
 @pytest.mark.parametrize(
-    ("error", "ours"),
+    ("error", "cause"),
     [
-        (BuilderStartError("the build process did not start"), True),
-        (QuietTimeoutError("it was not free within 900 s"), True),
-        (ActorTimeoutError("build: no answer within 910 s"), False),
-        (ActorLostError("build: its process ended"), False),
-        (KeyError("status"), False),  # an answer that we do not understand
+        (BuilderStartError("the build process did not start"), Cause.NOT_BEGUN),
+        (QuietTimeoutError("it was not free within 900 s"), Cause.NOT_BEGUN),
+        (ActorTimeoutError("build: no answer within 910 s"), Cause.JOB),
+        (ActorLostError("build: its process ended"), Cause.OUTSIDE),  # no candidate is compiled in it
+        (KeyError("status"), Cause.JOB),  # an answer that we do not understand
     ],
 )
-async def test_only_what_comes_before_the_candidate_is_the_builders_own_fault(error: Exception, ours: bool) -> None:
+async def test_whose_fault_a_lost_builder_is(error: Exception, cause: Cause) -> None:
     answer = await build_with(error)
     assert isinstance(answer, BuilderLost)
-    assert (answer.builder, answer.ours) == (0, ours)
+    assert (answer.builder, answer.cause) == (0, cause)
     assert str(error.args[0]) in answer.detail
 
 
-async def test_a_builder_that_the_run_ended_for_its_silence_is_no_jobs_fault_and_the_next_loss_counts() -> None:
-    failing = Failing(ActorLostError("build: its process ended"))
-    pool = BuilderPool([cast("BuilderClient", failing)] * 2, cast("Artifacts", None))
+@pytest.mark.parametrize(("outcome", "cause"), [(Outcome.KILLED, Cause.OUTSIDE), (Outcome.BUILD_ERROR, None)])
+async def test_a_build_child_that_was_killed_is_no_answer_to_the_job(outcome: Outcome, cause: Cause | None) -> None:
     task = make_task("matmul")
-    pool.ends(0)
-    lost = [await pool.build(Build(number, task, make_candidate(task), 10.0)) for number in (1, 0, 0)]
-    assert [(each.builder, each.ours) for each in lost if isinstance(each, BuilderLost)] == [
-        (1, False),
-        (0, True),
-        (0, False),
-    ]
+    answer = await build_with(BuildFailure(task.id, make_candidate(task), "", Measurement(outcome, detail="how")))
+    assert isinstance(answer, Built if cause is None else BuilderLost)
+    assert getattr(answer, "cause", None) is cause
 
 
 async def test_what_the_user_can_mend_is_raised() -> None:

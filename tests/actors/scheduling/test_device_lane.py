@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.clients.device import BatchReport, DeviceHandle
 from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.device_lane import DeviceLane
 from fleet_tune.domain import StopRule
+from fleet_tune.errors import DeviceUnreachableError, StaleLeaseError
 from fleet_tune.results import DeviceTime
 from policies.runs.commands import Measure
-from policies.runs.events import BatchLost, BatchMeasured
+from policies.runs.events import BatchLost, BatchMeasured, Unreachable
 
 
 class Failing:
@@ -37,26 +40,27 @@ def lane_of(*errors: Exception) -> DeviceLane:
 async def lost_over_a_batch(lane: DeviceLane) -> tuple[bool, bool]:
     answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchLost)
-    return answer.hangs, answer.ours
+    return answer.hangs, answer.outside
 
 
-async def test_a_process_that_the_run_ended_for_its_silence_is_no_candidates_fault_and_the_next_loss_counts() -> None:
-    lane = lane_of(ActorLostError("its process ended"), ActorLostError("its process ended"))
-    lane.ends()
-    assert await lost_over_a_batch(lane) == (False, True)
-    assert await lost_over_a_batch(lane) == (False, False)
+async def test_a_process_of_ours_that_ended_is_no_candidates_fault_and_a_late_answer_may_be() -> None:
+    assert await lost_over_a_batch(lane_of(ActorLostError("its process ended"))) == (False, True)
+    assert await lost_over_a_batch(lane_of(ActorTimeoutError("measure: no answer within 900 s"))) == (True, False)
+    assert await lost_over_a_batch(lane_of(StaleLeaseError("board", 1, 2))) == (False, False)
 
 
-async def test_a_late_answer_may_be_a_candidates_fault() -> None:
-    lane = lane_of(ActorTimeoutError("measure: no answer within 900 s"))
-    assert await lost_over_a_batch(lane) == (True, False)
-
-
-async def test_an_ending_that_a_check_found_is_over() -> None:
-    lane = lane_of(ActorLostError("its process ended"), ActorLostError("its process ended"))
-    lane.ends()
-    await lane.check()
-    assert await lost_over_a_batch(lane) == (False, False)
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ActorLostError("its process ended"), (False, True)),
+        (ActorTimeoutError("run the probe: no answer within 900 s"), (True, False)),
+        (DeviceUnreachableError("board", "no route"), (False, False)),
+    ],
+)
+async def test_what_a_check_without_an_answer_says_of_the_device(error: Exception, expected: tuple[bool, bool]) -> None:
+    answer = await lane_of(error).check()
+    assert isinstance(answer, Unreachable)
+    assert (answer.hangs, answer.outside) == expected
 
 
 class Shared(Failing):

@@ -135,24 +135,6 @@ async def test_a_process_that_hangs_is_told_within_ten_seconds_and_ended_once() 
     assert process.ended == 1
 
 
-async def test_who_waits_for_it_is_told_before_it_is_ended() -> None:
-    process = Process(["well", None])
-    order: list[str] = []
-
-    async def ending() -> None:
-        order.append(f"ended {process.ended} times by now")
-
-    made = Heartbeats(
-        [Member("builder 1", process.beat, process.end, clock=Clock(), ending=ending)], process.tell, Clock()
-    )
-    watching = asyncio.ensure_future(made.watch())
-    async with asyncio.timeout(60.0):
-        while not process.ended:
-            await asyncio.sleep(0)
-    watching.cancel()
-    assert order == ["ended 0 times by now"]
-
-
 async def test_a_process_may_take_long_to_start() -> None:
     process, clock = Process([None]), Clock()
     await watched(process, lambda _made: process.ended == 1, clock)
@@ -180,3 +162,27 @@ async def test_seconds_in_which_the_watching_process_stood_still_are_nobodys_sil
     assert made.silent
     looks = clock.secs / 1000.0
     assert looks >= SILENT_SECS / (2 * LOOK_SECS)
+
+
+async def test_of_many_builders_and_devices_a_few_are_asked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def sleeping(secs: float) -> None:
+        slept.append(secs)
+        await sleep(0)
+
+    monkeypatch.setattr(heartbeats, "EVERY_SECS", 2.0)
+    monkeypatch.setattr(heartbeats.asyncio, "sleep", sleeping)
+    process = Process([])
+    members = [Member("the scheduler", process.beat, process.end, clock=Clock())]
+    members += [Member(f"device {at}", process.beat, process.end, False, Clock(), True) for at in range(1000)]
+    watching = asyncio.ensure_future(Heartbeats(members, process.tell, Clock()).watch())
+    async with asyncio.timeout(60.0):
+        while len(slept) < 3 * len(members):
+            await sleep(0)
+    watching.cancel()
+    first, later = slept[: len(members)], slept[len(members) :]
+    assert sorted(first) == pytest.approx([0.0, *(at / 50 for at in range(1000))])
+    assert set(later) == {2.0, 20.0}
+    assert process.told == []

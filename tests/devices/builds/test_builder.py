@@ -19,7 +19,19 @@ from devices.host.quiet import QuietWindow
 from devices.protocol import Artifact, BuildFailure, BuildRequest
 from fleet_tune.domain import Candidate, Outcome, Task
 from fleet_tune.errors import UserError
-from tests.helpers.build_child import ABORT, CRASH, ERROR, GROW, HANG, HOARD, OK, SLOW, USER_ERROR, stand_in_request
+from tests.helpers.build_child import (
+    ABORT,
+    CRASH,
+    ERROR,
+    GROW,
+    HANG,
+    HOARD,
+    KILLED,
+    OK,
+    SLOW,
+    USER_ERROR,
+    stand_in_request,
+)
 from tests.helpers.kernels import native_target
 from tests.helpers.tasks import make_task
 from tests.helpers.waiting import wait_until
@@ -68,6 +80,15 @@ def test_a_crash_costs_one_candidate(worker: BuildWorker) -> None:
     assert crashed.measurement.outcome is Outcome.BUILD_ERROR
     assert "SIGSEGV" in crashed.measurement.detail
     assert isinstance(worker.build(request(OK)), Artifact)  # the new child is given the task again
+
+
+def test_a_child_that_another_process_kills_is_no_fault_of_the_candidate(worker: BuildWorker) -> None:
+    worker.build(request(OK))
+    killed = worker.build(request(KILLED))
+    assert isinstance(killed, BuildFailure)
+    assert killed.measurement.outcome is Outcome.KILLED
+    assert killed.measurement.detail == "the build process ended: killed by SIGKILL"
+    assert isinstance(worker.build(request(OK)), Artifact)
 
 
 def test_a_hanging_build_is_killed_at_its_deadline(worker: BuildWorker) -> None:

@@ -4,9 +4,11 @@ import pytest
 
 from devices.client.blame import verdict
 from devices.client.session import SessionLostError, SessionTimeoutError
+from devices.host.endings import for_its_memory
 from fleet_tune.domain import Outcome, StopRule
 
 RULE = StopRule(timeout_secs=2.0)
+GREEDY = for_its_memory("killed by SIGKILL", 600 << 20, 1000 << 20, 1)
 LOST, LATE = SessionLostError("reset"), SessionTimeoutError("no answer within 3 s")
 
 
@@ -18,7 +20,9 @@ LOST, LATE = SessionLostError("reset"), SessionTimeoutError("no answer within 3 
         (LOST, "ended by SIGALRM", Outcome.RUN_TIMEOUT, "no result within 2 s"),
         (LOST, None, Outcome.RUN_ERROR, "the session ended while the kernel ran: reset"),
         (LOST, "ended by SIGSEGV", Outcome.RUN_ERROR, "the process that ran the kernel: ended by SIGSEGV"),
-        (LOST, "ended by SIGKILL", Outcome.RUN_ERROR, "the process that ran the kernel: ended by SIGKILL"),
+        (LOST, "killed by SIGKILL", Outcome.KILLED, "the process that ran the kernel: killed by SIGKILL"),
+        (LATE, "killed by SIGTERM", Outcome.KILLED, "the process that ran the kernel: killed by SIGTERM"),
+        (LOST, GREEDY, Outcome.RUN_ERROR, f"the process that ran the kernel: {GREEDY}"),
         (LOST, "exited with 1", Outcome.RUN_ERROR, "the process that ran the kernel: exited with 1"),
         (LOST, "ended by SIGSTOP", Outcome.DEVICE_LOST, "reset; ended by SIGSTOP"),
         (LOST, "", Outcome.DEVICE_LOST, "reset"),
@@ -29,3 +33,16 @@ def test_how_a_session_ended_tells_whose_fault_it_was(
 ) -> None:
     measured = verdict(error, end, RULE)
     assert (measured.outcome, measured.detail) == (outcome, detail)
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        ("killed by SIGKILL", Outcome.KILLED),
+        ("killed by SIGSEGV", Outcome.DEVICE_LOST),
+        ("", Outcome.DEVICE_LOST),
+        (None, Outcome.DEVICE_LOST),
+    ],
+)
+def test_what_ends_before_the_kernel_runs_is_no_fault_of_it(end: str | None, outcome: Outcome) -> None:
+    assert verdict(LOST, end, None).outcome is outcome

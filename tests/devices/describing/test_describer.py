@@ -65,6 +65,20 @@ def test_a_description_that_kills_its_child_is_left_out_alone(stand_in: str, how
     assert [bool(sketch.statements) for sketch in described.sketches] == [each != at for each in range(3)]
 
 
+def test_what_a_child_was_at_that_was_killed_from_outside_is_described_by_another(
+    stand_in: str, tmp_path: Path
+) -> None:
+    cache = DescriptionCache(tmp_path)
+    (described,) = describe_tasks([make_task("kill once at 1")], cache, module=stand_in)
+    assert undescribed(described) == [""] * 3
+    assert cache.find(make_task("kill once at 1")) == described
+
+
+def test_children_that_are_killed_again_and_again_cost_the_sketch(stand_in: str) -> None:
+    (described,) = describe_tasks([make_task("kill at 1")], NOTHING_KEPT, workers=1, module=stand_in)
+    assert undescribed(described) == ["", "its process ended: killed by SIGKILL", ""]
+
+
 def test_what_a_lost_child_has_left_is_not_kept(stand_in: str, tmp_path: Path) -> None:
     tasks = [make_task("crash at 1"), make_task("good")]
     describe_tasks(tasks, DescriptionCache(tmp_path), module=stand_in)

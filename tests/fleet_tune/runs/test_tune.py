@@ -241,21 +241,27 @@ def test_a_signal_while_starting_ends_the_run(running: Callable[..., Running]) -
     wait_until(lambda: not run_.survivors(), "all processes are gone")
 
 
-def test_a_run_whose_cluster_is_killed_ends_with_one_line_and_leaves_no_process(
-    running: Callable[..., Running],
+@pytest.mark.parametrize(
+    ("name", "number", "what"),
+    [
+        ("gcs_server", signal.SIGKILL, "was killed, or ended by itself"),
+        pytest.param("raylet", signal.SIGSTOP, "was stopped (SIGSTOP), and did not go on", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_whose_cluster_is_killed_or_stopped_ends_with_one_line_and_leaves_no_process(
+    running: Callable[..., Running], name: str, number: signal.Signals, what: str
 ) -> None:
     run_ = running()
     run_.until_records(1)
     folder = run_.folder
-    [victim] = [process for process in run_.family if process.name() == "gcs_server"]
-    victim.kill()
+    [victim] = [process for process in run_.family if process.name() == name]
+    victim.send_signal(number)
     _, stderr = run_.process.communicate(timeout=DEADLINE_SECS)
     assert run_.process.returncode == 2, stderr
     assert_quiet(stderr)
     told = [line for line in stderr.splitlines() if re.match("error|next|.*[Tt]raceback|.*E ", line)]
     assert told == [
-        f"error: the Ray cluster of this run is lost: Ray's gcs_server (process {victim.pid}) was killed, or ended by "
-        "itself",
+        f"error: the Ray cluster of this run is lost: Ray's {name} (process {victim.pid}) {what}",
         "next: run the same command again: it resumes",
     ]
     wait_until(lambda: not run_.survivors(), "all processes are gone")

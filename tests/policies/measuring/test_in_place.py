@@ -5,7 +5,7 @@ import math
 import pytest
 
 from policies.measuring.duel import FLOOR
-from policies.measuring.in_place import fastest_in_place, is_worth_it, judged_in_place
+from policies.measuring.in_place import fastest_in_place, is_worth_it, judged_in_place, still_holds
 
 
 def chosen(secs: list[list[float]]) -> int:
@@ -54,3 +54,10 @@ def test_too_few_rounds_and_too_many_are_refused(rounds: int) -> None:
 def test_a_network_has_to_be_faster_by_a_hundredth() -> None:
     assert is_worth_it(0.99, 1.0)
     assert not is_worth_it(0.991, 1.0)
+
+
+def test_a_choice_holds_while_the_best_alone_is_one_that_was_timed() -> None:
+    assert still_holds("b", ("b", "a"), "a")
+    assert still_holds("b", ("b", "a"), "b")
+    assert not still_holds("b", ("b", "a"), "c")
+    assert not still_holds("b", (), "b")

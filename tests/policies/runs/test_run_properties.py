@@ -40,6 +40,7 @@ def devices(draw: st.DrawFn, device_class: str) -> Device:
         hangs_at=draw(times),
         dies_at=draw(times),
         drifts=draw(outages()),
+        killed=frozenset(draw(st.sets(st.integers(0, SUPPLY - 1), max_size=1))),
     )
 
 
@@ -62,6 +63,7 @@ def surroundings(draw: st.DrawFn) -> dict[str, Any]:
         "propose_secs": draw(st.sampled_from([0.001, 0.5, 20.0])),
         "build_fails": frozenset(draw(st.sets(st.integers(0, SUPPLY - 1), max_size=4))),
         "builders_lost": draw(st.sampled_from([0.0, 0.1, 0.5])),
+        "builds_killed": draw(st.sampled_from([0.0, 0.1, 0.3])),
         "proposals_lost": draw(st.sampled_from([0.0, 0.3])),
         "starts_fail": draw(outages()),
         "builders_that_start": 1,
@@ -89,7 +91,13 @@ def orders(draw: st.DrawFn, fleet: dict[str, Device]) -> dict[float, ev.Event]:
 def supply_of(world: World) -> int:
     """Candidates that there were to measure: all, but for tasks whose oracle lost too many builders, or over which the
     searcher was lost too often."""
-    return sum(task.trials if is_given_up(task) else SUPPLY for task in world.state.tasks.values())
+    return sum(task.spent if is_given_up(task) else SUPPLY for task in world.state.tasks.values())
+
+
+def spent(world: World) -> int:
+    """Candidates that were recorded, which :meth:`World.check_end` has counted, or whose processes were killed too
+    often."""
+    return sum(task.spent for task in world.state.tasks.values())
 
 
 def is_given_up(task: TaskTrials) -> bool:
@@ -103,7 +111,7 @@ def test_every_candidate_of_every_task_is_recorded_once(data: st.DataObject) -> 
     appear = data.draw(st.dictionaries(st.sampled_from(sorted(fleet)), SECS, max_size=2))
     world = World(fleet, script=data.draw(orders(fleet)), appear=appear, **data.draw(surroundings())).play()
     world.check_end()
-    assert len(world.trials()) == supply_of(world)
+    assert spent(world) == supply_of(world)
     for record in world.trials():
         poison = record.measurement.detail.startswith("poison")
         assert not poison or record.measurement.outcome is Outcome.RUN_ERROR
@@ -119,7 +127,7 @@ def test_a_limit_is_kept_whatever_goes_wrong(data: st.DataObject, trials: int) -
     limits = Limits(trials=trials)
     world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **data.draw(surroundings())).play()
     world.check_end()
-    assert len(world.trials()) == min(trials, supply_of(world))
+    assert spent(world) == min(trials, supply_of(world))
 
 
 @examples(50)
@@ -140,7 +148,7 @@ def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataO
         **chosen,
     ).play()
     second.check_end()
-    assert len(second.trials()) == supply_of(second)
+    assert spent(second) == supply_of(second)
 
 
 @examples(50)
@@ -155,7 +163,7 @@ def test_a_run_whose_scheduler_is_lost_again_and_again_records_everything_once(
     world = World(fleet, script=script, appear=appear, scheduler_lost_at=lost_at, **chosen, **late).play()
     world.check_end()
     for task in tuned(world):
-        assert task.trials == SUPPLY or is_given_up(task)
+        assert task.spent == SUPPLY or is_given_up(task)
     progress = world.state.progress(world.now)
     assert progress.new_trials == len(world.trials()) == progress.trials
     assert set(progress.queues.values()) == {0}
@@ -170,7 +178,7 @@ def test_limits_are_kept_over_the_loss_of_the_scheduler(
     chosen = data.draw(surroundings())
     world = World(fleet, script=data.draw(orders(fleet)), limits=limits, scheduler_lost_at=lost_at, **chosen).play()
     world.check_end()
-    assert len(world.trials()) == min(trials, supply_of(world))
+    assert spent(world) == min(trials, supply_of(world))
 
 
 @examples(30)
@@ -212,7 +220,7 @@ def test_tasks_that_are_described_late_are_tuned_or_left_out(data: st.DataObject
     world = World(fleet, script=data.draw(orders(fleet)), **chosen, **late).play()
     world.check_end()
     for task in tuned(world):
-        assert task.trials == SUPPLY or is_given_up(task)
+        assert task.spent == SUPPLY or is_given_up(task)
         assert task.finish_reason
     assert len(world.trials()) == sum(task.trials for task in tuned(world))
     progress = world.state.progress(world.now)
@@ -227,8 +235,8 @@ def test_a_limit_is_kept_while_tasks_are_described_late(data: st.DataObject, tri
     late, limits = data.draw(joining(chosen)), Limits(trials=trials)
     world = World(fleet, script=data.draw(orders(fleet)), limits=limits, **chosen, **late).play()
     world.check_end()
-    supply = sum(task.trials if is_given_up(task) else SUPPLY for task in tuned(world))
-    assert len(world.trials()) == min(trials, supply)
+    supply = sum(task.spent if is_given_up(task) else SUPPLY for task in tuned(world))
+    assert spent(world) == min(trials, supply)
 
 
 @examples(30)
@@ -258,7 +266,7 @@ def test_a_run_that_is_stopped_while_tasks_are_described_is_completed_by_the_nex
     ).play()
     second.check_end()
     for task in tuned(second):
-        assert task.trials == SUPPLY or is_given_up(task)
+        assert task.spent == SUPPLY or is_given_up(task)
 
 
 @examples(30)

@@ -104,7 +104,54 @@ def test_a_process_that_the_run_ended_for_its_silence_is_no_candidates_fault() -
     world = played({"only": Device("server", endings=2)}, supply=1)
     assert len(world.measured_under["only"]) == 3  # the first two, of one candidate, were lost
     assert outcomes(world) == {Outcome.OK: 1}
-    assert world.kinds("only").count("lost") == 2
+    assert world.kinds("only").count("interrupted") == 2
+    assert "lost" not in world.kinds("only")
+
+
+def test_a_candidate_whose_session_is_always_killed_is_left_out_and_neither_it_nor_its_device_is_blamed() -> None:
+    world = played({"only": Device("orin", killed=frozenset({5}))})
+    assert outcomes(world) == {Outcome.OK: 59}
+    assert world.state.tasks[ORIN.id].given_up == {candidate_of(ORIN, 5).id}
+    assert world.runs[candidate_of(ORIN, 5).id] == 3
+    assert world.kinds("only") == ["joined", "probe_passed"]
+    [told] = [each.text for each in world.state.progress(world.now).notices]
+    assert told == (
+        "a candidate of matmul on orin is left out: the process that measured it was ended from outside 3 times: on "
+        "device only"
+    )
+
+
+def test_what_ends_the_process_that_owns_a_device_again_and_again_is_found_and_left_out() -> None:
+    world = played({"only": Device("orin", ends_owner=frozenset({5}))})
+    assert outcomes(world) == {Outcome.OK: 59}
+    assert world.state.tasks[ORIN.id].given_up == {candidate_of(ORIN, 5).id}
+    assert world.kinds("only").count("interrupted") == 3
+    assert "lost" not in world.kinds("only")
+    assert world.state.fleet["only"].losses == ()
+
+
+def test_a_limit_of_trials_counts_what_was_given_up() -> None:
+    world = played({"only": Device("orin", killed=frozenset({5}))}, limits=Limits(trials=20))
+    assert len(world.trials()) == 19
+
+
+def test_a_run_whose_sessions_are_all_killed_ends_with_what_is_wrong() -> None:
+    world = played({"only": Device("orin", killed=frozenset(range(60)))})
+    assert isinstance(world.error, DevicesLostError)
+    assert "5 candidates in a row could not be measured: the process that measured it was ended from outside 3" in str(
+        world.error
+    )
+    assert outcomes(world) == {}
+
+
+def test_a_device_whose_process_is_always_ended_rests_for_longer_and_longer() -> None:
+    world = played({"bad": Device("orin", ends_owner=frozenset(range(60))), "good": Device("orin", secs=2.0)})
+    assert len(world.trials()) + len(world.state.tasks[ORIN.id].given_up) == 60
+    assert len(world.trials()) >= 50
+    kinds = world.kinds("bad")
+    assert kinds.count("interrupted") == 3
+    assert kinds.count("lost") >= 3
+    assert world.state.fleet["good"].losses == ()
 
 
 def test_poison_on_the_only_device_is_blamed_too() -> None:
@@ -338,6 +385,28 @@ def test_a_builder_that_is_lost_is_no_fault_of_the_candidate_unless_it_happens_a
     blamed = outcomes(world)[Outcome.BUILD_ERROR]
     assert 0 < blamed < 30  # a share of 0.2 * 0.2
     assert outcomes(world)[Outcome.OK] == 200 - blamed
+
+
+def test_a_build_whose_process_is_killed_is_made_again_and_in_the_end_left_out_without_blame() -> None:
+    world = played({"a": Device("orin")}, builds_killed=0.3, supply=200, seed=3)
+    left_out = world.state.tasks[ORIN.id].given_up
+    assert 0 < len(left_out) < 20  # a share of 0.3 ** 3
+    assert outcomes(world) == {Outcome.OK: 200 - len(left_out)}
+    told = [line for line in world.lines if "is left out" in line]
+    assert len(told) == len(left_out)
+    assert told[0] == (
+        "a candidate of matmul on orin is left out: the process that built it was ended from outside 3 times: its "
+        "process ended"
+    )
+
+
+def test_a_run_whose_builds_are_all_killed_ends_with_what_is_wrong() -> None:
+    tasks = tuple(task_of("orin", name) for name in "abcdef")
+    world = played({"a": Device("orin")}, tasks=tasks, builds_killed=1.0)
+    assert isinstance(world.error, BuildersLostError)
+    assert "5 candidates in a row could not be built: the process that built it was ended from outside 3 times" in str(
+        world.error
+    )
 
 
 def test_builders_that_do_not_start_cost_no_candidate_and_rest_for_longer_and_longer() -> None:

@@ -306,8 +306,14 @@ def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
     assert used == {task.id: [number if task is lowered.tasks[0] else 0] for task in lowered.tasks}
     chosen = [(each.task_id, pytest.approx(each.ratio), each.rounds) for each in result.chosen_in_place]
     assert chosen == ([(lowered.tasks[0].id, 0.8, 3)] if number else [])
-    assert manifest["chosen_in_place"] == [dataclasses.asdict(each) for each in result.chosen_in_place]
+    kept = [{**dataclasses.asdict(each), "compared": list(each.compared)} for each in result.chosen_in_place]
+    assert manifest["chosen_in_place"] == kept
     assert manifest["measured"]["max_rel_error"] < 1e-5
+    # What was chosen is kept, and whoever compiles next uses it, with no time to choose anew.
+    again = built(network, lowered, entries, tmp_path / "records.db", place, spare_secs=0.0)
+    assert again.chosen_in_place == result.chosen_in_place
+    entry = json.loads((tmp_path / "manifest.json").read_text())["tasks"][0]
+    assert (entry["id"], entry["decisions"]) == (lowered.tasks[0].id, [number])
 
 
 class FullDisk:

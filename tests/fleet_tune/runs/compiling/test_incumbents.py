@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 from fleet_tune.domain import Outcome
+from fleet_tune.records.choices import keep_choices, kept_choices
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.store import RecordStore
+from fleet_tune.results import ChosenInPlace
 from fleet_tune.runs.compiling.incumbents import Incumbents
 from fleet_tune.runs.reusing.sharing import Giving
-from tests.helpers.records import failed, named_record
-from tests.helpers.tasks import make_task
+from tests.helpers.records import failed, make_record, named_record, ok
+from tests.helpers.tasks import make_candidate, make_task
 
 HERE = Origin('{"kind":"llvm"}', "a processor", 2, {"apache-tvm": "0.27"})
 TASK = make_task("w1", "zen5")
@@ -38,3 +42,56 @@ def test_what_a_compilation_without_a_run_withdraws_counts_for_the_runs_that_sha
         assert (word.measurement.outcome, word.run_id) == (Outcome.WRONG_OUTPUT, "a")
         # A revision of that run itself would have the id that its number gives it: this one is none of those.
         assert word.uid != f"a-{best.candidate.id}-1"
+
+
+def number_of(incumbents: Incumbents) -> int:
+    best = incumbents.best(TASK.id)
+    assert best is not None
+    return best.candidate.decisions[0]
+
+
+def test_what_was_chosen_in_the_network_holds_until_another_is_the_fastest_alone(tmp_path: Path) -> None:
+    path, told = tmp_path / "records.db", list[str]()
+    candidates = [make_candidate(TASK, number) for number in range(4)]
+    with RecordStore(path) as store:
+        store.put_task(TASK)
+        for number in range(3):
+            store.append([make_record(candidates[number], ok(1e-3 + number * 1e-5), f"u{number}")])
+    chosen = ChosenInPlace(TASK.id, candidates[1].id, (candidates[1].id, candidates[0].id), 0.9, 0.01, 6)
+    made = Incumbents(path, None, told.append, network="net")
+    assert number_of(made) == 0
+    made.choose([chosen])
+    assert number_of(made) == 1
+
+    later = Incumbents(path, None, told.append, network="net")
+    best = later.best(TASK.id)
+    assert best is not None
+    assert (best.candidate, later.chosen(best)) == (candidates[1], chosen)
+    assert number_of(Incumbents(path, None, told.append, network="another")) == 0
+
+    with RecordStore(path) as store:
+        store.append([make_record(candidates[3], ok(0.9e-3), "u3")])
+    assert number_of(later) == 3  # it did not meet the chosen one
+    best = later.best(TASK.id)
+    assert best is not None
+    assert later.chosen(best) is None
+    later.blame(best, failed(Outcome.WRONG_OUTPUT))
+    assert number_of(Incumbents(path, None, told.append, network="net")) == 1  # those that met are the best again
+    best = later.best(TASK.id)
+    assert best is not None
+    later.blame(best, failed(Outcome.WRONG_OUTPUT))
+    assert number_of(Incumbents(path, None, told.append, network="net")) == 0
+    assert told == []
+
+
+def test_the_last_choice_of_a_task_is_kept_and_what_cannot_be_read_is_none(tmp_path: Path) -> None:
+    choices = [ChosenInPlace(task, "b", ("b", "a"), ratio, 0.01, 6) for task in ("s", "t") for ratio in (0.9, 0.8)]
+    with RecordStore(tmp_path / "records.db") as store:
+        for each in choices:
+            keep_choices(store, "net", [each])
+        damaged = ["", "[]", "{}", "null", json.dumps({**dataclasses.asdict(choices[0]), "ratio": "fast"})]
+        store.annotate({f"chosen in place: net {number}": text for number, text in enumerate(damaged)})
+        store.annotate({"chosen in place: net another": json.dumps(dataclasses.asdict(choices[0]))})
+    with RecordReader(tmp_path / "records.db") as reader:
+        assert kept_choices(reader, "net") == {"s": choices[1], "t": choices[3]}
+        assert kept_choices(reader, "ne") == {}
