@@ -31,6 +31,7 @@ from fleet_tune.cli.options import (
     trust_option,
 )
 from fleet_tune.cli.records import records as records_group
+from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
 from fleet_tune.errors import UserError
 from fleet_tune.version import __version__
@@ -92,6 +93,7 @@ cli.add_command(dataset)
 cli.add_command(model_group)
 cli.add_command(records_group)
 cli.add_command(scale)
+cli.add_command(retune)
 
 
 def _report_options(command: _F) -> _F:
