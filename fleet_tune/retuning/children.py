@@ -148,9 +148,16 @@ class Children:
 
     def _step(self, step: str, limit_secs: float, *, fleet: bool = True, **arguments: Any) -> Any:
         """The answer of a child. Its output is in ``logs``, of the last one of its kind."""
+        try:
+            return self._answer(
+                step, limit_secs, {"step": step, **arguments, **({"fleet": self._fleet} if fleet else {})}
+            )
+        except OSError as error:  # no space, no process
+            raise StepError(f"its process cannot be started: {error.strerror}") from error
+
+    def _answer(self, step: str, limit_secs: float, order: Mapping[str, Any]) -> Any:
         logs = self._config.folder / LOGS
         logs.mkdir(parents=True, exist_ok=True)
-        order: Mapping[str, Any] = {"step": step, **arguments, **({"fleet": self._fleet} if fleet else {})}
         log = logs / f"{step}.log"
         with tempfile.TemporaryDirectory(prefix="fleet-tune-retune-") as text:
             order_file, answer_file = Path(text) / "order.json", Path(text) / "answer.json"

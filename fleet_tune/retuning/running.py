@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from fleet_tune.config.retune_file import RetuneConfig
-from fleet_tune.errors import RetuneFileError
+from fleet_tune.config.retune_file import RetuneConfig, load_retune
+from fleet_tune.errors import RetuneFileError, UserError
 from fleet_tune.records.lock_file import LockedError, take_lock
 from fleet_tune.retuning.artifacts import Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
@@ -44,26 +44,67 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
         signals.append(number)
         stop.set()
 
-    hands = Children(config, stop)
-    problems = check_networks(config, hands)
+    problems = check_networks(config, Children(config, stop))
     if len(problems) == len(config.networks):
         raise RetuneFileError(f"no network of {config.source.path} can be read: {problems[0]}", "correct its path")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(held(config))
-        stack.enter_context(_logged(config.folder / LOGS))
+    changes = Changes(config)
+    with contextlib.ExitStack() as outer:
+        outer.enter_context(held(config))  # two services: the second one changes nothing, not even the log
         for number in (signal.SIGINT, signal.SIGTERM):
-            stack.callback(signal.signal, number, signal.signal(number, on_signal))
-        service = Service(config, hands)
-        if config.metrics_port is not None:
-            from fleet_tune.retuning.metrics import RetuneMetrics
+            outer.callback(signal.signal, number, signal.signal(number, on_signal))
+        outer.enter_context(_logged(config.folder / LOGS))
+        while True:
+            config, hands = changes.config, Children(changes.config, stop)
+            with contextlib.ExitStack() as stack:
+                service = Service(config, hands, changes)
+                if config.metrics_port is not None:
+                    from fleet_tune.retuning.metrics import RetuneMetrics
 
-            metrics = RetuneMetrics(service, hands, config.metrics_port)
-            stack.callback(metrics.close)
-        _LOG.info("keeping %d networks tuned in %s", len(config.networks), config.folder)
-        service.run(once)
+                    stack.callback(RetuneMetrics(service, hands, config.metrics_port).close)
+                _LOG.info("keeping %d networks tuned in %s", len(config.networks), config.folder)
+                service.run(once)
+            if stop.is_set() or once:
+                break
         if signals:
             _LOG.info("ended by %s", signal.Signals(signals[0]).name)
     return signals[0] if signals else 0
+
+
+class Changes:
+    """Whether the service's own file, or its fleet file, has changed since it was read. ``config``: as it is now. What
+    cannot be read, or names another folder or store, is told once, and the last one stays."""
+
+    def __init__(self, config: RetuneConfig) -> None:
+        self.config = config
+        self._stamps = self._looked()
+
+    def __call__(self) -> bool:
+        stamps = self._looked()
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps
+        path = self.config.source.path
+        try:
+            config = load_retune(path)
+        except UserError as error:
+            _LOG.warning("the file is used as it was: %s", error)
+            return False
+        if (config.folder, config.store) != (self.config.folder, self.config.store):
+            _LOG.warning("%s names another folder or store: start the service again for it", path)
+            return False
+        self.config = config
+        self._stamps = self._looked()  # it may name another fleet file
+        return True
+
+    def _looked(self) -> list[tuple[int, int] | None]:
+        stamps: list[tuple[int, int] | None] = []
+        for path in (self.config.source.path, self.config.fleet_path):
+            try:
+                status = None if path is None else path.stat()
+            except OSError:
+                status = None
+            stamps.append(None if status is None else (status.st_mtime_ns, status.st_size))
+        return stamps
 
 
 @contextlib.contextmanager

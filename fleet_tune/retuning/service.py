@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,12 @@ def held(config: RetuneConfig) -> Iterator[None]:
 
 @dataclass
 class Service:
-    """Does one step after the other. ``doing``: what it does now."""
+    """Does one step after the other. ``is_changed``: whether the service's own files are, so that it has to begin anew.
+    ``doing``: what it does now."""
 
     config: RetuneConfig
     hands: Hands
+    is_changed: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         self._path = self.config.folder / BOOK_FILE
@@ -116,11 +118,13 @@ class Service:
         self.doing: Action | None = None
 
     def run(self, once: bool = False) -> None:
-        """Until it is to end; ``once``: until there is nothing to do but wait. Raises :class:`UserError` where its own
-        files cannot be written."""
-        if self.retuner.resumed(self._now()):
-            self._save()
+        """Until it is to end, or its files have changed; ``once``: until there is nothing to do but wait. Raises
+        :class:`UserError` where what it knows cannot be written at its begin."""
+        self.retuner.resumed(self._now())
+        save_book(self._path, self.book)  # what cannot be written at the start is the user's to mend
         while not self.hands.stopping:
+            if self.is_changed is not None and self.is_changed():
+                return
             action = self.retuner.next(self.hands.moment())
             self.doing = action
             if isinstance(action, Wait):
@@ -195,7 +199,7 @@ class Service:
             result = self._tuned(action, each, deadline)
         except StepError as error:
             result = Tuned(problem=str(error))
-        except RetuneError as error:  # of the new version's folder
+        except UserError as error:  # of the new version's folder
             result = Tuned(problem=error.problem)
         self.retuner.tuned(action, result, self._now())
         if result.published:
@@ -216,6 +220,10 @@ class Service:
         current = self.artifacts.current(action.network, action.device_class)
         made_of = _made_of(ran.folder)
         if current is not None and each.digest == action.digest:
+            if current.provenance.get("network", {}).get("digest") != action.digest:
+                return self._kept(
+                    ran, current, "the current version is of another network, to which it was rolled back"
+                )
             if current.made_of == made_of:
                 return self._kept(ran, current, "the best known is in the current version already")
             if self.artifacts.is_withdrawn(action.network, action.device_class, made_of):
@@ -344,7 +352,11 @@ class Service:
         return self.hands.moment().unix_secs
 
     def _save(self) -> None:
-        save_book(self._path, self.book)
+        """What cannot be written, on a disk that is full say, is told, and written after the next step."""
+        try:
+            save_book(self._path, self.book)
+        except UserError as error:
+            _LOG.warning("what is known is not written: %s", error.problem)
 
 
 def _log(event: Event) -> None:

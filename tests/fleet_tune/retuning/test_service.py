@@ -10,6 +10,7 @@ import pytest
 from fleet_tune.config.retune_file import RetuneConfig, load_retune
 from fleet_tune.errors import RetuneError
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
+from fleet_tune.retuning.running import Changes
 from fleet_tune.retuning.service import Service, held
 from policies.retuning.book import Trigger
 from tests.helpers.commands import fleet_tune_here
@@ -144,6 +145,27 @@ def test_a_version_that_somebody_removed_is_made_again(config: RetuneConfig, wor
     assert any(Trigger.NEW_NETWORK in event.text and "gone" in event.text for event in service.book.events)
 
 
+def test_a_full_disk_is_waited_for(
+    config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from fleet_tune.records import atomic_file
+
+    replace = atomic_file.os.replace
+
+    def full(source: object, target: object) -> None:
+        is_ours = "/networks/" in str(target) or str(target).endswith(BOOK_FILE)
+        if is_ours and BEGIN + 10.0 < world.now < BEGIN + 3 * HOUR:
+            raise OSError(28, "No space left on device")
+        replace(source, target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(atomic_file.os, "replace", full)
+    service = _run(config, world, 6.0)
+    assert "what is known is not written: no space left" in caplog.text
+    assert any(event.kind == "problem" and "no space left" in event.text for event in service.book.events)
+    assert service.retuner.active()[0].version == 1
+    assert load_book(config.folder / BOOK_FILE).deployments[0].version == 1
+
+
 def test_two_services_refuse_each_other(config: RetuneConfig, tmp_path: Path) -> None:
     other = FILE.replace('"kept"', f'"other"\nstore = "{config.store}"')
     (tmp_path / "other.toml").write_text(other)
@@ -157,6 +179,34 @@ def test_two_services_refuse_each_other(config: RetuneConfig, tmp_path: Path) ->
             pass
     with held(config):
         pass
+
+
+def test_its_own_files_may_change_meanwhile(config: RetuneConfig, caplog: pytest.LogCaptureFixture) -> None:
+    changes = Changes(config)
+    assert not changes()
+    fleet = config.fleet_path
+    assert fleet is not None
+    fleet.write_text(fleet.read_text() + '[[device]]\nname = "b"\nconnect = "b:1"\n')
+    assert changes()
+    assert [device.name for device in changes.config.fleet.devices] == ["a", "b"]
+    assert not changes()
+    config.source.path.write_text(FILE.replace("share = 0.2", "share = 2"))
+    assert not changes()
+    assert "used as it was" in caplog.text
+    assert "share = 2 is not valid" in caplog.text
+    config.source.path.write_text(FILE.replace('"kept"', '"elsewhere"'))
+    assert not changes()
+    assert "another folder or store" in caplog.text
+    config.source.path.write_text(FILE.replace("share = 0.2", "share = 0.3"))
+    assert changes()
+    assert changes.config.time.share == 0.3
+
+
+def test_what_changed_has_the_service_begin_anew(config: RetuneConfig, world: World) -> None:
+    with held(config):
+        service = Service(config, world, lambda: bool(world.tuned))
+        service.run()
+    assert len(world.tuned) == 1
 
 
 def test_a_file_of_a_newer_version_or_no_file_at_all_is_told(config: RetuneConfig, world: World) -> None:
