@@ -14,10 +14,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.report.words import NONE, format_secs
+from fleet_tune.report.words import NONE, format_secs, named
 from fleet_tune.retuning.artifacts import Version
 from policies.retuning import allowance
-from policies.retuning.book import Deployment, Event
+from policies.retuning.book import Ask, Deployment, Doing, Event, Tune
 from policies.retuning.retuner import Retuner
 
 _EVENTS = 10
@@ -42,7 +42,7 @@ def render_status(retuner: Retuner, now: float, running: bool) -> RenderableType
         devices.add_row(
             device.name, device.device_class or NONE, device.problem or "good", _used(retuner, device.device_class, now)
         )
-    told = "the service runs" if running else "the service does not run"
+    told = f"the service runs{_doing(retuner.book.doing)}" if running else "the service does not run"
     share = f"it may use {retuner.rules.share:.0%} of the time of each class's devices"
     return Group(Text(f"{told}; {share}", "bold"), deployments, devices, *_events(retuner.book.events[-_EVENTS:]))
 
@@ -74,6 +74,7 @@ def status_json(retuner: Retuner, now: float, running: bool) -> str:
         )
     body = {
         "running": running,
+        "doing": dataclasses.asdict(retuner.book.doing) if running and retuner.book.doing is not None else None,
         "share": retuner.rules.share,
         "deployments": deployments,
         "devices": [dataclasses.asdict(device) for device in retuner.book.devices],
@@ -127,6 +128,17 @@ def versions_json(found: Sequence[tuple[str, str, Sequence[Version], int | None]
         for network, device_class, versions, current in found
     ]
     return json.dumps(body, ensure_ascii=False)
+
+
+def _doing(doing: Doing | None) -> str:
+    if doing is None:
+        return " and waits"
+    action, since = doing.action, time.strftime("%H:%M:%S", time.localtime(doing.began))
+    if isinstance(action, Ask):
+        return f", asks {named(action.devices)} since {since}"
+    verb = "tunes" if isinstance(action, Tune) else "times"
+    why = f" ({action.why})" if isinstance(action, Tune) else ""
+    return f", {verb} {action.network} on {action.device_class} since {since}{why}"
 
 
 def _buys(retuner: Retuner, each: Deployment, now: float) -> str:

@@ -50,10 +50,13 @@ class Choosing(Known):
         book, rules = self.book, self.rules
         names, at = list(rules.devices), book.asked_at + rules.devices_every_secs
         if book.asked_at and book.asked_at <= now < at:
-            names = [each.name for each in book.devices if each.problem]
-            at = min(at, book.asked_lost_at + LOST_AGAIN_SECS) if names else at
-            if now < at:
+            known = {each.name for each in book.devices}
+            new = [name for name in names if name not in known]
+            lost = [each.name for each in book.devices if each.problem]
+            at = min(at, book.asked_lost_at + LOST_AGAIN_SECS) if lost else at
+            if now < at and not new:
                 return Wait(at, IDLE)
+            names = new or lost
         secs = self.ask_secs * len(names)
         for name, count in self.counts(names).items():
             of_class = len(self.online(name))

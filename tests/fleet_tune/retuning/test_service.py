@@ -251,6 +251,19 @@ def test_the_command_line_shows_what_is_kept_and_goes_back(config: RetuneConfig,
     assert "no such file" in done.stderr
 
 
+def test_the_status_says_what_is_being_done(config: RetuneConfig, world: World) -> None:
+    world.kills.append(BEGIN + 100.0)
+    with pytest.raises(KilledError):
+        _run(config, world, 1.0)
+    file = str(config.source.path)
+    assert "the service does not run;" in fleet_tune_here("retune", "status", file).stdout
+    with held(config):
+        shown = fleet_tune_here("retune", "status", file).stdout
+        assert "the service runs, tunes resnet on server since" in shown
+        assert "(new network)" in shown
+        assert fleet_tune_here("retune", "status", file, "--json").json()["doing"]["action"]["kind"] == "tune"
+
+
 def test_metrics_tell_what_is_known(config: RetuneConfig, world: World) -> None:
     from urllib.request import urlopen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -196,6 +197,47 @@ def test_where_there_is_no_other_device_the_same_one_confirms_it_later() -> None
     played.check(played.until_work(), 0.02)  # it was a matter of minutes
     assert isinstance(played.until_work(), Wait)
     assert not played.only().pending
+
+
+def test_a_device_that_is_new_in_the_file_is_asked_at_once() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work())
+    rules = dataclasses.replace(played.retuner.rules, devices=("d0", "d1"))
+    played.retuner = Retuner(rules, played.retuner.book, lambda then, now: f"{then} to {now}")
+    action = played.next()
+    assert isinstance(action, Look)
+    played.retuner.looked(played.digests, {}, played.now)
+    action = played.next()
+    assert isinstance(action, Ask)
+    assert action.devices == ["d1"]
+    played.begin(action, 10.0)
+    played.retuner.asked([Device("d1", "gpu", "driver 1")], played.now)
+    action = played.until_work()
+    assert isinstance(action, Tune)
+    assert (action.device_class, action.triggers) == ("gpu", [Trigger.NEW_CLASS])
+
+
+def test_devices_that_are_lost_are_asked_more_often() -> None:
+    played = Played(Subject("rare", 10.0), devices=2)
+    played.tune(played.until_work())
+    played.now += 6 * HOUR
+    action = played.next()
+    while not isinstance(action, Ask):
+        played.retuner.looked(played.digests, {}, played.now)
+        action = played.next()
+    played.begin(action, 10.0)
+    played.retuner.asked([Device("d0", "cpu", "driver 1"), Device("d1", problem="no route")], played.now)
+    assert [device.problem for device in played.retuner.book.devices] == ["", "no route"]
+    assert played.retuner.book.devices[1].device_class == "cpu"  # what it was stays known
+    while not isinstance(action := played.next(), Ask) or action.devices != ["d1"]:
+        if isinstance(action, Look):
+            played.retuner.looked(played.digests, {}, played.now)
+        elif isinstance(action, Check):
+            played.check(action, 0.02)
+        else:
+            assert isinstance(action, Wait)
+            played.now = action.until
+    assert played.now < NOW + 7 * HOUR
 
 
 def test_what_fails_waits_longer_each_time_and_keeps_its_trigger() -> None:
