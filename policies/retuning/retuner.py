@@ -208,6 +208,8 @@ class Retuner(Choosing):
             each.baselines[action.device] = slowdown.baseline(result.pairs)
             each.suspicion = None
             return
+        if slowdown.has_recovered(result.pairs, against, self.rules.slower):
+            each.baselines[action.device] = slowdown.baseline(result.pairs)
         finding = slowdown.found(result.pairs, against, self.rules.slower, self.rules.drift) or Finding.FINE
         self._conclude(each, action.device, finding, slowdown.lost_log(result.pairs, against), now)
 

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 
 from policies.measuring.duel import judged
 
+LEAST_PAIRS = 6
+
 
 class Finding(enum.StrEnum):
     """What pairs say of a network."""
@@ -57,9 +59,9 @@ def baseline(pairs: Sequence[Timed]) -> Baseline:
 
 def found(pairs: Sequence[Timed], against: Baseline, slower: float, drift: float) -> Finding | None:
     """What the pairs so far say; None to go on. ``slower``, ``drift``: the bounds, as shares."""
-    beside = [
-        math.log(each.network_secs / each.probe_secs * against.probe_secs / against.network_secs) for each in pairs
-    ]
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    beside = _beside(pairs, against)
     altogether = [math.log(each.network_secs / against.network_secs) for each in pairs]
     # A duel asks whether a challenger is faster: here, then against now, with the bound as a handicap.
     verdicts = [
@@ -70,6 +72,18 @@ def found(pairs: Sequence[Timed], against: Baseline, slower: float, drift: float
         if verdict is not None and verdict.faster:
             return finding
     return None if None in verdicts else Finding.FINE
+
+
+def has_recovered(pairs: Sequence[Timed], against: Baseline, slower: float) -> bool:
+    """Whether the network is faster than at its baseline, beside the probe and by more than a bound, beyond doubt: that
+    was taken while something slowed it down."""
+    verdict = judged([ratio + math.log1p(slower) for ratio in _beside(pairs, against)], out_of_time=True)
+    return verdict is not None and verdict.faster
+
+
+def _beside(pairs: Sequence[Timed], against: Baseline) -> list[float]:
+    then = against.network_secs / against.probe_secs
+    return [math.log(each.network_secs / each.probe_secs / then) for each in pairs]
 
 
 def lost_log(pairs: Sequence[Timed], against: Baseline) -> float:

@@ -186,6 +186,17 @@ def test_a_slower_version_is_confirmed_on_another_device(second: float) -> None:
         assert any(f"look at {first.device}" in event.text for event in played.retuner.book.events)
 
 
+def test_a_baseline_of_a_slow_hour_is_taken_anew() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work(), secs=0.04)
+    played.now += 6 * HOUR
+    played.check(played.until_work(), 0.02)
+    assert played.only().baselines["d0"].network_secs == 0.02
+    played.now += 6 * HOUR
+    played.check(played.until_work(), 0.03)  # which was nothing beside 0.04
+    assert played.only().suspicion is not None
+
+
 def test_where_there_is_no_other_device_the_same_one_confirms_it_later() -> None:
     played = Played(Subject("rare", 10.0))
     played.tune(played.until_work())

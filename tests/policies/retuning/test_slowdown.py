@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from policies.measuring.duel import MAX_PAIRS
-from policies.retuning.slowdown import Baseline, Finding, Timed, baseline, found, lost_log
+from policies.retuning.slowdown import Baseline, Finding, Timed, baseline, found, has_recovered, lost_log
 
 THEN = Baseline(10e-3, 1e-3)
 
@@ -42,6 +42,12 @@ def test_what_is_slower_beside_the_probe_is_found() -> None:
 def test_a_device_that_is_slower_altogether_has_drifted() -> None:
     assert _found(14e-3, 1.4e-3) is Finding.DRIFTED
     assert _found(11e-3, 1.1e-3) is Finding.FINE
+
+
+def test_a_baseline_that_was_taken_while_it_was_slow_is_known_by_what_comes_after() -> None:
+    assert has_recovered(_pairs(6e-3, 1e-3, 0.02, 0), THEN, 0.05)
+    assert not has_recovered(_pairs(9.7e-3, 1e-3, 0.02, 0), THEN, 0.05)
+    assert not any(has_recovered(_pairs(10e-3, 1e-3, 0.1, seed), THEN, 0.05) for seed in range(100))
 
 
 def test_what_was_lost_counts_beside_the_probe() -> None:
