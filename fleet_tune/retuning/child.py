@@ -163,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         answer = {"answer": STEPS[order.pop("step")](**order)}
     except UserError as error:
-        answer = {"problem": error.problem}
+        answer = {"problem": error.problem, "kind": type(error).__name__}
     except (FleetTuneError, StepError) as error:
         answer = {"problem": str(error)}
     except Exception as error:

@@ -19,8 +19,8 @@ from typing import Any
 
 from devices.networks.user_file import locate
 from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig
-from fleet_tune.errors import UserError
-from fleet_tune.retuning.hands import Meeting, Ran, StepError, StoppedError, Turn
+from fleet_tune.errors import OutputFolderError, UserError
+from fleet_tune.retuning.hands import Meeting, OtherNetworkError, Ran, StepError, StoppedError, Turn
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed
@@ -187,7 +187,8 @@ class Children:
             except (OSError, ValueError):
                 raise StepError(f"its process ended with code {child.returncode}; see {log}") from None
         if "problem" in answer:
-            raise StepError(answer["problem"])
+            is_other = answer.get("kind") == OutputFolderError.__name__
+            raise (OtherNetworkError if is_other else StepError)(answer["problem"])
         return answer["answer"]
 
     def _waited_for(self, child: subprocess.Popen[bytes], limit_secs: float) -> bool:

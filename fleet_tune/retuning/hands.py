@@ -21,6 +21,10 @@ class StepError(Exception):
     """A step failed; ``str`` says why in one line."""
 
 
+class OtherNetworkError(StepError):
+    """The folder of a run is of another network, though its file is the same: what the file reads has changed."""
+
+
 @dataclass(frozen=True)
 class Ran:
     """How a tuning run ended. ``folder``: with the network, as ``fleet-tune tune`` leaves it, and the inputs on which
@@ -63,7 +67,8 @@ class Hands(Protocol):
         """What the devices are, those that do not answer with their problem."""
 
     def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
-        """Tune a network for ``secs`` on devices of one class, in a folder that goes on where it was."""
+        """Tune a network for ``secs`` on devices of one class, in a folder that goes on where it was. Raises
+        :class:`OtherNetworkError` too."""
 
     def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:
         """Runs of two versions in turn, until a duel between them is decided; ``to_the_end``: as many as a duel has,

@@ -21,7 +21,7 @@ from fleet_tune.records.origin import decode_origin
 from fleet_tune.records.sources import RECORDS_FILE
 from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
-from fleet_tune.retuning.hands import Hands, Meeting, Ran, StepError, StoppedError
+from fleet_tune.retuning.hands import Hands, Meeting, OtherNetworkError, Ran, StepError, StoppedError
 from fleet_tune.version import __version__
 from policies.measuring.duel import Verdict, judged
 from policies.retuning.allowance import Hours
@@ -37,6 +37,7 @@ LOCK_FILE = "service.lock"
 WORK_MB = 512
 """A run's own records are pruned above this."""
 _LEAST_LIMIT_SECS = 5.0
+_FINGERPRINT = "model_fingerprint"  # a stored word: of the network's content in a manifest
 PROBLEMS = ("problem", "lost", "hook", "device")
 """Kinds of events that somebody should look at."""
 _LOG = logging.getLogger(__name__)
@@ -212,18 +213,19 @@ class Service:
     def _tuned(self, action: Tune, each: Deployment, deadline: float) -> Tuned:
         folder = self._work_folder(action)
         self._remove_other_work(folder)
-        ran = self.hands.tune(
-            self._networks[action.network], action.devices, folder, action.secs, self._left_secs(deadline)
-        )
+        ran = self._ran(action, folder, deadline)
         if ran.folder is None:
             raise StepError(ran.problem or "there is no network")
         current = self.artifacts.current(action.network, action.device_class)
-        made_of = _made_of(ran.folder)
+        made_of = str(_manifest(ran.folder)["made_of"])
         if current is not None and each.digest == action.digest:
             if current.provenance.get("network", {}).get("digest") != action.digest:
                 return self._kept(
                     ran, current, "the current version is of another network, to which it was rolled back"
                 )
+            if current.manifest.get(_FINGERPRINT) != _manifest(ran.folder).get(_FINGERPRINT):
+                why = "the network has changed, and its file has not"
+                return self._published(action, ran, ran.folder, why, ran.secs, 0.0, {}, [])
             if current.made_of == made_of:
                 return self._kept(ran, current, "the best known is in the current version already")
             if self.artifacts.is_withdrawn(action.network, action.device_class, made_of):
@@ -233,6 +235,14 @@ class Service:
         # Against what it is without tuning: a run times both in turn.
         gain = math.log(ran.untuned_secs / ran.secs) if ran.untuned_secs and ran.secs else 0.0
         return self._published(action, ran, ran.folder, why, ran.secs, gain, {}, [])
+
+    def _ran(self, action: Tune, folder: Path, deadline: float) -> Ran:
+        network = self._networks[action.network]
+        try:
+            return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
+        except OtherNetworkError:
+            shutil.rmtree(folder, ignore_errors=True)  # what was measured is in the store
+            return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
 
     def _kept(self, ran: Ran, current: Version, why: str) -> Tuned:
         return Tuned(tuned_secs=ran.tuned_secs, secs=current.secs, version=current.number, why=why)
@@ -399,9 +409,11 @@ def call_hook(
         return str(error)
 
 
-def _made_of(folder: Path) -> str:
+def _manifest(folder: Path) -> dict[str, Any]:
     try:
-        return str(json.loads((folder / MANIFEST).read_text())["made_of"])
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        str(manifest["made_of"])
+        return manifest
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StepError(f"its manifest cannot be read: {error}") from error
 

@@ -34,10 +34,12 @@ NETWORKS = """\
 import torch
 
 def wide():
+    torch.manual_seed(0)  # the same network at each call
     layers = [torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024)]
     return torch.nn.Sequential(*layers).eval(), (torch.randn(512, 1024),)
 
 def small():
+    torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()).eval(), (torch.randn(8, 64),)
 """
 FILE = """\

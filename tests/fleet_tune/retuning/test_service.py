@@ -10,6 +10,7 @@ import pytest
 from fleet_tune.config.retune_file import RetuneConfig, load_retune
 from fleet_tune.errors import RetuneError
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
+from fleet_tune.retuning.hands import OtherNetworkError
 from fleet_tune.retuning.running import Changes
 from fleet_tune.retuning.service import Service, held
 from policies.retuning.book import Trigger
@@ -133,6 +134,31 @@ def test_a_rollback_is_seen_and_the_same_is_not_published_again(config: RetuneCo
     service = _run(config, world, 8.0)
     assert any(event.text.endswith("was rolled back") for event in service.book.events)
     assert service.artifacts.current_number("resnet", "server") == 1
+
+
+def test_a_network_that_changed_without_its_file_is_published(config: RetuneConfig, world: World) -> None:
+    _run(config, world, 1.0)
+    world.origins["server"] = "driver 2"  # tunes it anew
+    tune, refused = world.tune, []
+
+    def other(*arguments: object) -> object:
+        if not refused:
+            refused.append(True)
+            raise OtherNetworkError("the output folder belongs to another run")
+        ran = tune(*arguments)  # type: ignore[arg-type]
+        assert ran.folder is not None
+        manifest = json.loads((ran.folder / "manifest.json").read_text())
+        (ran.folder / "manifest.json").unlink()
+        (ran.folder / "manifest.json").write_text(json.dumps({**manifest, "model_fingerprint": "other weights"}))
+        return ran
+
+    world.tune = other  # type: ignore[method-assign,assignment]
+    service = _run(config, world, 8.0)
+    current = service.artifacts.current("resnet", "server")
+    assert current is not None
+    assert current.number == 2
+    assert current.provenance["why"] == "the network has changed, and its file has not"
+    assert not service.retuner.active()[0].failures
 
 
 def test_a_version_that_somebody_removed_is_made_again(config: RetuneConfig, world: World) -> None:
