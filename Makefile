@@ -3,6 +3,7 @@
 #   make demo [BUDGET=5m]   set up, then tune ResNet-18 for this CPU for BUDGET and print the summary
 #   make test [PYTEST_ARGS=]  set up, then run the tests
 #   make test-long          those that take a minute and more each: whole runs, killed and resumed, as a job of a cluster
+#   make soak [SOAK_SECS=1800]  fleet-tune retune on this machine: two networks, and a device that is slowed down again and again
 #   make fuzz [FUZZ_EXAMPLES=1000 FUZZ_READERS=120000 PYTEST_ARGS=]  look for new failing cases of the property tests: make
 #                           each an @example; FUZZ_READERS inputs for each reader of what others wrote or send, over a
 #                           million in all
@@ -25,6 +26,7 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 1 : 4)))
 FUZZ_EXAMPLES ?= 1000
 FUZZ_READERS ?= 120000
+SOAK_SECS ?= 1800
 PYTHON ?=
 
 VENV := .venv
@@ -32,7 +34,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/zoo
 
-.PHONY: help setup demo test test-long fuzz test-arm64 zoo lint bench clean
+.PHONY: help setup demo test test-long soak fuzz test-arm64 zoo lint bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -53,6 +55,9 @@ test: setup
 
 test-long: setup
 	$(BIN)/python -m pytest -q -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+soak: setup
+	RETUNE_SOAK_SECS=$(SOAK_SECS) $(BIN)/python -m pytest -q -n 0 tests/fleet_tune/retuning/test_retuning_really.py $(PYTEST_ARGS)
 
 # hypothesis marks its tests itself. A property takes as long as it takes: no limit on a test.
 fuzz: setup

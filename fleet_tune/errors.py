@@ -42,6 +42,14 @@ class FleetFileError(UserError):
     """The fleet file is wrong: edit it."""
 
 
+class RetuneFileError(UserError):
+    """The file of ``fleet-tune retune`` is wrong: edit it."""
+
+
+class RetuneError(UserError):
+    """What keeps networks tuned cannot do what was asked: see the next step."""
+
+
 class FleetOrdersError(UserError):
     """The file with the orders for a fleet's devices cannot be used: mend it or move it away."""
 

@@ -31,6 +31,7 @@ from fleet_tune.cli.options import (
     trust_option,
 )
 from fleet_tune.cli.records import records as records_group
+from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
 from fleet_tune.cli.store import store as store_group
 from fleet_tune.errors import UserError
@@ -94,6 +95,7 @@ cli.add_command(model_group)
 cli.add_command(records_group)
 cli.add_command(scale)
 cli.add_command(store_group)
+cli.add_command(retune)
 
 
 def _report_options(command: _F) -> _F:

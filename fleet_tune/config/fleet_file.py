@@ -31,20 +31,17 @@ A mistake raises :class:`FleetFileError` with file, line and key. Whether TVM kn
 
 from __future__ import annotations
 
-import difflib
-import json
 import os
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from fleet_tune.config.patience import Patience
-from fleet_tune.config.toml_lines import line_of, line_of_error
+from fleet_tune.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError
 
@@ -83,29 +80,25 @@ _CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "recorded:FIL
 
 MOST_OF_A_KEY = 256
 """Devices that one entry may stand for."""
-_MOST_BYTES, _MOST_CHARACTERS = 128 << 10, 4096
+_MOST_CHARACTERS = 4096
 _RECORDED = "recorded:"
 _REPLAY = "replay:"  # the old word, still read
 _Patient = Annotated[float, Field(gt=0, le=3600)]
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class DeviceConfig(_Frozen):
+class DeviceConfig(Frozen):
     """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key
     that its server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one
     and the server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
     of it, and of ``all`` one, to which :func:`with_listed` adds. ``connect_secs``, ``upload_secs`` and
     ``silence_secs``: see :class:`Patience`."""
 
-    name: _Name
+    name: Name
     connect: str = "local"
     target: str | dict[str, Any] = "native"
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
-    device_class: _Name | None = None
+    device_class: Name | None = None
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     count: Annotated[int, Field(ge=1, le=MOST_OF_A_KEY)] | Literal["all"] = 1
     connect_secs: _Patient = Patience().connect_secs
@@ -163,7 +156,7 @@ class DeviceConfig(_Frozen):
         return parse_connection(self.connect)
 
 
-class BuildConfig(_Frozen):
+class BuildConfig(Frozen):
     """How candidates are built. ``workers``: processes per build host, None for a number that fits its cores.
     ``timeout_secs``: what a build may take, None for ten times what those of its task take, at least 5."""
 
@@ -171,7 +164,7 @@ class BuildConfig(_Frozen):
     timeout_secs: Annotated[float, Field(gt=0, le=3600)] | None = None
 
 
-class MeasureConfig(_Frozen):
+class MeasureConfig(Frozen):
     """How devices measure, and how they are watched meanwhile. ``check_every_secs``: how often the probe is
     run, at least. ``realtime``: time kernels of local devices at real-time priority, where that is allowed.
     ``warm_up_secs``: how long a kernel runs before it is timed.
@@ -189,7 +182,7 @@ class MeasureConfig(_Frozen):
         return replace(rule, warm_up_secs=self.warm_up_secs, flush_bytes=self.flush_cache_bytes)
 
 
-class FleetConfig(_Frozen):
+class FleetConfig(Frozen):
     """All devices and how to build for them. ``source``: the file it was read from, None where there was none.
     ``all_of_a_key``: entries for all the devices that a tracker has under a key, of each of which ``devices`` has one
     at least, with a number behind its name."""
@@ -207,6 +200,14 @@ class FleetConfig(_Frozen):
         paths = tuple(each.path for each in connections if isinstance(each, RecordedConnection))
         return paths if len(paths) == len(connections) else ()
 
+    def only(self, names: Collection[str]) -> FleetConfig:
+        """The same with these devices alone; there must be some."""
+        chosen = [at for at, device in enumerate(self.devices) if device.name in names]
+        source = self.source
+        if source is not None:
+            source = replace(source, tables=tuple(source.tables[at] for at in chosen))
+        return self.model_copy(update={"devices": tuple(self.devices[at] for at in chosen), "source": source})
+
     def where(self, device: str, key: str) -> str:
         """Where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet`` without a file."""
         if self.source is None:
@@ -216,17 +217,10 @@ class FleetConfig(_Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSource:
-    """A fleet file as read: its path for messages, and its text to find lines in. ``tables``: which of its
-    [[device]] tables each device of the fleet comes from."""
+class FleetSource(TomlText):
+    """A fleet file as read. ``tables``: which of its [[device]] tables each device of the fleet comes from."""
 
-    path: Path
-    text: str = field(repr=False)
     tables: tuple[int, ...] = ()
-
-    def where(self, path: Sequence[str | int]) -> str:
-        """File and line of the value at ``path`` (see :func:`fleet_tune.config.toml_lines.line_of`)."""
-        return f"{self.path}, line {line_of(self.text, path)}"
 
 
 FleetConfig.model_rebuild()
@@ -240,31 +234,8 @@ def default_fleet() -> FleetConfig:
 
 def load_fleet(path: Path) -> FleetConfig:
     """Reads a fleet file. Raises :class:`FleetFileError` that names the file and, for what is in it, line and key."""
-    try:
-        with path.open("rb") as opened:
-            content = opened.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise FleetFileError(f"the fleet file {path} has over {_MOST_BYTES >> 10} KiB", "give a fleet file")
-        text = content.decode()
-    except OSError as error:
-        raise FleetFileError(
-            f"cannot read the fleet file {path}: {os.strerror(error.errno or 0)}", "give an existing file with --fleet"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise FleetFileError(f"the fleet file {path} is no UTF-8 text", "save it as UTF-8 text") from error
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise FleetFileError(
-            f"{path}, line {line_of_error(error, text)}: not valid TOML: {reason}", "correct this line"
-        ) from error
-    except RecursionError as error:
-        raise FleetFileError(f"{path}: its values are nested too deeply", "write it as examples/fleet.toml") from error
-    except ValueError as error:  # of a number of thousands of digits
-        raise FleetFileError(f"{path}: a number has too many digits", "write it as examples/fleet.toml") from error
-    source = FleetSource(path, text)
-    file = _validated(tables, source)
+    file, text = read_toml(path, _KIND, _FleetFile)
+    source = FleetSource(path, text.text)
     names: dict[str, int] = {}
     addresses: dict[tuple[str, int], int] = {}
     devices: list[DeviceConfig] = []
@@ -274,7 +245,7 @@ def load_fleet(path: Path) -> FleetConfig:
         if address in addresses:
             first = source.where(("device", addresses[address], "connect"))
             raise FleetFileError(
-                f"{source.where(('device', index, 'connect'))}: connect = {_toml(table.connect)} is the address of "
+                f"{source.where(('device', index, 'connect'))}: connect = {as_toml(table.connect)} is the address of "
                 f"another device already ({first})",
                 "one server is one device: leave one of the two out",
             )
@@ -293,7 +264,7 @@ def load_fleet(path: Path) -> FleetConfig:
             devices.append(_relative_to(path.absolute().parent, device))
     if not devices:
         raise FleetFileError(f"the fleet file {path} has no device", 'add a table [[device]] with name = "cpu"')
-    source = FleetSource(path, text, tuple(names.values()))
+    source = replace(source, tables=tuple(names.values()))
     return FleetConfig(
         devices=tuple(devices),
         build=file.build,
@@ -370,7 +341,7 @@ def parse_connection(text: str) -> Connection:
     return TrackerConnection(host, port, tracker["key"]) if tracker else RpcConnection(host, port)
 
 
-class _FleetFile(_Frozen):
+class _FleetFile(Frozen):
     """The tables of a fleet file under the names they have there."""
 
     device: Annotated[tuple[DeviceConfig, ...], Field(strict=False)] = ()
@@ -378,8 +349,7 @@ class _FleetFile(_Frozen):
     measure: MeasureConfig = MeasureConfig()
 
 
-_TABLES: dict[str, type[_Frozen]] = {"device": DeviceConfig, "build": BuildConfig, "measure": MeasureConfig}
-_NAME_FORM = "letters, digits, dots, dashes and underscores (at most 64), the first a letter or digit"
+NAME_FORM = "letters, digits, dots, dashes and underscores (at most 64), the first a letter or digit"
 _EXPECTED = {
     "device": "[[device]] tables, with double brackets",
     "build": "one [build] table, with single brackets",
@@ -388,11 +358,11 @@ _EXPECTED = {
     "realtime": "true or false",
     "warm_up_secs": "a number of seconds from 0 to 1",
     "flush_cache_bytes": f"a whole number of bytes from 0 to {256 << 20}",
-    "name": _NAME_FORM,
+    "name": NAME_FORM,
     "connect": _CONNECTIONS,
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
     "threads": "a whole number from 1 to 4096",
-    "device_class": _NAME_FORM,
+    "device_class": NAME_FORM,
     "count": f'a whole number from 1 to {MOST_OF_A_KEY}, or "all"; above 1 only with connect = "tracker://host:port/key"',
     "key_file": 'the path of a copy of the device server\'s key file, with connect = "host:port" or "tracker://..."',
     "connect_secs": "a number of seconds above 0, at most 3600",
@@ -401,40 +371,12 @@ _EXPECTED = {
     "workers": "a whole number from 1 to 1024",
     "timeout_secs": "a number of seconds above 0, at most 3600",
 }
-
-
-def _validated(tables: Mapping[str, Any], source: FleetSource) -> _FleetFile:
-    try:
-        return _FleetFile.model_validate(tables)
-    except ValidationError as error:
-        # One mistake is told, in one line. An unknown key comes first: it often explains a missing one.
-        problems = error.errors(include_url=False)
-        problem = min(problems, key=lambda candidate: candidate["type"] != "extra_forbidden")
-        raise _mistake(problem["type"], problem["loc"], problem["input"], source) from error
-
-
-def _mistake(kind: str, location: tuple[str | int, ...], value: Any, source: FleetSource) -> FleetFileError:
-    """The error for what pydantic found. ``location``: (table, index, key, ...), (table, key, ...) or (table,)."""
-    table = str(location[0])
-    path = location[:3] if table == "device" else location[:2]
-    where, key = source.where(path), path[-1]
-    if kind == "extra_forbidden":
-        names = list(_TABLES[table].model_fields) if len(path) > 1 else list(_TABLES)
-        close = difflib.get_close_matches(str(key), names, n=1)
-        guess = f"did you mean {close[0]}? " if close else ""
-        place = f" in [[{table}]]" if table == "device" else f" in [{table}]"
-        return FleetFileError(
-            f"{where}: unknown key {key!r}{place if len(path) > 1 else ''}",
-            f"{guess}{'keys' if len(path) > 1 else 'tables'} known here: {', '.join(names)}",
-        )
-    if kind == "missing":
-        return FleetFileError(f"{where}: this [[{table}]] has no {key}", f"add {key}: {_EXPECTED[str(key)]}")
-    if isinstance(key, int):
-        key = table
-    return FleetFileError(f"{where}: {key} = {_toml(value)} is not valid", f"give {_EXPECTED[str(key)]}")
-
-
-def _toml(value: Any) -> str:
-    """A value about as it stands in the file, shortened."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+_KIND = FileKind(
+    what="the fleet file",
+    error=FleetFileError,
+    example="examples/fleet.toml",
+    give="give an existing file with --fleet",
+    tables={"device": DeviceConfig, "build": BuildConfig, "measure": MeasureConfig},
+    lists=frozenset({"device"}),
+    expected=_EXPECTED,
+)

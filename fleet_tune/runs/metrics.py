@@ -19,7 +19,7 @@ from fleet_tune.errors import UserError
 from fleet_tune.results import DeviceTime, Progress, bound_by
 from fleet_tune.version import __version__
 
-_ADDRESS = "127.0.0.1"
+ADDRESS = "127.0.0.1"
 _BUILD_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)
 _MEASURE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -107,9 +107,9 @@ class Metrics:
             registry=registry,
         )
         try:
-            self._server, self._thread = start_http_server(port, addr=_ADDRESS, registry=registry)
+            self._server, self._thread = start_http_server(port, addr=ADDRESS, registry=registry)
         except OSError as error:
-            raise _port_error(port, error) from error
+            raise port_error(port, error) from error
         self.port: int = self._server.server_port
 
     def observe(self, record: Record) -> None:
@@ -181,9 +181,9 @@ def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:
         gauge.labels(label).set(value)
 
 
-def _port_error(port: int, error: OSError) -> UserError:
+def port_error(port: int, error: OSError) -> UserError:
     advice = "give another port with --metrics-port"
     if error.errno == errno.EADDRINUSE:
-        return UserError(f"port {port} of {_ADDRESS} is taken by another program", advice)
+        return UserError(f"port {port} of {ADDRESS} is taken by another program", advice)
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return UserError(f"cannot serve metrics on port {port} of {_ADDRESS}: {reason}", advice)
+    return UserError(f"cannot serve metrics on port {port} of {ADDRESS}: {reason}", advice)

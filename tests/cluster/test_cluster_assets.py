@@ -76,3 +76,16 @@ def test_the_guide_names_options_that_exist() -> None:
     assert len(commands) >= 3
     assert named
     assert named <= known
+
+
+def test_the_unit_of_the_service_starts_a_command_that_exists() -> None:
+    from fleet_tune.cli.retune import retune
+
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(CLUSTER / "fleet-tune-retune.service")
+    program, command, file = unit["Service"]["ExecStart"].split()
+    assert program.endswith("/bin/fleet-tune")
+    assert command == retune.name
+    assert file.endswith(".toml")
+    assert unit["Service"]["SuccessExitStatus"] == "143"

@@ -11,14 +11,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.config.fleet_file import _TABLES, FleetConfig, load_fleet
+from fleet_tune.config.fleet_file import _KIND, FleetConfig, load_fleet
 from fleet_tune.config.values import duration
 from fleet_tune.errors import FleetFileError, RequestError
 from tests.helpers.fuzz import damaged
 from tests.helpers.properties import examples
 
 WHOLE = (Path(__file__).parents[3] / "examples/fleet.toml").read_bytes()
-KEYS = st.sampled_from([*_TABLES, *(key for table in _TABLES.values() for key in table.model_fields)])
+KEYS = st.sampled_from([*_KIND.tables, *(key for table in _KIND.tables.values() for key in table.model_fields)])
 VALUES = st.one_of(
     st.integers().map(str),
     st.sampled_from(

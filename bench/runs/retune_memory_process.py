@@ -1,0 +1,190 @@
+"""The service that keeps networks tuned, for weeks of virtual time in this process: prints its resident memory as JSON.
+
+The service is the real one: its policy, its state file, its versions. Its hands are simulated, and do here what they
+else do in child processes with every record of a run: it is appended to the run's store, and copied to the shared one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import hashlib
+import itertools
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+
+from bench.runs import made_up_records
+from fleet_tune.config.retune_file import NetworkConfig, load_retune
+from fleet_tune.domain import Record
+from fleet_tune.records.origin import Origin
+from fleet_tune.records.store import RecordStore
+from fleet_tune.retuning.hands import Meeting, Ran, Turn
+from fleet_tune.retuning.service import Service, held
+from fleet_tune.runs.reusing.sharing import Giving
+from policies.measuring.duel import MAX_PAIRS
+from policies.retuning.book import Device
+from policies.retuning.rules import Moment
+from policies.retuning.slowdown import Baseline, Timed
+
+_CLASS, _DEVICE = "server", "server-1"
+_BEGIN = 1.75e9
+_DAY_SECS = 86400.0
+_FILE = """\
+folder = "kept"
+fleet = "fleet.toml"
+{networks}
+[time]
+share = 0.05
+payback = "3000d"
+"""
+_NETWORK = '[[network]]\nname = "network-{number}"\npath = "network-{number}.onnx"\ncalls_per_day = 1e9\n'
+
+
+class Hands:
+    """See :class:`fleet_tune.retuning.hands.Hands`. Networks change every ten days; ``most``: records after which the
+    service is to end, ``looked``: resident bytes after each run, with the records until then."""
+
+    def __init__(self, dataset: Path, store: Path, records_a_run: int, most: int) -> None:
+        self._dataset = dataset
+        self._store = store
+        self._records_a_run = records_a_run
+        self._most = most
+        self._now = _BEGIN
+        self._rng = np.random.default_rng(0)
+        self._coming: Iterator[Record] = made_up_records.records(dataset)
+        self._tasks = made_up_records.tasks_of(dataset)
+        self._runs = itertools.count(1)
+        self._giving: dict[Path, Giving] = {}  # a new one copies all of a store again
+        self.records = 0
+        self.looked: list[tuple[int, int]] = []
+
+    @property
+    def stopping(self) -> bool:
+        return self.records >= self._most
+
+    @property
+    def days(self) -> float:
+        """Of virtual time."""
+        return (self._now - _BEGIN) / _DAY_SECS
+
+    def moment(self) -> Moment:
+        return Moment(self._now, self._now % _DAY_SECS)
+
+    def wait(self, secs: float) -> None:
+        self._now += max(secs, 0.01)
+
+    def digest(self, network: NetworkConfig) -> str:
+        return f"{network.name} of {int((self._now - _BEGIN) // (10 * _DAY_SECS))}"
+
+    def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
+        self._now += min(20.0, limit_secs)
+        return [Device(name, _CLASS, "origin") for name in devices]
+
+    def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
+        self._now += min(secs + 60.0 * len(devices), limit_secs)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._measure(folder / "records.db")
+        quality = str(self._rng.uniform(0.5, 1.0))
+        (folder / "network.so").unlink(missing_ok=True)
+        (folder / "network.so").write_text(quality)
+        digest = hashlib.blake2b(f"{network.name} {quality}".encode()).hexdigest()
+        (folder / "manifest.json").unlink(missing_ok=True)
+        (folder / "manifest.json").write_text(json.dumps({"made_of": digest, "files": {"network.so": digest}}))
+        gc.collect()
+        self.looked.append((self.records, psutil.Process().memory_info().rss))
+        return Ran(folder, "", secs, 0.01 * float(quality), 0.01, self._records_a_run)
+
+    def _measure(self, own: Path) -> None:
+        """A run's records, as one makes them."""
+        run_id = f"run-{next(self._runs)}"
+        classes = {task.device_class.name: task.device_class.target for task in self._tasks}
+        made = [_of(record, run_id) for record in itertools.islice(self._coming, self._records_a_run)]
+        with RecordStore(own) as store:
+            for task in self._tasks:
+                store.put_task(task)
+            store.put_run(run_id, {name: Origin(target, "cpu", 1) for name, target in classes.items()})
+            for at in range(0, len(made), 64):
+                store.append(made[at : at + 64])
+        if own not in self._giving:
+            self._giving[own] = Giving(own, self._store)
+        self.records += self._giving[own].give()
+
+    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:  # noqa: ARG002
+        self._now += min(30.0, limit_secs)
+        secs = [0.01 * float((folder / "network.so").read_text()) for folder in (last, new)]
+        noise = np.exp(0.01 * self._rng.standard_normal((MAX_PAIRS, 3)))
+        return Meeting(tuple(Turn(secs[0] * a, secs[1] * b, 1e-3 * c) for a, b, c in noise.tolist()))
+
+    def check(
+        self,
+        folder: Path,
+        device: str,  # noqa: ARG002
+        against: Baseline | None,  # noqa: ARG002
+        limit_secs: float,
+    ) -> tuple[Timed, ...]:
+        self._now += min(20.0, limit_secs)
+        secs = 0.01 * float((folder / "network.so").read_text())
+        noise = np.exp(0.01 * self._rng.standard_normal((MAX_PAIRS, 2)))
+        return tuple(Timed(secs * a, 1e-3 * b) for a, b in noise.tolist())
+
+    def prune(self, store: Path, most_mb: int) -> int:  # noqa: ARG002
+        return 0
+
+    def hook(self, words: Sequence[str], about: dict[str, str]) -> str:  # noqa: ARG002
+        return ""
+
+
+def _of(record: Record, run_id: str) -> Record:
+    return dataclasses.replace(record, uid=f"{run_id}-{record.uid}", run_id=run_id)
+
+
+def played(dataset: Path, records: int, warm_up: int, records_a_run: int, networks: int) -> dict[str, Any]:
+    """``first_bytes`` after the first ``warm_up`` records, ``last_bytes`` after ``records`` more."""
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as text:
+        folder = Path(text)
+        (folder / "fleet.toml").write_text(f'[[device]]\nname = "{_DEVICE}"\nconnect = "server:1"\n')
+        tables = "".join(_NETWORK.format(number=number) for number in range(networks))
+        (folder / "retune.toml").write_text(_FILE.format(networks=tables))
+        config = load_retune(folder / "retune.toml")
+        hands = Hands(dataset, config.store, records_a_run, warm_up + records)
+        with held(config):
+            service = Service(config, hands)
+            service.run()
+        state_bytes = (config.folder / "state.json").stat().st_size
+    first = next(rss for count, rss in hands.looked if count >= warm_up)
+    last = hands.looked[-1][1]
+    middle = next(rss for count, rss in hands.looked if count >= warm_up + records / 2)
+    return {
+        "records": hands.records,
+        "warm_up": warm_up,
+        "runs": len(hands.looked),
+        "days": hands.days,
+        "published": service.book.published,
+        "first_bytes": first,
+        "middle_bytes": middle,
+        "last_bytes": last,
+        "growth": last / first - 1 if first else math.nan,
+        "state_bytes": state_bytes,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dataset", type=Path)
+    for name in ("--records", "--warm-up", "--records-a-run", "--networks"):
+        parser.add_argument(name, type=int, required=True)
+    given = parser.parse_args()
+    result = played(given.dataset, given.records, given.warm_up, given.records_a_run, given.networks)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""What a service keeps tuned, for a person and for a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fleet_tune.report.words import NONE, format_secs, named
+from fleet_tune.retuning.artifacts import Version
+from policies.retuning import allowance
+from policies.retuning.book import Ask, Deployment, Doing, Event, Tune
+from policies.retuning.retuner import Retuner
+
+_EVENTS = 10
+_HOUR = 3600.0
+
+
+def render_status(retuner: Retuner, now: float, running: bool) -> RenderableType:
+    """The deployments with what the next hour of a device buys, the devices, the last events."""
+    deployments = _table("network", "class", "version", "latency", "spent", "next device hour buys", "state")
+    for each in retuner.active():
+        deployments.add_row(
+            each.network,
+            each.device_class,
+            NONE if each.version is None else str(each.version),
+            format_secs(each.secs),
+            f"{each.effort_secs / _HOUR:.2g} h",
+            _buys(retuner, each, now),
+            _state(retuner, each, now),
+        )
+    devices = _table("device", "class", "state", "class used in 24 h")
+    for device in retuner.book.devices:
+        devices.add_row(
+            device.name, device.device_class or NONE, device.problem or "good", _used(retuner, device.device_class, now)
+        )
+    told = f"the service runs{_doing(retuner.book.doing)}" if running else "the service does not run"
+    share = f"it may use {retuner.rules.share:.0%} of the time of each class's devices"
+    return Group(Text(f"{told}; {share}", "bold"), deployments, devices, *_events(retuner.book.events[-_EVENTS:]))
+
+
+def status_json(retuner: Retuner, now: float, running: bool) -> str:
+    """The same as one line of JSON."""
+    deployments = []
+    for each in retuner.active():
+        value = None if each.secs is None else retuner.next_hour(each, now)
+        deployments.append(
+            {
+                "network": each.network,
+                "device_class": each.device_class,
+                "version": each.version,
+                "secs": each.secs,
+                "effort_secs": each.effort_secs,
+                "pending": [dataclasses.asdict(pending) for pending in each.pending],
+                "problem": each.problem or None,
+                "failures": each.failures,
+                "next_hour": None
+                if value is None
+                else {
+                    "saved_secs": value.saved_secs,
+                    "saved_secs_a_day": value.saved_secs_a_day,
+                    "payback_days": value.payback_days if math.isfinite(value.payback_days) else None,
+                },
+                "worth": None if value is None else retuner.is_worth(each, now),
+            }
+        )
+    body = {
+        "running": running,
+        "doing": dataclasses.asdict(retuner.book.doing) if running and retuner.book.doing is not None else None,
+        "share": retuner.rules.share,
+        "deployments": deployments,
+        "devices": [dataclasses.asdict(device) for device in retuner.book.devices],
+        "file_problems": retuner.book.file_problems,
+        "published": retuner.book.published,
+        "hook_failures": retuner.book.hook_failures,
+        "events": [dataclasses.asdict(event) for event in retuner.book.events],
+    }
+    return json.dumps(body, ensure_ascii=False)
+
+
+def render_versions(
+    network: str, device_class: str, versions: Sequence[Version], current: int | None
+) -> RenderableType:
+    """The versions of a network and class, newest first."""
+    table = _table(
+        "version", "", "published", "latency", "worst ratio to the last", "why", title=f"{network} on {device_class}"
+    )
+    for version in reversed(versions):
+        provenance = version.provenance
+        worst = provenance.get("worst")
+        mark = "current" if version.number == current else "rolled back" if version.withdrawn else ""
+        table.add_row(
+            str(version.number),
+            mark,
+            _when(provenance.get("published_unix_secs")),
+            format_secs(version.secs),
+            NONE if not worst else f"{worst['ratio']:.3f} on {worst['device']}",
+            str(provenance.get("why", NONE)),
+        )
+    return table
+
+
+def versions_json(found: Sequence[tuple[str, str, Sequence[Version], int | None]]) -> str:
+    """The same as one line of JSON."""
+    body = [
+        {
+            "network": network,
+            "device_class": device_class,
+            "current": current,
+            "versions": [
+                {
+                    "version": version.number,
+                    "folder": str(version.folder),
+                    "withdrawn": version.withdrawn,
+                    **version.provenance,
+                }
+                for version in versions
+            ],
+        }
+        for network, device_class, versions, current in found
+    ]
+    return json.dumps(body, ensure_ascii=False)
+
+
+def _doing(doing: Doing | None) -> str:
+    if doing is None:
+        return " and waits"
+    action, since = doing.action, time.strftime("%H:%M:%S", time.localtime(doing.began))
+    if isinstance(action, Ask):
+        return f", asks {named(action.devices)} since {since}"
+    verb = "tunes" if isinstance(action, Tune) else "times"
+    why = f" ({action.why})" if isinstance(action, Tune) else ""
+    return f", {verb} {action.network} on {action.device_class} since {since}{why}"
+
+
+def _buys(retuner: Retuner, each: Deployment, now: float) -> str:
+    if each.secs is None:
+        return NONE
+    value = retuner.next_hour(each, now)
+    return f"{value.saved_secs * 1e3:.3g} ms a call, {value.saved_secs_a_day:.3g} s a day"
+
+
+def _state(retuner: Retuner, each: Deployment, now: float) -> Text:
+    if each.network in retuner.book.file_problems:
+        return Text(retuner.book.file_problems[each.network], "red")
+    if each.problem:
+        return Text(f"failed {each.failures}x: {each.problem}", "red")
+    if each.pending:
+        return Text(", ".join(f"{pending.trigger}" for pending in each.pending), "yellow")
+    if each.suspicion is not None:
+        return Text(f"{each.suspicion.finding} on {each.suspicion.device}, not confirmed yet", "yellow")
+    if each.secs is None:
+        return Text("it was never timed", "yellow")
+    return Text("tuning pays") if retuner.is_worth(each, now) else Text("tuning does not pay", "green")
+
+
+def _used(retuner: Retuner, device_class: str, now: float) -> str:
+    count = sum(1 for device in retuner.book.devices if device.device_class == device_class)
+    if not device_class or not count:
+        return NONE
+    return f"{allowance.used_secs(retuner.book.used, device_class, now) / (allowance.WINDOW_SECS * count):.1%}"
+
+
+def _events(events: Sequence[Event]) -> list[RenderableType]:
+    if not events:
+        return []
+    table = _table("time", "what", "network", "class", "")
+    for event in events:
+        table.add_row(_when(event.at), event.kind, event.network or NONE, event.device_class or NONE, event.text)
+    return [Text("last events", "bold"), table]
+
+
+def _when(unix_secs: Any) -> str:
+    if not isinstance(unix_secs, int | float):
+        return NONE
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_secs))
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,239 @@
+"""The versions of compiled networks that the service has published, each a folder that never changes.
+
+::
+
+    NETWORK/CLASS/v0001/  v0002/      network.so, params.safetensors, manifest.json, inputs.safetensors
+    NETWORK/CLASS/current -> v0002    what users load; replaced by renaming another link over it
+    NETWORK/CLASS/withdrawn.json      what was rolled back, which is not published again
+
+A version gets its name when it is whole and on the disk, and ``current`` points to it after that: who reads at any
+moment, also after a crash, finds a whole version. Whoever opens ``current`` resolves it once and reads what it
+pointed to: that folder is kept until ``keep`` newer ones are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet_tune.errors import DiskFullError, RetuneError
+from fleet_tune.records.atomic_file import sync_file, sync_folder, write_atomically
+from policies.retuning.publishing import superseded
+
+MANIFEST, INPUTS = "manifest.json", "inputs.safetensors"
+CURRENT = "current"
+PROVENANCE = "retune"
+"""Under which the manifest of a version says why it was published."""
+_WITHDRAWN = "withdrawn.json"
+_MOST_WITHDRAWN = 100
+_NAME = re.compile(r"v(\d{4,9})")
+_NO_SPACE = 28
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version. ``withdrawn``: it was rolled back."""
+
+    number: int
+    folder: Path
+    manifest: Mapping[str, Any]
+    withdrawn: bool = False
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.manifest.get(PROVENANCE, {})
+        return found
+
+    @property
+    def made_of(self) -> str:
+        """Hash of all that it was compiled of."""
+        return str(self.manifest.get("made_of", ""))
+
+    @property
+    def secs(self) -> float | None:
+        """Its latency when it was published."""
+        secs = self.provenance.get("secs")
+        return float(secs) if isinstance(secs, int | float) else None
+
+
+class Artifacts:
+    """The versions below ``root``. ``keep``: how many of each network and class are kept beside the current one and the
+    one before it. For several processes at a time."""
+
+    def __init__(self, root: Path, keep: int) -> None:
+        self._root = root
+        self._keep = keep
+
+    def place(self, network: str, device_class: str) -> Path:
+        """The folder of the versions of a network and class."""
+        return self._root / network / device_class
+
+    def places(self) -> list[tuple[str, str]]:
+        """The networks and classes that have versions."""
+        return sorted((path.parent.parent.name, path.parent.name) for path in self._root.glob(f"*/*/{CURRENT}"))
+
+    def current(self, network: str, device_class: str) -> Version | None:
+        """What users load now; None where there is nothing, or it cannot be read."""
+        number = self.current_number(network, device_class)
+        return None if number is None else self._version(self.place(network, device_class), number)
+
+    def current_number(self, network: str, device_class: str) -> int | None:
+        """The number of what users load now; it is not looked into."""
+        with contextlib.suppress(OSError):
+            match = _NAME.fullmatch(os.readlink(self.place(network, device_class) / CURRENT))
+            return None if match is None else int(match[1])
+        return None
+
+    def versions(self, network: str, device_class: str) -> list[Version]:
+        """All of them, oldest first."""
+        place = self.place(network, device_class)
+        return [each for number in _numbers(place) if (each := self._version(place, number)) is not None]
+
+    def is_withdrawn(self, network: str, device_class: str, made_of: str) -> bool:
+        """Whether the same was published and rolled back."""
+        return made_of in _withdrawn(self.place(network, device_class))
+
+    def publish(self, network: str, device_class: str, source: Path, provenance: Mapping[str, Any]) -> Version:
+        """Makes the network in the folder ``source`` the current version. ``provenance``: is added to its manifest.
+        Raises :class:`DiskFullError`, :class:`RetuneError`; then the last version is as it was."""
+        place = self.place(network, device_class)
+        stage: Path | None = None
+        with _told(place):
+            place.mkdir(parents=True, exist_ok=True)
+            with _locked(place):
+                number = max(_numbers(place), default=0) + 1
+                stage = place / f".v{number:04d}.part"
+                try:
+                    self._stage(source, stage, {**provenance, "version": number, "published_unix_secs": time.time()})
+                    os.rename(stage, place / f"v{number:04d}")
+                finally:
+                    shutil.rmtree(stage, ignore_errors=True)
+                sync_folder(place)
+                _point(place, number)
+                self._tidy(place, number)
+        version = self._version(place, number)
+        assert version is not None
+        return version
+
+    def _stage(self, source: Path, stage: Path, provenance: Mapping[str, Any]) -> None:
+        shutil.rmtree(stage, ignore_errors=True)  # of a process that was killed
+        stage.mkdir()
+        manifest = json.loads((source / MANIFEST).read_text())
+        names = [*manifest["files"], *([INPUTS] if (source / INPUTS).exists() else [])]
+        for name in names:
+            # No writer changes these in place: they are replaced by renaming.
+            try:
+                os.link(source / name, stage / name)
+            except OSError:
+                shutil.copyfile(source / name, stage / name)
+            sync_file(stage / name)
+        content = json.dumps({**manifest, PROVENANCE: dict(provenance)}, indent=1) + "\n"
+        write_atomically(stage / MANIFEST, content.encode())
+
+    def roll_back(self, network: str, device_class: str, to: int | None = None) -> tuple[Version, Version]:
+        """Makes an older version the current one: ``to``, or the last before it that was not rolled back itself. What
+        is newer is withdrawn. The version before and after. Raises :class:`RetuneError`."""
+        place = self.place(network, device_class)
+        before = self.current(network, device_class)
+        if before is None:
+            raise RetuneError(f"{network} has no version for {device_class}", "'fleet-tune retune versions' lists them")
+        with _told(place), _locked(place):
+            known = {each.number: each for each in self.versions(network, device_class)}
+            if to is None:
+                older = [n for n, each in known.items() if n < before.number and not each.withdrawn]
+                if not older:
+                    raise RetuneError(
+                        f"{network} for {device_class} has no version before {before.number} to go back to",
+                        "name one with --to, as 'fleet-tune retune versions' lists them",
+                    )
+                to = max(older)
+            if to not in known or to == before.number:
+                what = "is the current one" if to == before.number else "is not kept"
+                raise RetuneError(
+                    f"version {to} of {network} for {device_class} {what}", f"kept are {', '.join(map(str, known))}"
+                )
+            newer = [each.made_of for number, each in known.items() if number > to]
+            withdrawn = [each for each in _withdrawn(place) if each not in (known[to].made_of, *newer)]
+            body = json.dumps([*withdrawn, *dict.fromkeys(newer)][-_MOST_WITHDRAWN:])
+            write_atomically(place / _WITHDRAWN, body.encode())
+            _point(place, to)
+        after = self.current(network, device_class)
+        assert after is not None
+        return before, after
+
+    def _tidy(self, place: Path, current: int) -> None:
+        for number in superseded(_numbers(place), current, self._keep):
+            # First out of sight: a version is whole or not there.
+            gone = place / f".v{number:04d}.gone"
+            with contextlib.suppress(OSError):
+                os.rename(place / f"v{number:04d}", gone)
+        for path in place.glob(".v*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _version(self, place: Path, number: int) -> Version | None:
+        folder = place / f"v{number:04d}"
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text())
+        except (OSError, ValueError):
+            return None
+        if not isinstance(manifest, dict):
+            return None
+        return Version(number, folder, manifest, manifest.get("made_of") in _withdrawn(place))
+
+
+def _numbers(place: Path) -> list[int]:
+    try:
+        names = os.listdir(place)
+    except OSError:
+        return []
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
+def _point(place: Path, number: int) -> None:
+    """Has ``current`` point to a version, in one step."""
+    link = place / ".current.part"
+    with contextlib.suppress(FileNotFoundError):
+        link.unlink()
+    link.symlink_to(f"v{number:04d}")
+    os.replace(link, place / CURRENT)
+    sync_folder(place)
+
+
+def _withdrawn(place: Path) -> list[str]:
+    try:
+        found = json.loads((place / _WITHDRAWN).read_text())
+    except (OSError, ValueError):
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """One process at a time changes what is there: the service, or somebody who rolls back."""
+    descriptor = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _told(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == _NO_SPACE:
+            raise DiskFullError(f"no space left on the disk of {place}", "free some") from error
+        raise RetuneError(f"{place} cannot be written: {error.strerror}", "see to the folder's permissions") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RetuneError(f"there is no whole network to publish in {place}: {error}", "tune it again") from error

@@ -1,0 +1,181 @@
+"""What a step of the service does in a process of its own: ``python -m fleet_tune.retuning.child ORDER ANSWER PARENT``.
+
+``ORDER`` is a JSON file with the step's name under ``step`` and its arguments; ``ANSWER`` is written when it has ended:
+``{"answer": ...}``, or ``{"problem": ...}`` in one line. TVM, torch and Ray are loaded here, and gone when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from devices.host.child import die_with_parent
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection, default_fleet, load_fleet
+from fleet_tune.errors import FleetTuneError, UserError
+from fleet_tune.records.atomic_file import write_atomically
+from fleet_tune.retuning.hands import Ran, StepError
+
+_Step = Callable[..., Any]
+
+
+def _fleet(path: str | None) -> FleetConfig:
+    return default_fleet() if path is None else load_fleet(Path(path))
+
+
+def _device(fleet: str | None, name: str) -> DeviceConfig:
+    for device in _fleet(fleet).devices:
+        if device.name == name:
+            return device
+    raise StepError(f"the fleet has no device {name} any more")
+
+
+def ask(fleet: str | None, devices: Sequence[str]) -> list[dict[str, str]]:
+    """What devices are: the fields of :class:`policies.retuning.book.Device`."""
+    from fleet_tune.records.origin import encode_origin
+    from fleet_tune.runs.compiling.device_check import check_devices
+    from fleet_tune.runs.preparing.preparation import origin_of
+
+    config = _fleet(fleet)
+    local = {each.name for each in config.devices if isinstance(each.connection, LocalConnection)}
+    answers = []
+    for check in check_devices(config, devices):
+        if check.fingerprint is None or check.state != "good":
+            answers.append({"name": check.device_id, "problem": check.detail or check.state})
+            continue
+        origin = origin_of(check.fingerprint)
+        if check.device_id in local:
+            origin = dataclasses.replace(origin, versions={**origin.versions, **_of_this_machine()})
+        name = check.fingerprint.device_class.name
+        answers.append({"name": check.device_id, "device_class": name, "origin": encode_origin(origin)})
+    return answers
+
+
+def _of_this_machine() -> dict[str, str]:
+    """What kernels depend on beside what a fingerprint says, as far as the system tells."""
+    found = {}
+    for name, file, marker in (
+        ("microcode", "/proc/cpuinfo", "microcode"),
+        ("NVIDIA's driver", "/proc/driver/nvidia/version", "NVRM version"),
+    ):
+        try:
+            lines = Path(file).read_text().splitlines()
+        except OSError:
+            continue
+        line = next((line for line in lines if line.startswith(marker)), None)
+        if line is not None:
+            found[name] = line.partition(":")[2].strip()
+    return found
+
+
+def tune(
+    network: str,
+    inputs: str | None,
+    trust: bool,
+    fleet: str | None,
+    devices: Sequence[str],
+    out: str,
+    store: str,
+    address: str | None,
+    secs: float,
+) -> dict[str, Any]:
+    """A run: the fields of :class:`fleet_tune.retuning.hands.Ran`."""
+    from devices.networks.tensor_file import write
+    from fleet_tune.config.request import run_request
+    from fleet_tune.retuning.artifacts import INPUTS
+    from fleet_tune.runs.run import Run
+
+    request = run_request(
+        network,
+        out=out,
+        time_budget_secs=secs,
+        fleet=_fleet(fleet).only(set(devices)),
+        address=address,
+        inputs=inputs,
+        trust_model=trust,
+        store=store,
+    )
+
+    async def everything() -> Ran:
+        async with Run(request, None).opened() as run:
+            async for _ in run.records():
+                pass
+            result = await run.finish()
+            prepared = run.prepared
+        if result.interrupted:
+            return Ran(None, "it was interrupted")
+        if prepared is None or len(result.networks) != 1:
+            classes = ", ".join(each.device_class for each in result.networks) or "no class"
+            return Ran(None, f"its devices are of {classes}, and not of one")
+        (compiled,) = result.networks
+        if compiled.published == "nothing":
+            return Ran(None, f"the network is not published: {compiled.problem}")
+        write(compiled.folder / INPUTS, prepared.network.example_inputs)
+        tuned_secs = min(secs, result.elapsed_secs)
+        return Ran(compiled.folder, "", tuned_secs, compiled.secs, compiled.untuned_secs, result.new_trials)
+
+    ran = asyncio.run(everything())
+    return {**dataclasses.asdict(ran), "folder": None if ran.folder is None else str(ran.folder)}
+
+
+def meet(fleet: str | None, device: str, last: str, new: str, to_the_end: bool) -> dict[str, Any]:
+    """The fields of :class:`fleet_tune.retuning.hands.Meeting`."""
+    from fleet_tune.retuning.timing import met, timer_on
+
+    with timer_on(_device(fleet, device)) as timer:
+        return dataclasses.asdict(met(timer, Path(last), Path(new), to_the_end))
+
+
+def check(
+    fleet: str | None, device: str, folder: str, against: Mapping[str, float] | None, slower: float, drift: float
+) -> list[dict[str, float]]:
+    """The fields of :class:`policies.retuning.slowdown.Timed` of each pair."""
+    from fleet_tune.retuning.timing import checked, timer_on
+    from policies.retuning.slowdown import Baseline
+
+    baseline = None if against is None else Baseline(**against)
+    with timer_on(_device(fleet, device)) as timer:
+        return [dataclasses.asdict(pair) for pair in checked(timer, Path(folder), baseline, slower, drift)]
+
+
+def prune(store: str, keep_best: int) -> int:
+    """How many records were pruned: those beside the best candidates of each task and origin."""
+    from fleet_tune.records.upkeep import Rule
+    from fleet_tune.runs.reusing.upkeep import pruned
+
+    return pruned(Path(store), Rule(keep_best=keep_best), dry_run=False)[0]
+
+
+STEPS: Mapping[str, _Step] = {"ask": ask, "tune": tune, "meet": meet, "check": check, "prune": prune}
+
+
+def main(arguments: Sequence[str]) -> int:
+    order_file, answer_file, parent = arguments
+    die_with_parent(int(parent))
+    order = json.loads(Path(order_file).read_text())
+    answer: dict[str, Any]
+    try:
+        answer = {"answer": STEPS[order.pop("step")](**order)}
+    except UserError as error:
+        answer = {"problem": error.problem, "kind": type(error).__name__}
+    except (FleetTuneError, StepError) as error:
+        answer = {"problem": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        answer = {"problem": f"a fault of fleet-tune: {type(error).__name__}: {error}"}
+    answer = {name: " ".join(value.split()) if name == "problem" else value for name, value in answer.items()}
+    write_atomically(Path(answer_file), json.dumps(answer).encode(), durable=False)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a run that ended early may have left a thread in native code: see fleet_tune.cli.main.run

@@ -1,0 +1,217 @@
+"""The hands of the service: each step in a child process, so that what it loads and leaves is gone when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from devices.networks.user_file import locate
+from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig
+from fleet_tune.errors import OutputFolderError, UserError
+from fleet_tune.retuning.hands import Meeting, OtherNetworkError, Ran, StepError, StoppedError, Turn
+from policies.retuning.book import Device
+from policies.retuning.rules import Moment
+from policies.retuning.slowdown import Baseline, Timed
+
+LOGS = "logs"
+HOOK_SECS = 300.0
+KEEP_BEST = 500
+"""Of each task and origin, in a store that is pruned."""
+_PRUNE_SECS = 3600.0
+_LOOK_SECS = 0.25
+# Between SIGTERM and SIGKILL: a run stores what it has, and ends its cluster.
+_GRACE_SECS = 30.0
+_LAST_CHARACTERS = 300
+_PIECE = 1 << 20
+
+
+class Children:
+    """See :class:`fleet_tune.retuning.hands.Hands`. ``stop``: is set when the service is to end."""
+
+    def __init__(self, config: RetuneConfig, stop: threading.Event) -> None:
+        self._config = config
+        self._stop = stop
+        self._digests: dict[Path, tuple[tuple[int, int], str]] = {}
+        self._fleet = None if config.fleet_path is None else str(config.fleet_path)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def moment(self) -> Moment:
+        now = time.time()
+        local = time.localtime(now)
+        return Moment(now, 3600.0 * local.tm_hour + 60.0 * local.tm_min + local.tm_sec + now % 1.0)
+
+    def wait(self, secs: float) -> None:
+        self._stop.wait(min(secs, threading.TIMEOUT_MAX))
+
+    def digest(self, network: NetworkConfig) -> str:
+        """Of the file itself, of those beside it whose names begin with its own (weights of a large ONNX model), of the
+        file of inputs, and of the function's name. Files that a Python file imports are not looked at."""
+        try:
+            file, function = locate(network.path)
+            beside = sorted(file.parent.glob(f"{_escaped(file.name)}*")) if file.suffix == ".onnx" else [file]
+            files = [*beside, *([] if network.inputs is None else [Path(network.inputs)])]
+            parts = [self._file_digest(each) for each in files if each.is_file() or each == file]
+        except UserError as error:
+            raise StepError(error.problem) from error
+        except OSError as error:
+            raise StepError(f"{error.filename}: {error.strerror}") from error
+        return hashlib.blake2b("|".join([function, *parts]).encode(), digest_size=16).hexdigest()
+
+    def _file_digest(self, file: Path) -> str:
+        """Read again only where its time or size has changed."""
+        status = file.stat()
+        stamp = (status.st_mtime_ns, status.st_size)
+        known = self._digests.get(file)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        state = hashlib.blake2b(digest_size=16)
+        with file.open("rb") as opened:
+            while piece := opened.read(_PIECE):
+                state.update(piece)
+        self._digests[file] = stamp, state.hexdigest()
+        return state.hexdigest()
+
+    def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
+        found = {each["name"]: Device(**each) for each in self._step("ask", limit_secs, devices=list(devices))}
+        return [found.get(name, Device(name, problem="it is not in the fleet file any more")) for name in devices]
+
+    def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
+        answer = self._step(
+            "tune",
+            limit_secs,
+            network=network.path,
+            inputs=network.inputs,
+            trust=network.trust,
+            devices=list(devices),
+            out=str(folder),
+            store=str(self._config.store),
+            address=self._config.address,
+            secs=secs,
+        )
+        return Ran(**{**answer, "folder": None if answer["folder"] is None else Path(answer["folder"])})
+
+    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:
+        answer = self._step("meet", limit_secs, device=device, last=str(last), new=str(new), to_the_end=to_the_end)
+        return Meeting(tuple(Turn(**turn) for turn in answer["turns"]), answer["last_problem"])
+
+    def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
+        watch = self._config.watch
+        answer = self._step(
+            "check",
+            limit_secs,
+            device=device,
+            folder=str(folder),
+            against=None if against is None else dataclasses.asdict(against),
+            slower=watch.slower,
+            drift=watch.drift,
+        )
+        return tuple(Timed(**pair) for pair in answer)
+
+    def prune(self, store: Path, most_mb: int) -> int:  # noqa: ARG002
+        count: int = self._step("prune", _PRUNE_SECS, fleet=False, store=str(store), keep_best=KEEP_BEST)
+        return count
+
+    def hook(self, words: Sequence[str], about: dict[str, str]) -> str:
+        try:
+            done = subprocess.run(
+                list(words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=HOOK_SECS,
+                check=False,
+                env={**os.environ, **about},
+            )
+        except subprocess.TimeoutExpired:
+            return f"it took more than {HOOK_SECS:g} s"
+        except OSError as error:
+            return f"{words[0]}: {error.strerror}"
+        last = " ".join(done.stdout.split())[-_LAST_CHARACTERS:]
+        return "" if done.returncode == 0 else f"it ended with code {done.returncode}: {last}"
+
+    def _step(self, step: str, limit_secs: float, *, fleet: bool = True, **arguments: Any) -> Any:
+        """The answer of a child. Its output is in ``logs``, of the last one of its kind."""
+        try:
+            return self._answer(
+                step, limit_secs, {"step": step, **arguments, **({"fleet": self._fleet} if fleet else {})}
+            )
+        except OSError as error:  # no space, no process
+            raise StepError(f"its process cannot be started: {error.strerror}") from error
+
+    def _answer(self, step: str, limit_secs: float, order: Mapping[str, Any]) -> Any:
+        logs = self._config.folder / LOGS
+        logs.mkdir(parents=True, exist_ok=True)
+        log = logs / f"{step}.log"
+        with tempfile.TemporaryDirectory(prefix="fleet-tune-retune-") as text:
+            order_file, answer_file = Path(text) / "order.json", Path(text) / "answer.json"
+            order_file.write_text(json.dumps(order))
+            with log.open("wb") as output:
+                child = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "fleet_tune.retuning.child",
+                        str(order_file),
+                        str(answer_file),
+                        str(os.getpid()),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C in a terminal is for us, who then end it in order
+                )
+            late = self._waited_for(child, limit_secs)
+            if self._stop.is_set():
+                raise StoppedError
+            if late:
+                raise StepError(f"it took longer than {limit_secs:.0f} s, and was ended")
+            try:
+                answer = json.loads(answer_file.read_text())
+            except (OSError, ValueError):
+                raise StepError(f"its process ended with code {child.returncode}; see {log}") from None
+        if "problem" in answer:
+            is_other = answer.get("kind") == OutputFolderError.__name__
+            raise (OtherNetworkError if is_other else StepError)(answer["problem"])
+        return answer["answer"]
+
+    def _waited_for(self, child: subprocess.Popen[bytes], limit_secs: float) -> bool:
+        """Until the child has ended, by itself or by us; whether it took too long."""
+        deadline = time.monotonic() + limit_secs
+        late = False
+        try:
+            while child.poll() is None:
+                late = time.monotonic() >= deadline
+                if late or self._stop.is_set():
+                    child.send_signal(signal.SIGTERM)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(_GRACE_SECS)
+                    break
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_LOOK_SECS)
+            return late
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # and all that it has left
+            child.wait()
+
+
+def _escaped(name: str) -> str:
+    """A name as a pattern that it alone matches."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -1,0 +1,94 @@
+"""What the service has others do, each a step that ends: the interface of its hands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fleet_tune.config.retune_file import NetworkConfig
+from policies.retuning.book import Device
+from policies.retuning.rules import Moment
+from policies.retuning.slowdown import Baseline, Timed
+
+
+class StoppedError(Exception):
+    """The service is to end: what was being done was ended before its time."""
+
+
+class StepError(Exception):
+    """A step failed; ``str`` says why in one line."""
+
+
+class OtherNetworkError(StepError):
+    """The folder of a run is of another network, though its file is the same: what the file reads has changed."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a tuning run ended. ``folder``: with the network, as ``fleet-tune tune`` leaves it, and the inputs on which
+    it was compared; None where ``problem`` says why. ``tuned_secs``: of tuning; ``secs``, ``untuned_secs``: latencies,
+    timed in turn, where they were timed; ``trials``: of this run."""
+
+    folder: Path | None
+    problem: str = ""
+    tuned_secs: float = 0.0
+    secs: float | None = None
+    untuned_secs: float | None = None
+    trials: int = 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One pair of runs of two versions in turn, and of the probe. Seconds."""
+
+    last_secs: float
+    new_secs: float
+    probe_secs: float
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How two versions met on a device. ``last_problem``: the last one does not run there, and the new one does."""
+
+    turns: tuple[Turn, ...] = ()
+    last_problem: str = ""
+
+
+class Hands(Protocol):
+    """Does the steps. Each of those that use devices ends after ``limit_secs``, and raises :class:`StepError` where it
+    fails or takes longer, :class:`StoppedError` where the service is to end."""
+
+    def digest(self, network: NetworkConfig) -> str:
+        """Of the network's files, as they are now. Raises :class:`StepError`."""
+
+    def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
+        """What the devices are, those that do not answer with their problem."""
+
+    def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
+        """Tune a network for ``secs`` on devices of one class, in a folder that goes on where it was. Raises
+        :class:`OtherNetworkError` too."""
+
+    def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:
+        """Runs of two versions in turn, until a duel between them is decided; ``to_the_end``: as many as a duel has,
+        unless the new one is clearly faster."""
+
+    def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
+        """Runs of a version in turn with the probe, until it is clear whether it is slower than ``against``."""
+
+    def prune(self, store: Path, most_mb: int) -> int:
+        """Prune a record store that is larger; how many records."""
+
+    def hook(self, words: Sequence[str], about: dict[str, str]) -> str:
+        """Run the hook with these variables; why it failed, empty where it did not."""
+
+    def moment(self) -> Moment:
+        """Now."""
+
+    def wait(self, secs: float) -> None:
+        """Wait so long, or until the service is to end."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service is to end."""

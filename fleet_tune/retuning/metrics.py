@@ -1,0 +1,82 @@
+"""The Prometheus endpoint of the service: what it knows, as of each scrape. docs/metrics.md describes every metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from fleet_tune.retuning.hands import Hands
+from fleet_tune.retuning.service import Service
+from fleet_tune.runs.metrics import ADDRESS, port_error
+from policies.retuning import allowance
+
+_OF = ("network", "device_class")
+
+
+class RetuneMetrics(Collector):
+    """Serves the metrics of a service on loopback until :meth:`close`; ``port`` 0 takes a free one. Raises
+    :class:`UserError` where the port is taken."""
+
+    def __init__(self, service: Service, hands: Hands, port: int) -> None:
+        self._service = service
+        self._hands = hands
+        registry = CollectorRegistry()
+        registry.register(self)
+        try:
+            self._server, self._thread = start_http_server(port, addr=ADDRESS, registry=registry)
+        except OSError as error:
+            raise port_error(port, error) from error
+        self.port: int = self._server.server_port
+
+    def collect(self) -> Iterator[Metric]:
+        service, now = self._service, self._hands.moment().unix_secs
+        retuner, book = service.retuner, service.book
+        latency = _gauge("latency_seconds", "Latency of the current version when it was published.", _OF)
+        version = _gauge("version", "Number of the current version.", _OF)
+        saved = _gauge("next_hour_saved_seconds", "What an hour of a device is expected to save of a call.", _OF)
+        a_day = _gauge("next_hour_saved_seconds_per_day", "The same of all calls of a day.", _OF)
+        failures = _gauge("failures", "Runs that failed in a row.", _OF)
+        pending = _gauge("pending_seconds", "How long a trigger has not been acted on.", (*_OF, "trigger"))
+        for each in retuner.active():
+            labels = [each.network, each.device_class]
+            failures.add_metric(labels, each.failures)
+            for trigger in list(each.pending):
+                pending.add_metric([*labels, str(trigger.trigger)], now - trigger.since)
+            if each.version is not None:
+                version.add_metric(labels, each.version)
+            if each.secs is not None:
+                value = retuner.next_hour(each, now)
+                latency.add_metric(labels, each.secs)
+                saved.add_metric(labels, value.saved_secs)
+                a_day.add_metric(labels, value.saved_secs_a_day)
+        used = _gauge("used_ratio", "Share of its devices' time that was used in the last 24 hours.", _OF[1:])
+        classes: dict[str, int] = {}
+        for device in list(book.devices):
+            if device.device_class:
+                classes[device.device_class] = classes.get(device.device_class, 0) + 1
+        for name, count in classes.items():
+            secs = allowance.used_secs(list(book.used), name, now)
+            used.add_metric([name], secs / (allowance.WINDOW_SECS * count))
+        devices = _gauge("devices", "Devices by whether they answered when they were asked last.", ("state",))
+        lost = sum(1 for device in list(book.devices) if device.problem)
+        devices.add_metric(["good"], len(book.devices) - lost)
+        devices.add_metric(["lost"], lost)
+        yield from (latency, version, saved, a_day, failures, pending, used, devices)
+        for name, text, count in (
+            ("published", "Versions that were published.", book.published),
+            ("hook_failures", "Publishes whose hook failed.", book.hook_failures),
+        ):
+            yield CounterMetricFamily(f"fleet_tune_retune_{name}", text, value=count)
+
+    def close(self) -> None:
+        """Stops serving and frees the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"fleet_tune_retune_{name}", text, labels=labels)

@@ -1,0 +1,155 @@
+"""The service as a process: its signals, its log, its metrics; and what others may do beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from fleet_tune.config.retune_file import RetuneConfig, load_retune
+from fleet_tune.errors import RetuneFileError, UserError
+from fleet_tune.records.lock_file import LockedError, take_lock
+from fleet_tune.retuning.artifacts import Version
+from fleet_tune.retuning.book_file import BOOK_FILE, load_book
+from fleet_tune.retuning.children import LOGS, Children
+from fleet_tune.retuning.service import (
+    LOCK_FILE,
+    Service,
+    artifacts_of,
+    call_hook,
+    check_networks,
+    differences,
+    held,
+    rules_of,
+)
+from policies.retuning.retuner import Retuner
+
+LOG_BYTES, LOG_FILES = 1 << 20, 5
+_LOG = logging.getLogger("fleet_tune.retuning")
+
+
+def run_service(config: RetuneConfig, once: bool = False) -> int:
+    """Runs the service until SIGINT or SIGTERM; the signal's number, 0 for none. ``once``: see :meth:`Service.run`.
+    Raises :class:`UserError`."""
+    stop = threading.Event()
+    signals: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        signals.append(number)
+        stop.set()
+
+    problems = check_networks(config, Children(config, stop))
+    if len(problems) == len(config.networks):
+        raise RetuneFileError(f"no network of {config.source.path} can be read: {problems[0]}", "correct its path")
+    changes = Changes(config)
+    with contextlib.ExitStack() as outer:
+        outer.enter_context(held(config))  # two services: the second one changes nothing, not even the log
+        for number in (signal.SIGINT, signal.SIGTERM):
+            outer.callback(signal.signal, number, signal.signal(number, on_signal))
+        outer.enter_context(_logged(config.folder / LOGS))
+        while True:
+            config, hands = changes.config, Children(changes.config, stop)
+            with contextlib.ExitStack() as stack:
+                service = Service(config, hands, changes)
+                if config.metrics_port is not None:
+                    from fleet_tune.retuning.metrics import RetuneMetrics
+
+                    stack.callback(RetuneMetrics(service, hands, config.metrics_port).close)
+                _LOG.info("keeping %d networks tuned in %s", len(config.networks), config.folder)
+                service.run(once)
+            if stop.is_set() or once:
+                break
+        if signals:
+            _LOG.info("ended by %s", signal.Signals(signals[0]).name)
+    return signals[0] if signals else 0
+
+
+class Changes:
+    """Whether the service's own file, or its fleet file, has changed since it was read. ``config``: as it is now. What
+    cannot be read, or names another folder or store, is told once, and the last one stays."""
+
+    def __init__(self, config: RetuneConfig) -> None:
+        self.config = config
+        self._stamps = self._looked()
+
+    def __call__(self) -> bool:
+        stamps = self._looked()
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps
+        path = self.config.source.path
+        try:
+            config = load_retune(path)
+        except UserError as error:
+            _LOG.warning("the file is used as it was: %s", error)
+            return False
+        if (config.folder, config.store) != (self.config.folder, self.config.store):
+            _LOG.warning("%s names another folder or store: start the service again for it", path)
+            return False
+        self.config = config
+        self._stamps = self._looked()  # it may name another fleet file
+        return True
+
+    def _looked(self) -> list[tuple[int, int] | None]:
+        stamps: list[tuple[int, int] | None] = []
+        for path in (self.config.source.path, self.config.fleet_path):
+            try:
+                status = None if path is None else path.stat()
+            except OSError:
+                status = None
+            stamps.append(None if status is None else (status.st_mtime_ns, status.st_size))
+        return stamps
+
+
+@contextlib.contextmanager
+def _logged(folder: Path) -> Iterator[None]:
+    """What happens is told on stderr, and in files of at most 6 MB together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = logging.handlers.RotatingFileHandler(folder / "service.log", maxBytes=LOG_BYTES, backupCount=LOG_FILES)
+    handlers: list[logging.Handler] = [kept, logging.StreamHandler()]
+    level = _LOG.level
+    _LOG.setLevel(logging.INFO)
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        _LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        _LOG.setLevel(level)
+        for handler in handlers:
+            _LOG.removeHandler(handler)
+            handler.close()
+
+
+def read_only(config: RetuneConfig) -> Retuner:
+    """What a service knows, as its file says, also while it runs. Raises :class:`RetuneError`."""
+    return Retuner(rules_of(config), load_book(config.folder / BOOK_FILE), differences)
+
+
+def is_running(config: RetuneConfig) -> bool:
+    """Whether a service keeps networks tuned in this folder."""
+    path = config.folder / LOCK_FILE
+    if not path.exists():
+        return False
+    try:
+        os.close(take_lock(path))
+    except LockedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def roll_back(config: RetuneConfig, network: str, device_class: str, to: int | None) -> tuple[Version, Version, str]:
+    """See :meth:`fleet_tune.retuning.artifacts.Artifacts.roll_back`; the third is why the hook failed, empty where it
+    did not. A service that runs sees it when it looks at the files next."""
+    artifacts = artifacts_of(config)
+    before, after = artifacts.roll_back(network, device_class, to)
+    hands = Children(config, threading.Event())
+    return before, after, call_hook(config, hands, artifacts, network, device_class, before.number)

@@ -1,0 +1,429 @@
+"""The service: does what :class:`policies.retuning.retuner.Retuner` says, publishes, keeps what it knows."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig, parse_hours
+from fleet_tune.errors import RetuneError, UnreadableRecordError, UserError
+from fleet_tune.records.lock_file import LockedError, take_lock
+from fleet_tune.records.origin import decode_origin
+from fleet_tune.records.sources import RECORDS_FILE
+from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
+from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
+from fleet_tune.retuning.hands import Hands, Meeting, OtherNetworkError, Ran, StepError, StoppedError
+from fleet_tune.version import __version__
+from policies.measuring.duel import Verdict, judged
+from policies.retuning.allowance import Hours
+from policies.retuning.benefit import DAY_SECS
+from policies.retuning.book import Action, Ask, Book, Check, Checked, Deployment, Device, Event, Look, Tune, Tuned, Wait
+from policies.retuning.publishing import Met, decided, goes_on
+from policies.retuning.retuner import Retuner
+from policies.retuning.rules import Rules, Subject
+from policies.retuning.slowdown import Baseline, Timed, baseline
+
+VERSIONS, WORK = "networks", "work"
+LOCK_FILE = "service.lock"
+WORK_MB = 512
+"""A run's own records are pruned above this."""
+_LEAST_LIMIT_SECS = 5.0
+_FINGERPRINT = "model_fingerprint"  # a stored word: of the network's content in a manifest
+PROBLEMS = ("problem", "lost", "hook", "device")
+"""Kinds of events that somebody should look at."""
+_LOG = logging.getLogger(__name__)
+
+
+def rules_of(config: RetuneConfig) -> Rules:
+    """What a file asks for, as the policy takes it."""
+    time, watch = config.time, config.watch
+    return Rules(
+        subjects=tuple(
+            Subject(each.name, each.calls_per_day, None if each.classes is None else frozenset(each.classes))
+            for each in config.networks
+        ),
+        devices=tuple(device.name for device in config.fleet.devices),
+        share=time.share,
+        hours=None if time.hours is None else Hours(*parse_hours(time.hours)),
+        span_secs=time.span,
+        payback_days=time.payback / DAY_SECS,
+        files_every_secs=watch.files_every,
+        devices_every_secs=watch.devices_every,
+        slower=watch.slower,
+        drift=watch.drift,
+        again_secs=watch.again,
+        age_secs=watch.age,
+    )
+
+
+def artifacts_of(config: RetuneConfig) -> Artifacts:
+    """The versions that its service publishes."""
+    return Artifacts(config.folder / VERSIONS, config.publish.versions)
+
+
+def differences(then: str, now: str) -> str:
+    """In which parts two origins differ, in words."""
+    with contextlib.suppress(UnreadableRecordError):
+        return "; ".join(decode_origin(then).differences(decode_origin(now)))
+    return ""
+
+
+@contextlib.contextmanager
+def held(config: RetuneConfig) -> Iterator[None]:
+    """The folder and the store are this service's until the block is left. Raises :class:`RetuneError` at once where
+    one of them is another one's."""
+    with contextlib.ExitStack() as stack:
+        for what, path in (
+            (f"the folder {config.folder}", config.folder / LOCK_FILE),
+            (f"the store {config.store}", config.store.with_name(f"{config.store.name}.retune.lock")),
+        ):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock = take_lock(path)
+            except LockedError as error:
+                raise RetuneError(
+                    f"another service (process {error.owner}) keeps networks tuned with {what}",
+                    "end that one, or give another in the file",
+                ) from None
+            except OSError as error:
+                raise RetuneError(f"{what} cannot be locked: {error.strerror}", "give another in the file") from error
+            stack.callback(os.close, lock)
+        yield
+
+
+@dataclass
+class Service:
+    """Does one step after the other. ``is_changed``: whether the service's own files are, so that it has to begin anew.
+    ``doing``: what it does now."""
+
+    config: RetuneConfig
+    hands: Hands
+    is_changed: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
+        self._path = self.config.folder / BOOK_FILE
+        self.book: Book = load_book(self._path)
+        self.retuner = Retuner(rules_of(self.config), self.book, differences)
+        self.retuner.on_event = _log
+        self.artifacts = artifacts_of(self.config)
+        self._networks: Mapping[str, NetworkConfig] = {each.name: each for each in self.config.networks}
+        self.doing: Action | None = None
+
+    def run(self, once: bool = False) -> None:
+        """Until it is to end, or its files have changed; ``once``: until there is nothing to do but wait. Raises
+        :class:`UserError` where what it knows cannot be written at its begin."""
+        self.retuner.resumed(self._now())
+        save_book(self._path, self.book)  # what cannot be written at the start is the user's to mend
+        while not self.hands.stopping:
+            if self.is_changed is not None and self.is_changed():
+                return
+            action = self.retuner.next(self.hands.moment())
+            self.doing = action
+            if isinstance(action, Wait):
+                if once:
+                    return
+                self.hands.wait(max(0.0, action.until - self._now()))
+                continue
+            try:
+                self.do(action)
+            except StoppedError:
+                self.retuner.interrupted(self._now())
+                self._save()
+                return
+
+    def do(self, action: Look | Ask | Check | Tune) -> None:
+        """One step. What fails in it is an event, and tried again."""
+        if isinstance(action, Look):
+            self._look()
+            return
+        self.retuner.begun(action, self._now())
+        self._save()
+        if isinstance(action, Ask):
+            self._ask(action)
+        elif isinstance(action, Check):
+            self._check(action)
+        else:
+            self._tune(action)
+        self._save()
+
+    def _look(self) -> None:
+        files: dict[str, str] = {}
+        problems: dict[str, str] = {}
+        for name, network in self._networks.items():
+            try:
+                files[name] = self.hands.digest(network)
+            except StepError as error:
+                problems[name] = str(error)
+        is_new = self.retuner.looked(files, problems, self._now())
+        for each in self.retuner.active():
+            if self.artifacts.current_number(each.network, each.device_class) != each.version:
+                current = self.artifacts.current(each.network, each.device_class)
+                number = None if current is None else current.number
+                self.retuner.replaced(each, number, None if current is None else current.secs, self._now())
+                is_new = True
+        if is_new:
+            self._save()
+
+    def _ask(self, action: Ask) -> None:
+        try:
+            devices = self.hands.ask(action.devices, action.limit_secs)
+        except StepError as error:
+            devices = [Device(name, problem=str(error)) for name in action.devices]
+        self.retuner.asked(devices, self._now())
+
+    def _check(self, action: Check) -> None:
+        each = self._deployment(action.network, action.device_class)
+        current = self.artifacts.current(action.network, action.device_class)
+        try:
+            if current is None:
+                raise StepError("it has no version any more")
+            against = each.baselines.get(action.device)
+            result = Checked(self.hands.check(current.folder, action.device, against, action.limit_secs))
+        except StepError as error:
+            result = Checked(problem=str(error))
+        self.retuner.checked(action, result, self._now())
+
+    def _tune(self, action: Tune) -> None:
+        deadline = self._now() + action.limit_secs
+        each = self._deployment(action.network, action.device_class)
+        before = each.version
+        try:
+            result = self._tuned(action, each, deadline)
+        except StepError as error:
+            result = Tuned(problem=str(error))
+        except UserError as error:  # of the new version's folder
+            result = Tuned(problem=error.problem)
+        self.retuner.tuned(action, result, self._now())
+        if result.published:
+            self._save()  # the hook may take minutes
+            self._call_hook(action.network, action.device_class, before)
+        self._prune(self._work_folder(action) / RECORDS_FILE, WORK_MB)
+        if self.config.store_mb is not None:
+            self._prune(self.config.store, self.config.store_mb)
+
+    def _tuned(self, action: Tune, each: Deployment, deadline: float) -> Tuned:
+        folder = self._work_folder(action)
+        self._remove_other_work(folder)
+        ran = self._ran(action, folder, deadline)
+        if ran.folder is None:
+            raise StepError(ran.problem or "there is no network")
+        current = self.artifacts.current(action.network, action.device_class)
+        made_of = str(_manifest(ran.folder)["made_of"])
+        if current is not None and each.digest == action.digest:
+            if current.provenance.get("network", {}).get("digest") != action.digest:
+                return self._kept(
+                    ran, current, "the current version is of another network, to which it was rolled back"
+                )
+            if current.manifest.get(_FINGERPRINT) != _manifest(ran.folder).get(_FINGERPRINT):
+                why = "the network has changed, and its file has not"
+                return self._published(action, ran, ran.folder, why, ran.secs, 0.0, {}, [])
+            if current.made_of == made_of:
+                return self._kept(ran, current, "the best known is in the current version already")
+            if self.artifacts.is_withdrawn(action.network, action.device_class, made_of):
+                return self._kept(ran, current, "the best known was rolled back")
+            return self._met(action, ran, ran.folder, current, deadline)
+        why = "the first version" if current is None else "the network has changed"
+        # Against what it is without tuning: a run times both in turn.
+        gain = math.log(ran.untuned_secs / ran.secs) if ran.untuned_secs and ran.secs else 0.0
+        return self._published(action, ran, ran.folder, why, ran.secs, gain, {}, [])
+
+    def _ran(self, action: Tune, folder: Path, deadline: float) -> Ran:
+        network = self._networks[action.network]
+        try:
+            return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
+        except OtherNetworkError:
+            shutil.rmtree(folder, ignore_errors=True)  # what was measured is in the store
+            return self.hands.tune(network, action.devices, folder, action.secs, self._left_secs(deadline))
+
+    def _kept(self, ran: Ran, current: Version, why: str) -> Tuned:
+        return Tuned(tuned_secs=ran.tuned_secs, secs=current.secs, version=current.number, why=why)
+
+    def _met(self, action: Tune, ran: Ran, new: Path, current: Version, deadline: float) -> Tuned:
+        """The new network and the last version in turn, on one device of the class after the other."""
+        met: list[Met] = []
+        baselines: list[tuple[Baseline, Baseline]] = []  # of the last one and the new one
+        devices = action.devices[: self.config.publish.devices]
+        for device in devices:
+            meeting = self.hands.meet(current.folder, new, device, bool(met), self._left_secs(deadline))
+            if meeting.last_problem:
+                why = f"the last version does not run on {device}: {meeting.last_problem}"
+                return self._published(action, ran, new, why, ran.secs, 0.0, {}, [])
+            met.append(Met(device, verdict_of(meeting)))
+            baselines.append(baselines_of(meeting))
+            if not goes_on(met):
+                break
+        decision = decided(met)
+        gain = -math.log(met[0].verdict.ratio)
+        taken = {one.device: both[1 if decision.publish else 0] for one, both in zip(met, baselines, strict=True)}
+        secs = next(iter(taken.values())).network_secs
+        if not decision.publish:
+            return Tuned(
+                tuned_secs=ran.tuned_secs,
+                secs=secs,
+                log_gain=gain,
+                version=current.number,
+                baselines=taken,
+                why=decision.why,
+            )
+        compared = [
+            {"device": one.device, "ratio": one.verdict.ratio, "error": one.verdict.error, "pairs": one.verdict.pairs}
+            for one in met
+        ]
+        return self._published(action, ran, new, decision.why, secs, gain, taken, compared)
+
+    def _published(
+        self,
+        action: Tune,
+        ran: Ran,
+        new: Path,
+        why: str,
+        secs: float | None,
+        gain: float,
+        baselines: dict[str, Baseline],
+        compared: list[dict[str, Any]],
+    ) -> Tuned:
+        network = self._networks[action.network]
+        worst = max(compared, key=lambda one: float(one["ratio"]), default=None)
+        provenance = {
+            "why": why,
+            "triggers": [str(trigger) for trigger in action.triggers],
+            "compared": compared,
+            "worst": worst,
+            "secs": secs,
+            "untuned_secs": ran.untuned_secs,
+            "trials": ran.trials,
+            "tuned_secs": ran.tuned_secs,
+            "devices": action.devices,
+            "network": {"path": network.path, "digest": action.digest, "calls_per_day": network.calls_per_day},
+            "origin": action.origin,
+            "fleet_tune": __version__,
+        }
+        version = self.artifacts.publish(action.network, action.device_class, new, provenance)
+        return Tuned(
+            tuned_secs=ran.tuned_secs,
+            secs=secs,
+            log_gain=gain,
+            version=version.number,
+            published=True,
+            baselines=baselines,
+            why=why,
+        )
+
+    def _call_hook(self, network: str, device_class: str, before: int | None) -> None:
+        """What fails is told, and changes nothing."""
+        problem = call_hook(self.config, self.hands, self.artifacts, network, device_class, before)
+        if problem:
+            self.book.hook_failures += 1
+            self.retuner.tell(self._now(), "hook", f"the hook failed: {problem}", network, device_class)
+
+    def _prune(self, store: Path, most_mb: int) -> None:
+        try:
+            if store.exists() and store.stat().st_size > most_mb << 20:
+                count = self.hands.prune(store, most_mb)
+                self.retuner.tell(self._now(), "pruned", f"{count} records of {store}")
+        except (StepError, OSError) as error:
+            self.retuner.tell(self._now(), "problem", f"{store} is not pruned: {error}")
+
+    def _work_folder(self, action: Tune) -> Path:
+        """One for each network as it was and each origin: what a run finds there counts for it."""
+        digests = "-".join(
+            hashlib.blake2b(text.encode(), digest_size=6).hexdigest() for text in (action.digest, action.origin)
+        )
+        return self.config.folder / WORK / action.network / action.device_class / digests
+
+    def _remove_other_work(self, folder: Path) -> None:
+        """What was measured for an earlier network or origin is in the store."""
+        with contextlib.suppress(OSError):
+            for other in folder.parent.iterdir():
+                if other != folder:
+                    shutil.rmtree(other, ignore_errors=True)
+
+    def _deployment(self, network: str, device_class: str) -> Deployment:
+        each = self.retuner.deployment(network, device_class)
+        assert each is not None
+        return each
+
+    def _left_secs(self, deadline: float) -> float:
+        left = deadline - self._now()
+        if left < _LEAST_LIMIT_SECS:
+            raise StepError("no time of the share is left")
+        return left
+
+    def _now(self) -> float:
+        return self.hands.moment().unix_secs
+
+    def _save(self) -> None:
+        """What cannot be written, on a disk that is full say, is told, and written after the next step."""
+        try:
+            save_book(self._path, self.book)
+        except UserError as error:
+            _LOG.warning("what is known is not written: %s", error.problem)
+
+
+def _log(event: Event) -> None:
+    where = f"{event.network} on {event.device_class}: " if event.network and event.device_class else ""
+    _LOG.log(logging.WARNING if event.kind in PROBLEMS else logging.INFO, "%s: %s%s", event.kind, where, event.text)
+
+
+def verdict_of(meeting: Meeting) -> Verdict:
+    """What the turns of a meeting say of the new version; there is at least one."""
+    verdict = judged([math.log(each.new_secs / each.last_secs) for each in meeting.turns], out_of_time=True)
+    assert verdict is not None
+    return verdict
+
+
+def baselines_of(meeting: Meeting) -> tuple[Baseline, Baseline]:
+    """Of the last version and of the new one."""
+    return (
+        baseline([Timed(each.last_secs, each.probe_secs) for each in meeting.turns]),
+        baseline([Timed(each.new_secs, each.probe_secs) for each in meeting.turns]),
+    )
+
+
+def call_hook(
+    config: RetuneConfig, hands: Hands, artifacts: Artifacts, network: str, device_class: str, before: int | None
+) -> str:
+    """Tells the hook which version is the current one now; why it failed, empty where it did not or there is none."""
+    current = artifacts.current(network, device_class)
+    if not config.hook or current is None:
+        return ""
+    about = {
+        "FLEET_TUNE_NETWORK": network,
+        "FLEET_TUNE_CLASS": device_class,
+        "FLEET_TUNE_VERSION": str(current.number),
+        "FLEET_TUNE_FOLDER": str(current.folder),
+        "FLEET_TUNE_BEFORE": "" if before is None else str(before),
+    }
+    try:
+        return hands.hook(config.hook, about)
+    except StepError as error:
+        return str(error)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+        str(manifest["made_of"])
+        return manifest
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StepError(f"its manifest cannot be read: {error}") from error
+
+
+def check_networks(config: RetuneConfig, hands: Hands) -> list[str]:
+    """What cannot be read of the networks' files, each in a line."""
+    problems = []
+    for network in config.networks:
+        try:
+            hands.digest(network)
+        except (StepError, UserError) as error:
+            problems.append(f"{network.name}: {error}")
+    return problems

@@ -1,0 +1,90 @@
+"""Versions of a network in turn on a device, with its probe between them: what decides what is published.
+
+Every run of a pair loads its network anew, for where tensors lie makes up to a tenth of the time. Runs on the device
+over a session of its server, also on this machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from devices.client.rpc_device import RpcDevice
+from devices.networks.loaded import read_for_elsewhere
+from devices.networks.tensor_file import read
+from devices.opening import opened_device
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.errors import NetworkRunError, UncheckedError
+from fleet_tune.retuning.artifacts import INPUTS
+from fleet_tune.retuning.hands import Meeting, StepError, Turn
+from policies.measuring.duel import MAX_PAIRS, challenger_first, judged
+from policies.retuning.slowdown import Baseline, Timed, found
+
+_RUN_SECS = 0.5
+_FIRST_PAIRS = 8
+"""Of a version that has no baseline on the device."""
+
+
+class Timer:
+    """Runs versions on one device."""
+
+    def __init__(self, device: RpcDevice) -> None:
+        self._device = device
+
+    def secs(self, folder: Path) -> float:
+        """Median seconds of a run of the network in ``folder`` on the inputs in it. Raises NetworkRunError where it
+        fails, UncheckedError where it cannot be run."""
+        library, parameters = read_for_elsewhere(folder)
+        inputs = list(read(folder / INPUTS).values())
+        return self._device.load_network(library, [*inputs, *parameters]).measure_within(_RUN_SECS)
+
+    def probe_secs(self) -> float:
+        """Seconds of the probe."""
+        return self._device.probe_secs()
+
+
+@contextmanager
+def timer_on(config: DeviceConfig) -> Iterator[Timer]:
+    """A device of the fleet. Raises StepError for one that answers from a dataset, and as opening it does."""
+    with opened_device(config) as device:
+        if not isinstance(device, RpcDevice):
+            raise StepError(f"device {config.name} answers from a dataset and runs nothing")
+        yield Timer(device)
+
+
+def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> Meeting:
+    """See :meth:`fleet_tune.retuning.hands.Hands.meet`. Raises FleetTuneError where the new one does not run."""
+    try:
+        timer.secs(last)
+    except (NetworkRunError, UncheckedError) as error:
+        timer.secs(new)  # else it is the device
+        return Meeting(last_problem=str(error))
+    timer.secs(new)
+    turns: list[Turn] = []
+    while len(turns) < MAX_PAIRS:
+        probe_secs = timer.probe_secs()
+        if challenger_first(len(turns)):
+            new_secs = timer.secs(new)
+            last_secs = timer.secs(last)
+        else:
+            last_secs = timer.secs(last)
+            new_secs = timer.secs(new)
+        turns.append(Turn(last_secs, new_secs, probe_secs))
+        verdict = judged([math.log(turn.new_secs / turn.last_secs) for turn in turns])
+        if verdict is not None and (verdict.faster or not to_the_end):
+            break
+    return Meeting(tuple(turns))
+
+
+def checked(timer: Timer, folder: Path, against: Baseline | None, slower: float, drift: float) -> tuple[Timed, ...]:
+    """See :meth:`fleet_tune.retuning.hands.Hands.check`. Raises FleetTuneError where it does not run."""
+    timer.secs(folder)  # what is loaded for the first time is slow
+    pairs: list[Timed] = []
+    while len(pairs) < (_FIRST_PAIRS if against is None else MAX_PAIRS):
+        probe_secs = timer.probe_secs()
+        pairs.append(Timed(timer.secs(folder), probe_secs))
+        if against is not None and found(pairs, against, slower, drift) is not None:
+            break
+    return tuple(pairs)

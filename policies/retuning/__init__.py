@@ -1,0 +1,1 @@
+"""What keeps networks tuned for months: what is done next, what that is worth, and what may be published."""

@@ -1,0 +1,109 @@
+"""What tuning a network further is expected to buy.
+
+Evidence is what earlier spans of tuning have bought: of each the device seconds that were spent before it (``effort``)
+and in it, and the logarithm of the latency before over that after it, as the two versions met on a device. Latency
+falls about in proportion to the logarithm of the effort, so a network has a *slope* ``s``:
+
+    gain of a span from effort a to effort b  =  s * ln(b / a)
+
+It is estimated from the spans of the network, of which each counts half as much as the next one (curves get flatter),
+and drawn towards a prior as if one doubling of the effort had been seen that bought just that:
+
+    s = (K * prior + sum(w x g)) / (K + sum(w x x))        x = ln(b / a)     w = 1, 1/2, 1/4, ... from the last one on
+                                                           g = gain          K = ln(2)^2
+
+The prior is the slope of the spans of all other networks, with :data:`PRIOR_SLOPE` as theirs. A first span has no
+effort before it: it tells nothing of the slope.
+
+What was spent long ago counts less (:func:`faded`): hosts, libraries and loads change in ways that no fingerprint
+shows. Of what a network has lost against its own baseline (:mod:`policies.retuning.slowdown`) half is expected back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PRIOR_SLOPE = 0.03
+"""Assumed before there is evidence of any network: a doubling of the effort takes 2% of the latency."""
+REGAINED = 0.5
+FIRST_SHARE = 0.5
+"""Of the latency of a network that was never tuned, or was changed: assumed, to put it in order among others."""
+DAY_SECS = 86400.0
+HOUR_SECS = 3600.0
+_PRIOR_WEIGHT = math.log(2) ** 2
+_OLDER = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one span of tuning has bought. ``effort_before``, ``effort_secs``: device seconds; ``log_gain``: of the
+    latency before over that after it, 0 where nothing was published or better; ``at_unix_secs``: when it ended."""
+
+    effort_before: float
+    effort_secs: float
+    log_gain: float
+    at_unix_secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What so many ``device_secs`` are expected to buy. ``saved_secs``: of each call; ``saved_secs_a_day``: of all
+    calls. ``payback_days``: after so many days they have saved what they took; infinite where nothing is saved."""
+
+    device_secs: float
+    saved_secs: float
+    saved_secs_a_day: float
+
+    @property
+    def payback_days(self) -> float:
+        return self.device_secs / self.saved_secs_a_day if self.saved_secs_a_day > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The two sums of the spans of networks. They add up."""
+
+    over: float = 0.0
+    under: float = 0.0
+
+    def __add__(self, other: Evidence) -> Evidence:
+        return Evidence(self.over + other.over, self.under + other.under)
+
+    def slope(self, prior: float = PRIOR_SLOPE) -> float:
+        """The slope that they tell; never below 0."""
+        return max(0.0, (_PRIOR_WEIGHT * prior + self.over) / (_PRIOR_WEIGHT + self.under))
+
+
+def evidence(spans: Sequence[Span]) -> Evidence:
+    """Of the spans of one network, oldest first."""
+    over = under = 0.0
+    weight = 1.0
+    for span in reversed(spans):
+        if span.effort_before > 0 and span.effort_secs > 0:
+            distance = math.log1p(span.effort_secs / span.effort_before)
+            over += weight * distance * span.log_gain
+            under += weight * distance * distance
+            weight *= _OLDER
+    return Evidence(over, under)
+
+
+def faded(effort_secs: float, elapsed_secs: float, half_life_secs: float) -> float:
+    """What of an effort still counts after so long."""
+    return effort_secs * math.exp2(-max(0.0, elapsed_secs) / half_life_secs)
+
+
+def expected_share(slope: float, effort_secs: float, more_secs: float, lost_log: float = 0.0) -> float:
+    """The share of the latency that ``more_secs`` of devices are expected to save. ``lost_log``: logarithm of what the
+    network is slower by than at its baseline."""
+    if effort_secs <= 0:
+        return FIRST_SHARE
+    gain = slope * math.log1p(more_secs / effort_secs) + REGAINED * lost_log
+    return -math.expm1(-gain)
+
+
+def value(latency_secs: float, calls_a_day: float, share: float, device_secs: float) -> Value:
+    """What ``device_secs`` are worth that save this share of the latency."""
+    saved = latency_secs * share
+    return Value(device_secs, saved, saved * calls_a_day)

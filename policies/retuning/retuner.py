@@ -1,0 +1,273 @@
+"""What is done next, and what follows from how it ended: the service without its hands.
+
+:meth:`Retuner.next` says what to do now; whoever does it calls :meth:`Retuner.begun` before and one of ``looked``,
+``asked``, ``checked``, ``tuned`` after it. One thing is done at a time. In this order:
+
+1. the networks' files are looked at, every ``files_every_secs``;
+2. devices are asked what they are, every ``devices_every_secs`` (those that were lost more often);
+3. a deployment with a *trigger* is tuned for one span: the one whose trigger has waited for more than half of the
+   window of 24 hours, else the one with the highest expected benefit;
+4. the current version of a deployment is timed beside the probe, every ``devices_every_secs``;
+5. the deployment of the highest value for each device hour is tuned for one span, if that pays back in time. One span
+   of the share is left for triggers that may come.
+
+What uses devices is begun only in the hours that are given, and where all that it may take fits into the share
+(:mod:`policies.retuning.allowance`) and into what is left of these hours.
+
+Time that asking the devices takes is kept free in the share.
+
+**Bounds.** A changed file is seen within ``files_every_secs`` and the length of one action, a changed device within
+``devices_every_secs`` and that. A trigger that was seen is acted on after the action that goes on; where ``n`` of a
+class are pending and each takes ``c`` device seconds, after at most ``ceil(n * c / share of 24 hours)`` days
+(:meth:`Retuner.bound_secs`). What fails is tried again after its span's length, doubled each time up to a day.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from policies.retuning import allowance, benefit, slowdown
+from policies.retuning.allowance import Used
+from policies.retuning.benefit import DAY_SECS, Span
+from policies.retuning.book import (
+    MOST_EVENTS,
+    MOST_SPANS,
+    Ask,
+    Book,
+    Check,
+    Checked,
+    Deployment,
+    Device,
+    Doing,
+    Event,
+    Pending,
+    Suspicion,
+    Trigger,
+    Tune,
+    Tuned,
+    UsesDevices,
+)
+from policies.retuning.choosing import Choosing
+from policies.retuning.rules import Rules
+from policies.retuning.slowdown import Finding
+
+
+class Retuner(Choosing):
+    """The machine. ``book``: what is known; it is changed in place. ``differences``: of two origins, in words.
+    ``on_event``: is told of each event."""
+
+    def __init__(self, rules: Rules, book: Book, differences: Callable[[str, str], str]) -> None:
+        super().__init__(rules, book)
+        self._differences = differences
+        self.on_event: Callable[[Event], None] | None = None
+
+    def tell(self, now: float, kind: str, text: str, network: str = "", device_class: str = "") -> None:
+        """Keep an event; the oldest is forgotten."""
+        event = Event(now, kind, network, device_class, text)
+        self.book.events.append(event)
+        del self.book.events[:-MOST_EVENTS]
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def begun(self, action: UsesDevices, now: float) -> None:
+        """Something that uses devices begins."""
+        self.book.doing = Doing(action, now)
+
+    def resumed(self, now: float) -> bool:
+        """The service has started again: what was being done counts as long as it may have taken, and is chosen anew.
+        Whether there was something."""
+        doing = self.book.doing
+        if doing is None:
+            return False
+        ended = min(max(now, doing.began), doing.began + doing.action.limit_secs)
+        self._charge(doing.action, doing.began, ended)
+        self.tell(now, "restart", f"what was going on is begun anew: {doing.action.kind}")
+        self.book.doing = None
+        return True
+
+    def _charge(self, action: UsesDevices, began: float, ended: float) -> None:
+        if isinstance(action, Ask):
+            counts = self.counts(action.devices)
+        else:
+            counts = {action.device_class: 1 if isinstance(action, Check) else len(action.devices)}
+        self.book.used = allowance.still_counting(self.book.used, ended)
+        self.book.used += [Used(name, began, ended, count) for name, count in counts.items()]
+
+    def _end(self, now: float) -> float:
+        """Ends what is done; the seconds that it took."""
+        doing = self.book.doing
+        assert doing is not None
+        self.book.doing = None
+        ended = max(now, doing.began)
+        self._charge(doing.action, doing.began, ended)
+        return ended - doing.began
+
+    def looked(self, files: Mapping[str, str], problems: Mapping[str, str], now: float) -> bool:
+        """The networks' files were looked at. ``files``: by network a digest, ``problems``: why there is none. Whether
+        anything is new."""
+        book = self.book
+        book.looked_at = now
+        for name, problem in problems.items():
+            if book.file_problems.get(name) != problem:
+                self.tell(now, "problem", f"cannot be read: {problem}", name)
+        is_new = dict(problems) != book.file_problems or any(book.files.get(name) != files[name] for name in files)
+        book.file_problems = dict(problems)
+        for name, digest in files.items():
+            book.files[name] = digest
+        book.files = {name: digest for name, digest in book.files.items() if name in self.subjects}
+        if is_new:
+            self._compare(now)
+        return is_new
+
+    def asked(self, devices: Sequence[Device], now: float) -> None:
+        """The devices were asked."""
+        book = self.book
+        before = {each.name: each for each in book.devices}
+        for device in devices:
+            last = before.get(device.name)
+            if device.problem and (last is None or last.problem != device.problem):
+                self.tell(now, "lost", f"{device.name} does not answer: {device.problem}")
+            elif not device.problem and last is not None and last.problem:
+                self.tell(now, "back", f"{device.name} answers again", "", device.device_class)
+        # Of one that does not answer, what it was stays known.
+        answers = {each.name: each for each in devices}
+        for name, answer in answers.items():
+            if answer.problem and name in before:
+                answers[name] = dataclasses.replace(before[name], problem=answer.problem)
+        known = {**before, **answers}
+        book.devices = [known[name] for name in self.rules.devices if name in known]
+        if len(answers) == len(self.rules.devices):
+            book.asked_at = now
+        book.asked_lost_at = now
+        secs = self._end(now) / max(1, len(devices))  # now: those that answer were used
+        book.ask_secs = secs if book.ask_secs is None else max(secs, 0.5 * book.ask_secs)
+        self._compare(now)
+
+    def _compare(self, now: float) -> None:
+        """Triggers, from what the files and devices are now."""
+        known = {each.network for each in self.book.deployments}
+        classes = list(dict.fromkeys(each.device_class for each in self.book.devices if each.device_class))
+        for subject in self.rules.subjects:
+            digest = self.book.files.get(subject.name)
+            if digest is None:
+                continue
+            for name in classes:
+                if subject.classes is not None and name not in subject.classes:
+                    continue
+                each = self.deployment(subject.name, name)
+                if each is None:
+                    each = Deployment(subject.name, name)
+                    self.book.deployments.append(each)
+                    new = Trigger.NEW_CLASS if subject.name in known else Trigger.NEW_NETWORK
+                    self._trigger(each, new, now)
+                elif each.digest and each.digest != digest:
+                    self._trigger(each, Trigger.CHANGED_NETWORK, now)
+                devices = self.online(name)
+                if each.digest and devices and each.origin != devices[0].origin:
+                    detail = self._differences(each.origin, devices[0].origin)
+                    self._trigger(each, Trigger.CHANGED_FINGERPRINT, now, detail)
+
+    def _trigger(self, each: Deployment, trigger: Trigger, now: float, detail: str = "") -> None:
+        if any(pending.trigger is trigger for pending in each.pending):
+            return
+        each.pending.append(Pending(trigger, now, detail))
+        each.failures, each.retry_at = 0, 0.0
+        self.tell(now, "trigger", f"{trigger}{': ' + detail if detail else ''}", each.network, each.device_class)
+
+    def replaced(self, each: Deployment, version: int | None, secs: float | None, now: float) -> None:
+        """Somebody else has made another version the current one, or removed it (None)."""
+        each.version, each.secs, each.suspicion, each.checked_at = version, secs, None, 0.0
+        each.baselines.clear()
+        if version is None:
+            each.digest = ""
+            self._trigger(each, Trigger.NEW_NETWORK, now, "its current version is gone")
+        else:
+            self.tell(now, "replaced", f"version {version} is the current one", each.network, each.device_class)
+
+    def interrupted(self, now: float) -> None:
+        """What was being done was ended by us: it counts as used time, and is chosen anew."""
+        if self.book.doing is not None:
+            self._end(now)
+
+    def checked(self, action: Check, result: Checked, now: float) -> None:
+        """The current version was timed beside the probe."""
+        self._end(now)
+        each = self.deployment(action.network, action.device_class)
+        if each is None:
+            return
+        each.checked_at = now
+        if result.problem or not result.pairs:
+            self.tell(
+                now, "problem", f"not timed on {action.device}: {result.problem}", each.network, each.device_class
+            )
+            self.book.asked_at = 0.0  # the device may be lost
+            return
+        against = each.baselines.get(action.device)
+        if against is None:
+            each.baselines[action.device] = slowdown.baseline(result.pairs)
+            each.suspicion = None
+            return
+        if slowdown.has_recovered(result.pairs, against, self.rules.slower):
+            each.baselines[action.device] = slowdown.baseline(result.pairs)
+        finding = slowdown.found(result.pairs, against, self.rules.slower, self.rules.drift) or Finding.FINE
+        self._conclude(each, action.device, finding, slowdown.lost_log(result.pairs, against), now)
+
+    def _conclude(self, each: Deployment, device: str, finding: Finding, lost_log: float, now: float) -> None:
+        suspicion = each.suspicion
+        if finding is Finding.FINE:
+            each.odd.pop(device, None)
+        if suspicion is None:
+            if finding is not Finding.FINE and each.odd.get(device) is not finding:
+                each.suspicion = Suspicion(device, finding, now + self.rules.again_secs, lost_log)
+            return
+        each.suspicion = None
+        if finding is suspicion.finding:
+            each.lost_log = max(lost_log, suspicion.lost_log)
+            trigger = Trigger.SLOWER if finding is Finding.SLOWER else Trigger.DRIFTED
+            devices = " and ".join(dict.fromkeys((suspicion.device, device)))
+            self._trigger(each, trigger, now, f"confirmed on {devices}")
+        elif device != suspicion.device:
+            each.odd[suspicion.device] = suspicion.finding
+            text = f"{suspicion.device} is {suspicion.finding} than it was, {device} is not: look at {suspicion.device}"
+            self.tell(now, "device", text, each.network, each.device_class)
+
+    def tuned(self, action: Tune, result: Tuned, now: float) -> None:
+        """A span of tuning ended."""
+        wall_secs = self._end(now)
+        each = self.deployment(action.network, action.device_class)
+        if each is None:
+            return
+        if result.problem:
+            each.failures += 1
+            each.retry_at = now + min(DAY_SECS, self.rules.span_secs * 2**each.failures)
+            each.problem = result.problem
+            if each.overhead_secs is not None or wall_secs >= action.limit_secs:
+                each.overhead_secs = min(DAY_SECS, 2 * self.overhead_secs(each))
+            self.tell(now, "problem", f"not tuned: {result.problem}", each.network, each.device_class)
+            self.book.asked_at = 0.0  # devices may be lost
+            return
+        is_same = (each.digest, each.origin) == (action.digest, action.origin)
+        if each.digest != action.digest:
+            each.spans.clear()
+        before = benefit.faded(each.effort_secs, now - each.effort_at, self.rules.age_secs) if is_same else 0.0
+        spent = result.tuned_secs * len(action.devices)
+        each.spans.append(Span(before, spent, max(0.0, result.log_gain), now))
+        del each.spans[:-MOST_SPANS]
+        each.effort_secs, each.effort_at = before + spent, now
+        each.digest, each.origin = action.digest, action.origin
+        each.secs = result.secs if result.secs is not None else each.secs
+        each.overhead_secs = max(wall_secs - result.tuned_secs, 0.5 * self.overhead_secs(each))
+        each.baselines = dict(result.baselines)  # of those that are not there, the next check takes one
+        each.pending = [pending for pending in each.pending if pending.trigger not in action.triggers]
+        each.lost_log, each.suspicion, each.failures, each.retry_at, each.problem = 0.0, None, 0, 0.0, ""
+        each.odd.clear()
+        each.checked_at = now if result.baselines else 0.0
+        each.version = result.version
+        if result.published:
+            self.book.published += 1
+            text = f"version {result.version}: {result.why}"
+            self.tell(now, "published", text, each.network, each.device_class)
+        else:
+            self.tell(now, "kept", result.why, each.network, each.device_class)
+        self._compare(now)

@@ -1,0 +1,43 @@
+"""What the service is asked for, and when it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.retuning.allowance import Hours
+from policies.retuning.benefit import DAY_SECS
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A network that is kept tuned. ``classes``: None for all."""
+
+    name: str
+    calls_a_day: float
+    classes: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the file asks for; see :mod:`fleet_tune.config.retune_file`."""
+
+    subjects: tuple[Subject, ...]
+    devices: tuple[str, ...]
+    share: float = 0.1
+    hours: Hours | None = None
+    span_secs: float = 600.0
+    payback_days: float = 30.0
+    files_every_secs: float = 60.0
+    devices_every_secs: float = 21600.0
+    slower: float = 0.05
+    drift: float = 0.25
+    again_secs: float = 900.0
+    age_secs: float = 90 * DAY_SECS
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """``unix_secs``, and the seconds since midnight of this machine's time."""
+
+    unix_secs: float
+    day_secs: float

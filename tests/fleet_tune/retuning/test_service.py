@@ -1,0 +1,313 @@
+"""The service step by step, in virtual time: what it does when something goes wrong, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fleet_tune.config.retune_file import RetuneConfig, load_retune
+from fleet_tune.errors import RetuneError
+from fleet_tune.retuning.book_file import BOOK_FILE, load_book
+from fleet_tune.retuning.hands import OtherNetworkError
+from fleet_tune.retuning.running import Changes
+from fleet_tune.retuning.service import Service, held
+from policies.retuning.book import Trigger
+from tests.helpers.commands import fleet_tune_here
+from tests.helpers.retune_world import BEGIN, KilledError, World, WorldDevice
+
+FILE = """\
+folder = "kept"
+fleet = "fleet.toml"
+hook = ["deploy"]
+[[network]]
+name = "resnet"
+path = "resnet.onnx"
+calls_per_day = 1000
+[time]
+share = 0.2
+payback = "1s"
+"""
+HOUR = 3600.0
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RetuneConfig:
+    (tmp_path / "fleet.toml").write_text('[[device]]\nname = "a"\nconnect = "a:1"\n')
+    (tmp_path / "retune.toml").write_text(FILE)
+    return load_retune(tmp_path / "retune.toml")
+
+
+@pytest.fixture
+def world() -> World:
+    return World([WorldDevice("a", "server")], {"resnet": 20e-3})
+
+
+def _run(config: RetuneConfig, world: World, hours: float = 0.0) -> Service:
+    world.until = world.now + hours * HOUR
+    with held(config):
+        service = Service(config, world)
+        service.run(once=not hours)
+    return service
+
+
+def test_once_tunes_what_is_new_publishes_it_and_ends(config: RetuneConfig, world: World) -> None:
+    world.until = BEGIN + HOUR
+    with held(config):
+        service = Service(config, world)
+        service.run(once=True)
+    [each] = service.retuner.active()
+    assert each.version == 1
+    assert not each.pending
+    assert each.baselines.keys() == {"a"}  # taken by a check after it
+    assert len(world.tuned) == 1  # what is not worth it is not done
+    [about] = world.hooks
+    assert about["FLEET_TUNE_NETWORK"] == "resnet"
+    assert about["FLEET_TUNE_VERSION"] == "1"
+    current = service.artifacts.current("resnet", "server")
+    assert current is not None
+    assert current.provenance["why"] == "the first version"
+    assert current.provenance["triggers"] == ["new network"]
+
+
+def test_a_hook_that_fails_is_told_and_changes_nothing(config: RetuneConfig, world: World) -> None:
+    world.hook_problem = "it ended with code 3"
+    service = _run(config, world, 1.0)
+    assert service.book.hook_failures == 1
+    assert any(event.kind == "hook" and "code 3" in event.text for event in service.book.events)
+    assert service.artifacts.current_number("resnet", "server") == 1
+    assert not service.retuner.active()[0].pending
+
+
+def test_a_restart_goes_on_where_it_was(config: RetuneConfig, world: World) -> None:
+    world.kills.append(BEGIN + 100.0)  # while it tunes
+    with pytest.raises(KilledError):
+        _run(config, world, 1.0)
+    book = load_book(config.folder / BOOK_FILE)
+    assert book.doing is not None
+    assert book.doing.action.kind == "tune"
+    service = _run(config, world, 1.0)
+    assert [event.kind for event in service.book.events if event.kind == "restart"] == ["restart"]
+    assert service.retuner.active()[0].version == 1
+    runs = len(world.tuned)
+    assert runs == 2  # the one that was killed, and once more
+    assert _run(config, world, 1.0).retuner.active()[0].version == 1
+    assert len(world.tuned) == runs  # what is known stays known
+
+
+def test_what_fails_is_tried_again_later_and_later(config: RetuneConfig, world: World) -> None:
+    world.changes.append((BEGIN + 50.0, lambda: setattr(world.devices[0], "lost", True)))
+    world.changes.append((BEGIN + 5 * HOUR, lambda: setattr(world.devices[0], "lost", False)))
+    service = _run(config, world, 4.0)
+    [each] = service.retuner.active()
+    assert each.failures == 1  # a device that is known to be lost is not tuned on
+    assert each.problem == "a device was lost"
+    assert any(event.kind == "lost" for event in service.book.events)
+    service = _run(config, world, 3.0)
+    [each] = service.retuner.active()
+    assert each.version == 1
+    assert each.failures == 0
+
+
+def test_a_rollback_is_seen_and_the_same_is_not_published_again(config: RetuneConfig, world: World) -> None:
+    service = _run(config, world, 1.0)
+    world.digests["resnet"] = "second"
+    service = _run(config, world, 2.0)
+    assert service.artifacts.current_number("resnet", "server") == 2
+    service.artifacts.roll_back("resnet", "server")
+    service = _run(config, world, 2.0)
+    [each] = service.retuner.active()
+    assert each.version == 1
+    assert any(event.kind == "replaced" for event in service.book.events)
+    world.origins["server"] = "driver 2"  # tunes it anew; the same comes out of it
+    published = service.artifacts.versions("resnet", "server")[-1]
+    tune = world.tune
+
+    def the_same(*arguments: object) -> object:
+        ran = tune(*arguments)  # type: ignore[arg-type]
+        assert ran.folder is not None
+        (ran.folder / "manifest.json").write_text(json.dumps(published.manifest))
+        return ran
+
+    world.tune = the_same  # type: ignore[method-assign,assignment]
+    service = _run(config, world, 8.0)
+    assert any(event.text.endswith("was rolled back") for event in service.book.events)
+    assert service.artifacts.current_number("resnet", "server") == 1
+
+
+def test_a_network_that_changed_without_its_file_is_published(config: RetuneConfig, world: World) -> None:
+    _run(config, world, 1.0)
+    world.origins["server"] = "driver 2"  # tunes it anew
+    tune, refused = world.tune, []
+
+    def other(*arguments: object) -> object:
+        if not refused:
+            refused.append(True)
+            raise OtherNetworkError("the output folder belongs to another run")
+        ran = tune(*arguments)  # type: ignore[arg-type]
+        assert ran.folder is not None
+        manifest = json.loads((ran.folder / "manifest.json").read_text())
+        (ran.folder / "manifest.json").unlink()
+        (ran.folder / "manifest.json").write_text(json.dumps({**manifest, "model_fingerprint": "other weights"}))
+        return ran
+
+    world.tune = other  # type: ignore[method-assign,assignment]
+    service = _run(config, world, 8.0)
+    current = service.artifacts.current("resnet", "server")
+    assert current is not None
+    assert current.number == 2
+    assert current.provenance["why"] == "the network has changed, and its file has not"
+    assert not service.retuner.active()[0].failures
+
+
+def test_a_version_that_somebody_removed_is_made_again(config: RetuneConfig, world: World) -> None:
+    import shutil
+
+    service = _run(config, world, 1.0)
+    shutil.rmtree(service.artifacts.place("resnet", "server"))
+    service = _run(config, world, 2.0)
+    assert service.artifacts.current_number("resnet", "server") == 1
+    assert any(Trigger.NEW_NETWORK in event.text and "gone" in event.text for event in service.book.events)
+
+
+def test_a_full_disk_is_waited_for(
+    config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from fleet_tune.records import atomic_file
+
+    replace = atomic_file.os.replace
+
+    def full(source: object, target: object) -> None:
+        is_ours = "/networks/" in str(target) or str(target).endswith(BOOK_FILE)
+        if is_ours and BEGIN + 10.0 < world.now < BEGIN + 3 * HOUR:
+            raise OSError(28, "No space left on device")
+        replace(source, target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(atomic_file.os, "replace", full)
+    service = _run(config, world, 6.0)
+    assert "what is known is not written: no space left" in caplog.text
+    assert any(event.kind == "problem" and "no space left" in event.text for event in service.book.events)
+    assert service.retuner.active()[0].version == 1
+    assert load_book(config.folder / BOOK_FILE).deployments[0].version == 1
+
+
+def test_two_services_refuse_each_other(config: RetuneConfig, tmp_path: Path) -> None:
+    other = FILE.replace('"kept"', f'"other"\nstore = "{config.store}"')
+    (tmp_path / "other.toml").write_text(other)
+    with held(config):
+        with pytest.raises(RetuneError, match=r"another service \(process \d+\) .* the folder"), held(config):
+            pass
+        with (
+            pytest.raises(RetuneError, match="with the store"),
+            held(load_retune(tmp_path / "other.toml")),
+        ):
+            pass
+    with held(config):
+        pass
+
+
+def test_its_own_files_may_change_meanwhile(config: RetuneConfig, caplog: pytest.LogCaptureFixture) -> None:
+    changes = Changes(config)
+    assert not changes()
+    fleet = config.fleet_path
+    assert fleet is not None
+    fleet.write_text(fleet.read_text() + '[[device]]\nname = "b"\nconnect = "b:1"\n')
+    assert changes()
+    assert [device.name for device in changes.config.fleet.devices] == ["a", "b"]
+    assert not changes()
+    config.source.path.write_text(FILE.replace("share = 0.2", "share = 2"))
+    assert not changes()
+    assert "used as it was" in caplog.text
+    assert "share = 2 is not valid" in caplog.text
+    config.source.path.write_text(FILE.replace('"kept"', '"elsewhere"'))
+    assert not changes()
+    assert "another folder or store" in caplog.text
+    config.source.path.write_text(FILE.replace("share = 0.2", "share = 0.3"))
+    assert changes()
+    assert changes.config.time.share == 0.3
+
+
+def test_what_changed_has_the_service_begin_anew(config: RetuneConfig, world: World) -> None:
+    with held(config):
+        service = Service(config, world, lambda: bool(world.tuned))
+        service.run()
+    assert len(world.tuned) == 1
+
+
+def test_a_file_of_a_newer_version_or_no_file_at_all_is_told(config: RetuneConfig, world: World) -> None:
+    _run(config, world, 1.0)
+    path = config.folder / BOOK_FILE
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "schema_version": 2}))
+    with pytest.raises(RetuneError, match="newer version"):
+        load_book(path)
+    path.write_text("[")
+    with pytest.raises(RetuneError, match="cannot be read"):
+        load_book(path)
+
+
+def test_the_command_line_shows_what_is_kept_and_goes_back(config: RetuneConfig, world: World) -> None:
+    file = str(config.source.path)
+    assert fleet_tune_here("retune", "versions", file).returncode == 0
+    _run(config, world, 1.0)
+    world.digests["resnet"] = "second"
+    _run(config, world, 2.0)
+    status = fleet_tune_here("retune", "status", file, "--json").json()
+    assert status["running"] is False
+    [each] = status["deployments"]
+    assert each["version"] == 2
+    assert each["next_hour"]["saved_secs"] > 0
+    assert each["worth"] is False
+    assert "tuning does not pay" in fleet_tune_here("retune", "status", file).stdout
+    [found] = json.loads(fleet_tune_here("retune", "versions", file, "resnet", "--json").stdout.splitlines()[-1])
+    assert [version["version"] for version in found["versions"]] == [1, 2]
+    done = fleet_tune_here("retune", "rollback", file, "resnet")
+    assert done.returncode == 0
+    assert "version 1 is the current one now, in place of 2" in done.stdout
+    assert "warning: the hook failed: deploy" in done.stderr  # there is no such program
+    done = fleet_tune_here("retune", "rollback", file, "bert")
+    assert done.returncode == 2
+    assert "bert has no version" in done.stderr
+    done = fleet_tune_here("retune", file + "x")
+    assert done.returncode == 2
+    assert "cannot read the file" in done.stderr
+    done = fleet_tune_here("retune", file)
+    assert "no network of" in done.stderr  # there is no such file
+    assert "no such file" in done.stderr
+
+
+def test_the_status_says_what_is_being_done(config: RetuneConfig, world: World) -> None:
+    world.kills.append(BEGIN + 100.0)
+    with pytest.raises(KilledError):
+        _run(config, world, 1.0)
+    file = str(config.source.path)
+    assert "the service does not run;" in fleet_tune_here("retune", "status", file).stdout
+    with held(config):
+        shown = fleet_tune_here("retune", "status", file).stdout
+        assert "the service runs, tunes resnet on server since" in shown
+        assert "(new network)" in shown
+        assert fleet_tune_here("retune", "status", file, "--json").json()["doing"]["action"]["kind"] == "tune"
+
+
+def test_metrics_tell_what_is_known(config: RetuneConfig, world: World) -> None:
+    from urllib.request import urlopen
+
+    from fleet_tune.retuning.metrics import RetuneMetrics
+
+    service = _run(config, world, 1.0)
+    metrics = RetuneMetrics(service, world, 0)
+    try:
+        with urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as reply:
+            text = reply.read().decode()
+    finally:
+        metrics.close()
+    series = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    of = '{device_class="server",network="resnet"}'
+    assert float(series[f"fleet_tune_retune_version{of}"]) == 1
+    assert 0 < float(series[f"fleet_tune_retune_latency_seconds{of}"]) < 20e-3
+    assert float(series['fleet_tune_retune_used_ratio{device_class="server"}']) < 0.2
+    assert float(series["fleet_tune_retune_published_total"]) == 1
+    documented = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    for name in {line.partition("{")[0].partition(" ")[0] for line in series}:
+        assert f"`{name}`" in documented

@@ -1,0 +1,266 @@
+"""What is done next, and what follows from how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from policies.retuning.allowance import Hours
+from policies.retuning.book import (
+    Ask,
+    Book,
+    Check,
+    Checked,
+    Deployment,
+    Device,
+    Look,
+    Trigger,
+    Tune,
+    Tuned,
+    UsesDevices,
+    Wait,
+)
+from policies.retuning.retuner import Retuner
+from policies.retuning.rules import Moment, Rules, Subject
+from policies.retuning.slowdown import Baseline, Finding, Timed
+
+NOW = 1e9
+NOON, MIDNIGHT = 43200.0, 0.0
+HOUR = 3600.0
+
+
+class Played:
+    """A retuner whose actions are played one after the other."""
+
+    def __init__(self, *subjects: Subject, devices: int = 1, **rules: object) -> None:
+        names = tuple(f"d{number}" for number in range(devices))
+        self.retuner = Retuner(Rules(subjects, names, **rules), Book(), lambda then, now: f"{then} to {now}")  # type: ignore[arg-type]
+        self.now = NOW
+        self.day_secs = NOON
+        self.origin = "driver 1"
+        self.digests = {subject.name: "first" for subject in subjects}
+
+    def next(self) -> object:
+        return self.retuner.next(Moment(self.now, self.day_secs))
+
+    def begin(self, action: UsesDevices, secs: float) -> None:
+        self.retuner.begun(action, self.now)
+        self.now += secs
+
+    def until_work(self) -> object:
+        """Looks and asks; what comes then."""
+        while True:
+            action = self.next()
+            if isinstance(action, Look):
+                self.retuner.looked(self.digests, {}, self.now)
+            elif isinstance(action, Ask):
+                self.begin(action, 10.0)
+                self.retuner.asked([Device(name, "cpu", self.origin) for name in action.devices], self.now)
+            else:
+                return action
+
+    def tune(self, action: object, secs: float = 0.02, gain: float = 0.5) -> None:
+        assert isinstance(action, Tune)
+        self.begin(action, action.secs + 50.0)
+        baselines = {name: Baseline(secs, 1e-3) for name in action.devices}
+        result = Tuned(tuned_secs=action.secs, secs=secs, log_gain=gain, version=1, published=True, baselines=baselines)
+        self.retuner.tuned(action, result, self.now)
+
+    def check(self, action: object, network_secs: float) -> Check:
+        assert isinstance(action, Check)
+        self.begin(action, 20.0)
+        pairs = tuple(Timed(network_secs, 1e-3) for _ in range(6))
+        self.retuner.checked(action, Checked(pairs), self.now)
+        return action
+
+    def only(self) -> Deployment:
+        [each] = self.retuner.active()
+        return each
+
+
+def test_what_is_new_is_tuned_the_one_that_is_called_most_first() -> None:
+    played = Played(Subject("rare", 10.0), Subject("often", 1e6))
+    first = played.until_work()
+    assert isinstance(first, Tune)
+    assert (first.network, first.device_class, first.triggers) == ("often", "cpu", [Trigger.NEW_NETWORK])
+    assert first.secs == 600.0
+    played.tune(first)
+    second = played.until_work()
+    assert isinstance(second, Tune)
+    assert second.network == "rare"
+
+
+def test_a_trigger_that_has_waited_for_half_a_day_comes_first() -> None:
+    played = Played(Subject("rare", 10.0), Subject("often", 1e6))
+    played.until_work()
+    each = played.retuner.deployment("rare", "cpu")
+    assert each is not None
+    each.pending = [type(each.pending[0])(Trigger.NEW_NETWORK, NOW - 13 * HOUR)]
+    action = played.until_work()
+    assert isinstance(action, Tune)
+    assert action.network == "rare"
+
+
+def test_it_stops_when_a_span_does_not_pay_back() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work())
+    action = played.until_work()
+    assert isinstance(action, Wait)
+    assert action.why == "nothing is worth doing"
+    value = played.retuner.next_hour(played.only(), played.now)
+    assert value.saved_secs > 0
+    assert value.payback_days > 30
+    assert "pays back in" in played.retuner.told(value)
+
+
+def test_what_pays_back_is_tuned_further_until_the_share_is_used() -> None:
+    played = Played(Subject("often", 1e9), share=0.1)
+    runs = 0
+    while not isinstance(action := played.until_work(), Wait):
+        assert isinstance(action, Tune)
+        assert runs == 0 or "pays back" in action.why
+        played.tune(action)
+        runs += 1
+    assert "its share of the time of cpu" in action.why
+    # 8640 s of a day: one span is left for a trigger, and time to ask the devices.
+    assert 8640 - 2 * 650 - 600 <= runs * 650 <= 8640 - 650
+    played.digests["often"] = "second"
+    played.now += 61.0
+    action = played.until_work()
+    assert isinstance(action, Tune)
+    assert action.triggers == [Trigger.CHANGED_NETWORK]
+
+
+def test_devices_are_used_in_their_hours_alone() -> None:
+    played = Played(Subject("often", 1e9), share=1.0, hours=Hours(22 * HOUR, 6 * HOUR))
+    action = played.until_work()
+    assert isinstance(action, Wait)
+    assert action.why == "outside of the hours in which devices may be used"
+    played.day_secs = 22 * HOUR
+    played.tune(played.until_work())
+    played.day_secs = 6 * HOUR - 300.0  # a run would not end before the end of them
+    action = played.until_work()
+    assert isinstance(action, Tune)
+    assert action.secs + 50.0 <= 300.0  # it is as short as what is left
+    assert action.limit_secs <= 300.0
+
+
+def test_a_share_that_is_too_small_is_told() -> None:
+    played = Played(Subject("often", 1e9), share=0.001)
+    action = played.until_work()
+    assert isinstance(action, Wait)
+    assert "too small for any run of often on cpu" in action.why
+    assert action.until < math.inf  # the files are looked at meanwhile
+
+
+def test_a_changed_fingerprint_is_told_by_its_differences() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work())
+    played.origin = "driver 2"
+    played.now += 6 * HOUR
+    action = played.until_work()
+    assert isinstance(action, Tune)
+    assert action.triggers == [Trigger.CHANGED_FINGERPRINT]
+    assert action.origin == "driver 2"
+    assert any("driver 1 to driver 2" in event.text for event in played.retuner.book.events)
+
+
+@pytest.mark.parametrize("second", [0.03, 0.02])
+def test_a_slower_version_is_confirmed_on_another_device(second: float) -> None:
+    played = Played(Subject("rare", 10.0), devices=2)
+    played.tune(played.until_work())
+    played.now += 6 * HOUR
+    first = played.check(played.until_work(), 0.03)
+    confirming = played.check(played.until_work(), second)
+    assert confirming.device != first.device
+    action = played.until_work()
+    if second == 0.03:
+        assert isinstance(action, Tune)
+        assert action.triggers == [Trigger.SLOWER]
+        assert played.only().lost_log == pytest.approx(math.log(1.5))
+    else:
+        assert isinstance(action, Wait)
+        assert played.only().odd == {first.device: Finding.SLOWER}
+        assert any(f"look at {first.device}" in event.text for event in played.retuner.book.events)
+
+
+def test_a_baseline_of_a_slow_hour_is_taken_anew() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work(), secs=0.04)
+    played.now += 6 * HOUR
+    played.check(played.until_work(), 0.02)
+    assert played.only().baselines["d0"].network_secs == 0.02
+    played.now += 6 * HOUR
+    played.check(played.until_work(), 0.03)  # which was nothing beside 0.04
+    assert played.only().suspicion is not None
+
+
+def test_where_there_is_no_other_device_the_same_one_confirms_it_later() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work())
+    played.now += 6 * HOUR
+    played.check(played.until_work(), 0.03)
+    action = played.until_work()
+    assert isinstance(action, Wait)
+    played.now += 900.0
+    played.check(played.until_work(), 0.02)  # it was a matter of minutes
+    assert isinstance(played.until_work(), Wait)
+    assert not played.only().pending
+
+
+def test_a_device_that_is_new_in_the_file_is_asked_at_once() -> None:
+    played = Played(Subject("rare", 10.0))
+    played.tune(played.until_work())
+    rules = dataclasses.replace(played.retuner.rules, devices=("d0", "d1"))
+    played.retuner = Retuner(rules, played.retuner.book, lambda then, now: f"{then} to {now}")
+    action = played.next()
+    assert isinstance(action, Look)
+    played.retuner.looked(played.digests, {}, played.now)
+    action = played.next()
+    assert isinstance(action, Ask)
+    assert action.devices == ["d1"]
+    played.begin(action, 10.0)
+    played.retuner.asked([Device("d1", "gpu", "driver 1")], played.now)
+    action = played.until_work()
+    assert isinstance(action, Tune)
+    assert (action.device_class, action.triggers) == ("gpu", [Trigger.NEW_CLASS])
+
+
+def test_devices_that_are_lost_are_asked_more_often() -> None:
+    played = Played(Subject("rare", 10.0), devices=2)
+    played.tune(played.until_work())
+    played.now += 6 * HOUR
+    action = played.next()
+    while not isinstance(action, Ask):
+        played.retuner.looked(played.digests, {}, played.now)
+        action = played.next()
+    played.begin(action, 10.0)
+    played.retuner.asked([Device("d0", "cpu", "driver 1"), Device("d1", problem="no route")], played.now)
+    assert [device.problem for device in played.retuner.book.devices] == ["", "no route"]
+    assert played.retuner.book.devices[1].device_class == "cpu"  # what it was stays known
+    while not isinstance(action := played.next(), Ask) or action.devices != ["d1"]:
+        if isinstance(action, Look):
+            played.retuner.looked(played.digests, {}, played.now)
+        elif isinstance(action, Check):
+            played.check(action, 0.02)
+        else:
+            assert isinstance(action, Wait)
+            played.now = action.until
+    assert played.now < NOW + 7 * HOUR
+
+
+def test_what_fails_waits_longer_each_time_and_keeps_its_trigger() -> None:
+    played = Played(Subject("rare", 10.0))
+    for failures in (1, 2, 3):
+        action = played.until_work()
+        assert isinstance(action, Tune)
+        played.begin(action, 100.0)
+        played.retuner.tuned(action, Tuned(problem="no linker"), played.now)
+        each = played.only()
+        assert each.failures == failures
+        assert each.retry_at == played.now + 600.0 * 2**failures
+        assert each.pending
+        played.now = each.retry_at + 1.0
+    assert played.only().problem == "no linker"
