@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -120,6 +121,8 @@ async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(
 LATE = DeviceClass("late", '{"kind":"llvm","mcpu":"late"}')
 CLASSES = {"a": CLASS, "b": CLASS, "late-1": LATE, "late-2": LATE, "odd": DeviceClass("odd", "{}")}
 DEADLINE_SECS = 120.0
+EXTENT = math.factorial(10)
+"""With so many divisors that no busy machine comes to the end of the candidates."""
 
 
 class AtLast(SimulatedDevice):
@@ -165,7 +168,7 @@ class Tuned:
             if name == "odd":
                 await self.session.refuse_class(name, "the network is not for it")
                 continue
-            entry = search_task("a", extent=4096, device_class=fingerprint.device_class)
+            entry = search_task("a", extent=EXTENT, device_class=fingerprint.device_class)
             assert await self.session.add_class([entry], {})
             await self.session.join(entry)
 
@@ -211,7 +214,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         try:
             prints = await session.start_hosts()
             assert set(prints) == {"a"}
-            entry = search_task("a", extent=4096)
+            entry = search_task("a", extent=EXTENT)
             plan = SessionPlan("run", "random", 0, (entry,), Limits())
             await session.start_tuning(plan, tmp_path / "records.db", {"network": "toy"}, {"a": CLASS.name})
             session.begin()
