@@ -33,8 +33,9 @@ from fleet_tune.config.values import shown
 from fleet_tune.errors import OutputFolderError, UserError
 
 _SCHEMA = 1
-# TVM's AffinityMode kSpecifyOneCorePerThread.
-_ONE_CPU_PER_THREAD = -1
+# TVM's AffinityMode kSpecifyOneCorePerThread. Others count the machine's CPUs from 0 on, also those that this process
+# may not use, and move it there.
+_ONE_CPU_PER_THREAD = -2
 _SEVERAL = (list, tuple, tvm_ffi.Array)
 _AGAIN = "compile it again with 'fleet-tune compile'"
 

@@ -343,6 +343,20 @@ other.join()
     assert done.stdout.split() == [str(wanted)] * 2
 
 
+def test_a_network_runs_on_the_cpus_that_its_process_may_use(folder: Path) -> None:
+    code = f"""
+import os
+os.sched_setaffinity(0, {{max(os.sched_getaffinity(0))}})
+allowed = os.sched_getaffinity(0)
+import numpy as np
+from devices.networks.compiled import load
+load({str(folder)!r})(np.zeros((1, 3, 32, 32), "float32"))
+print(allowed == set.union(*(os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True", done.stdout
+
+
 def test_calls_from_several_threads(folder: Path, network: Network) -> None:
     loaded = load(folder)
     images = [np.full_like(network.example_inputs[0], at) for at in range(4)]
