@@ -18,7 +18,7 @@ from typing import Any
 
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
-from actors.clients.device import DeviceClient, fingerprint_of, turn_of, turn_of_actor
+from actors.clients.device import DeviceClient, fingerprints, fingerprints_in_turn
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient, StoreWriter
 from actors.clients.scheduler import SchedulerClient
@@ -164,8 +164,8 @@ class TuningSession:
             self._start_device(device)
         out_of_use = await self._out_of_use(self._devices)
         asked = [name for name in self._devices if name not in out_of_use]
-        probing = (self._asked_in_turn(name, tell) for name in asked)
-        answers = await asyncio.gather(*probing, return_exceptions=True)
+        actors = {name: self._devices[name] for name in asked}
+        answers = await (fingerprints(actors) if self._turns is None else fingerprints_in_turn(actors, tell))
         await self._check_versions(asked, self._builders)
         prints: dict[str, Fingerprint] = {}
         absent: dict[str, DeviceUnreachableError] = {}
@@ -191,7 +191,7 @@ class TuningSession:
             partial(self._open_device, device, self._fleet.measure.realtime),
             self._run_id,
             self._window if device.is_here else None,
-            self._turns.asker(device) if self._turns is not None else None,
+            self._turns.asker(device, self._number_of(device)) if self._turns is not None else None,
             leaves=not isinstance(device.connection, LocalConnection),
         )
         self._actors.append(self._devices[device.name])
@@ -201,18 +201,20 @@ class TuningSession:
         assert self._recorder is not None
         return DeviceClient(self._devices[name], target, self._recorder, self._turns is not None)
 
-    async def _asked_in_turn(self, name: str, tell: Callable[[str], None]) -> Fingerprint:
-        actor = self._devices[name]
-        if self._turns is not None:
-            await turn_of_actor(actor, lambda title: tell(f"device {name}: {turn_of(title)}" if title else ""))
-        return await fingerprint_of(actor, name)
+    def _number_of(self, device: DeviceConfig) -> int:
+        """Which of the devices with its address it is, from 1."""
+        same = [each.name for each in self._configs.values() if each.connect == device.connect]
+        return 1 + same.index(device.name)
 
-    def holding(self, names: Collection[str], tell: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-        """The turns on these devices for oneself, also after the session is closed; each is waited for in this thread.
-        ``tell``: as of :meth:`start_hosts`."""
+    def holding(
+        self, names: Collection[str], tell: Callable[[str], None], is_over: Callable[[], bool] = lambda: False
+    ) -> contextlib.AbstractContextManager[None]:
+        """The turns on these devices for oneself, also after the session is closed; each is waited for in this thread,
+        until ``is_over``. ``tell``: as of :meth:`start_hosts`."""
         if self._turns is None:
             return contextlib.nullcontext()
-        return self._turns.holding([device for device in self._fleet.devices if device.name in names], tell)
+        devices = [(each, self._number_of(each)) for each in self._configs.values() if each.name in names]
+        return self._turns.holding(devices, tell, is_over)
 
     async def _check_versions(self, devices: Iterable[str], builders: Sequence[Any] = ()) -> None:
         """Raises VersionsDifferError where one of these processes has another TVM than this one. Those that do not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +14,21 @@ from actors.clients.base import BusyClient, beating
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, ask, first_line
 from actors.clients.recorder import RecorderClient
 from fleet_tune.domain import Fingerprint, Incumbent, Outcome, StopRule
-from fleet_tune.errors import DeviceUnreachableError
+from fleet_tune.errors import DeviceUnreachableError, FleetTuneError
 from fleet_tune.results import DeviceTime
 
 _START_SECS = 120.0
 _NEWCOMER_SECS = 5.0
 _TURN_SECS = 3.0  # until people are told that a run waits
+_FIRST_TURN_SECS = 5.0
+TURN_PATIENCE_SECS = 60.0
+"""What is to be measured is not kept for longer for a device that other runs use."""
 _MISSED_BEATS = 2  # in a row, and the process that owns the device is taken for hanging
 _MISSED_BEATS_OF_A_NEWCOMER = 4  # a device that says what it is may be a slow one
+
+
+class NotOurTurnError(FleetTuneError):
+    """The device is used by another run: do something else meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,10 @@ class TaskPlaces:
 class DeviceHandle(Protocol):
     """One device, seen from its lane: :class:`DeviceClient`, or a stand-in of a test."""
 
-    async def turn(self, tell: Callable[[str], None]) -> float:
+    async def turn(self, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
         """Wait for this run's turn, where other runs use the device too; the seconds that took. Meanwhile ``tell`` is
-        called with the title of the run that has it, and in the end with an empty one. Raises ActorLostError."""
+        called with the title of the run that has it, and in the end with an empty one. Raises ActorLostError, and
+        NotOurTurnError where it is not this run's after about ``most_secs``."""
 
     async def check(self) -> float:
         """Seconds of one run of the probe, connecting first where that is needed.
@@ -121,8 +130,8 @@ class DeviceClient(BusyClient):
         """The same device, of a class with this target."""
         return DeviceClient(self._actor, target, self._recorder, self._in_turns)
 
-    async def turn(self, tell: Callable[[str], None]) -> float:
-        return await turn_of_actor(self._actor, tell) if self._in_turns else 0.0
+    async def turn(self, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
+        return await turn_of_actor(self._actor, tell, most_secs) if self._in_turns else 0.0
 
     async def check(self) -> float:
         secs: float = await ask(self._actor.check.remote(self._target), WINDOW_WAIT_SECS, "run the probe")
@@ -164,7 +173,7 @@ async def _device_beat(actor: Any) -> None:
     await ask(beating(actor), waiting.BEAT_SECS, "a sign of life")
 
 
-async def turn_of_actor(actor: Any, tell: Callable[[str], None]) -> float:
+async def turn_of_actor(actor: Any, tell: Callable[[str], None], most_secs: float = math.inf) -> float:
     """See :meth:`DeviceHandle.turn`."""
     began, told = time.monotonic(), ""
     try:
@@ -172,6 +181,8 @@ async def turn_of_actor(actor: Any, tell: Callable[[str], None]) -> float:
             if title != told:
                 tell(title)
                 told = title
+            if time.monotonic() - began >= most_secs:
+                raise NotOurTurnError(turn_of(title))
     finally:
         if told:
             tell("")
@@ -192,3 +203,43 @@ async def fingerprint_of(actor: Any, device_id: str) -> Fingerprint:
         _MISSED_BEATS_OF_A_NEWCOMER,
         "the process that owns the device",
     )
+
+
+async def fingerprints(actors: Mapping[str, Any]) -> list[Fingerprint | BaseException]:
+    """:func:`fingerprint_of` each of these devices, or what it raises, in order."""
+    asking = (fingerprint_of(actor, name) for name, actor in actors.items())
+    return list(await asyncio.gather(*asking, return_exceptions=True))
+
+
+async def fingerprints_in_turn(
+    actors: Mapping[str, Any], tell: Callable[[str], None]
+) -> list[Fingerprint | BaseException]:
+    """:func:`fingerprints` of devices that other runs use too. Once one of them has said what it is, nobody waits for
+    long for those whose turn is another run's: DeviceUnreachableError. ``tell``: as of :func:`turn_of_actor`, with
+    whole sentences."""
+    behind: dict[str, str] = {}
+
+    async def in_turn(name: str, actor: Any) -> Fingerprint:
+        def note(title: str) -> None:
+            behind.pop(name, None)
+            if title:
+                behind[name] = title
+            tell(f"device {name}: {turn_of(title)}" if title else "")
+
+        await turn_of_actor(actor, note)
+        return await fingerprint_of(actor, name)
+
+    asking = {name: asyncio.ensure_future(in_turn(name, actor)) for name, actor in actors.items()}
+    left = set(asking.values())
+    while left:
+        _, left = await asyncio.wait(left, timeout=_FIRST_TURN_SECS, return_when=asyncio.FIRST_COMPLETED)
+        if any(each.done() and not each.cancelled() and each.exception() is None for each in asking.values()):
+            for name in [name for name in behind if not asking[name].done()]:
+                asking[name].cancel()
+    answers = await asyncio.gather(*asking.values(), return_exceptions=True)
+    return [
+        DeviceUnreachableError(name, turn_of(behind.get(name, "another run")))
+        if isinstance(answer, asyncio.CancelledError)
+        else answer
+        for name, answer in zip(asking, answers, strict=True)
+    ]

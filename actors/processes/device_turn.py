@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from policies.runs.turns import Turn
 
 _ASK_SECS = 0.5
 _LOOK_SECS = 2.0  # while the device is this run's: whether somebody else is due
+_RESERVED_SECS = 10.0  # between the wait for a turn and what it was waited for
+_LOG = logging.getLogger(__name__)
 
 
 class Asker(Protocol):
@@ -32,6 +35,8 @@ class DeviceTurn:
         self._using = threading.RLock()
         self._depth = 0
         self._has = False
+        self._is_fresh = False  # it was used since the last look
+        self._reserved_until = 0.0
         self._closed = threading.Event()
         self._looking: threading.Thread | None = None
 
@@ -43,7 +48,8 @@ class DeviceTurn:
             if time.monotonic() >= deadline:
                 return turn.behind
             self._sleep(_ASK_SECS)
-        self._has = True
+        self._has, self._is_fresh = True, True
+        self._reserved_until = time.monotonic() + _RESERVED_SECS
         if self._looking is None:
             self._looking = threading.Thread(target=self._look, name="turn", daemon=True)
             self._looking.start()
@@ -61,34 +67,41 @@ class DeviceTurn:
             finally:
                 self._depth -= 1
                 if not self._depth:
+                    self._is_fresh, self._reserved_until = True, 0.0
                     self._rest()
 
     def close(self) -> None:
-        """Give the device up for good."""
+        """Give the device up for good, or do not wait for it any more."""
         self._closed.set()
-        if self._has:
-            self._has = False
-            self._asker.let_go()
+        self._has = False
+        self._asker.let_go()
 
-    def _rest(self) -> None:
-        """The device is not used: it is kept, unless somebody else is due, or has it because this run was thought to be
-        gone."""
+    def _rest(self, is_idle: bool = False) -> None:
+        """The device is not used: it is kept for what comes next, unless somebody else is due, or has it because this
+        run was thought to be gone. ``is_idle``: nothing has come for a while, and whoever waits may have it."""
         turn = self._asker.ask()
-        if turn.wanted or not turn.mine:
+        if turn.wanted or (is_idle and turn.awaited) or not turn.mine:
             self._has = False
             self._leave()
             self._asker.let_go()
 
     def _look(self) -> None:
-        """Say again that the device is this run's, and give it up where it is not used and somebody else is due."""
         while not self._closed.wait(_LOOK_SECS):
-            if not self._has:
-                continue
-            if self._using.acquire(blocking=False):
-                try:
-                    if self._has:
-                        self._rest()
-                finally:
-                    self._using.release()
-            else:
-                self._asker.ask()
+            try:
+                if self._has:
+                    self._look_once()
+            except Exception:  # of the next look it may be well again, and without it others would wait for ever
+                _LOG.exception("looking whose turn a device is failed")
+
+    def _look_once(self) -> None:
+        """Say again that the device is this run's, and give it up where it is not used and somebody else is due, or has
+        not been used since the last look and somebody else waits."""
+        if time.monotonic() < self._reserved_until or not self._using.acquire(blocking=False):
+            self._asker.ask()
+            return
+        try:
+            was_used, self._is_fresh = self._is_fresh, False
+            if self._has:
+                self._rest(is_idle=not was_used)
+        finally:
+            self._using.release()

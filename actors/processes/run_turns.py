@@ -23,32 +23,41 @@ class RunTurns:
         self._party = party
         self._node_id = node_id
 
-    def asker(self, device: DeviceConfig) -> TurnClient | None:
-        """Asks for this run's turn on the device; None for one that a dataset answers for."""
+    def asker(self, device: DeviceConfig, number: int) -> TurnClient | None:
+        """Asks for this run's turn on the device, the ``number``-th of the fleet's with its address; None for one that
+        a dataset answers for."""
         if isinstance(device.connection, RecordedConnection):
             return None
         target = device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
-        return TurnClient(turn_keeper, self._party, self._place(device), device.device_class or target)
+        return TurnClient(turn_keeper, self._party, self._place(device, number), device.device_class or target)
 
     @contextlib.contextmanager
-    def holding(self, devices: Iterable[DeviceConfig], tell: Callable[[str], None]) -> Iterator[None]:
-        """The turns on these devices for oneself; each is waited for in this thread. ``tell``: is told what is waited
-        for where that takes long, and nothing once it is over."""
+    def holding(
+        self,
+        devices: Iterable[tuple[DeviceConfig, int]],
+        tell: Callable[[str], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> Iterator[None]:
+        """The turns on these devices, each with its number, for oneself; each is waited for in this thread, until
+        ``is_over``. ``tell``: is told what is waited for where that takes long, and nothing once it is over."""
+        # In one order for all runs: of two that need the same devices, none has what the other waits for.
+        ordered = sorted(devices, key=lambda each: self._place(*each))
         with contextlib.ExitStack() as stack:
-            for device in devices:
-                asker = self.asker(device)
+            for device, number in ordered:
+                asker = self.asker(device, number)
                 if asker is not None:
                     turn = DeviceTurn(asker, leave=lambda: None)
                     stack.callback(turn.close)
-                    while title := turn.wait(_HOLD_SECS):
+                    while not is_over() and (title := turn.wait(_HOLD_SECS)):
                         tell(f"device {device.name}: {turn_of(title)}")
-                    stack.enter_context(turn.used())
+                    if not is_over():
+                        stack.enter_context(turn.used())
             tell("")
             yield
 
-    def _place(self, device: DeviceConfig) -> str:
+    def _place(self, device: DeviceConfig, number: int) -> str:
         """What the device is called by every run of the cluster."""
         if device.is_here:
             return f"{self._node_id} {device.connect}"
         # A tracker's devices are any of those of their key.
-        return f"{device.connect} {device.name}" if isinstance(device.connection, TrackerConnection) else device.connect
+        return f"{device.connect} #{number}" if isinstance(device.connection, TrackerConnection) else device.connect

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
-from actors.clients.device import DeviceHandle, TaskPlaces
+from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskPlaces
 from actors.scheduling.artifacts import Artifacts
 from fleet_tune.domain import Incumbent, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from fleet_tune.results import DeviceTime
 from policies.runs.commands import Measure, ShootOut
-from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, ShotOut, Unreachable
+from policies.runs.events import BatchLost, BatchMeasured, Postponed, Probed, ProbeFailed, ShotOut, Unreachable
 
 
 class DeviceLane:
@@ -45,13 +45,13 @@ class DeviceLane:
             return Unreachable(self.device_id, first_line(error), hangs, outside)
         return Probed(self.device_id, secs)
 
-    def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost]:
+    def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost | Postponed]:
         """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
         artifacts = [self._artifacts[each.id] for each in command.candidates]
         tasks = {each: self._places(each, incumbent) for each, incumbent in command.incumbents.items()}
         return self._measure(command, artifacts, tasks)
 
-    def shoot_out(self, command: ShootOut) -> Awaitable[ShotOut | BatchLost]:
+    def shoot_out(self, command: ShootOut) -> Awaitable[ShotOut | BatchLost | Postponed]:
         """Let the finalists of a task meet. The artifacts are looked up at once."""
         finalists = [(self._artifacts[candidate.id], revision) for candidate, revision in command.finalists]
         return self._shoot_out(command, finalists, self._places(command.task_id, command.incumbent))
@@ -66,10 +66,12 @@ class DeviceLane:
 
     async def _measure(
         self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskPlaces]
-    ) -> BatchMeasured | BatchLost:
+    ) -> BatchMeasured | BatchLost | Postponed:
         try:
-            waited_secs = await self._device.turn(self._tell)
+            waited_secs = await self._device.turn(self._tell, TURN_PATIENCE_SECS)
             report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
+        except NotOurTurnError:
+            return Postponed(self.device_id, command.epoch)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         waits = {**report.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
@@ -77,10 +79,12 @@ class DeviceLane:
 
     async def _shoot_out(
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces
-    ) -> ShotOut | BatchLost:
+    ) -> ShotOut | BatchLost | Postponed:
         try:
-            await self._device.turn(self._tell)
+            await self._device.turn(self._tell, TURN_PATIENCE_SECS)
             report = await self._device.shoot_out(finalists, task, command.rule, command.epoch, command.deadline_secs)
+        except NotOurTurnError:
+            return Postponed(self.device_id, command.epoch)
         except (StaleLeaseError, *LOST) as error:
             return self._lost(command.epoch, error)
         return ShotOut(self.device_id, command.epoch, report.detail)

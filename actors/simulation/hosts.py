@@ -97,7 +97,7 @@ class SimulatedHandle:
     name: str
     secs: float
 
-    async def turn(self, _tell: Callable[[str], None]) -> float:
+    async def turn(self, _tell: Callable[[str], None], _most_secs: float = 0.0) -> float:
         return 0.0
 
     async def check(self) -> float:

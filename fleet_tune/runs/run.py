@@ -399,7 +399,7 @@ class Run:
                 tried = await in_thread(tried_in, self.request.records, self._start_seq)
                 self._tuned = self._last.elapsed_secs, self._last.new_trials, frozenset(tried)
             if self._watching is not None:
-                self._watching.cancel()  # nothing of what follows needs the cluster
+                self._watching.cancel()  # what follows needs the cluster for its turns at most
             # What a dataset answers for was never built here: there is nothing to compile.
             tuned = not self.request.collects and not self.request.fleet.datasets
             if tuned and not self._interruption.came:
@@ -448,7 +448,7 @@ class Run:
         from fleet_tune.runs.preparing import preparation
 
         def compiled(names: Collection[str]) -> tuple[NetworkResult, ...]:
-            with session.holding(names, teller.tell):
+            with session.holding(names, teller.tell, lambda: cancellation.came):
                 return preparation.compile_tuned(prepared, self.request, self.run_id, teller, cancellation)
 
         teller = Teller(self._last.elapsed_secs, self._last.notices) if self._last is not None else Teller()

@@ -206,6 +206,15 @@ class ShotOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Postponed:
+    """The answer to ``Measure`` or ``ShootOut`` of a device that another run has used all the time since: nothing was
+    begun."""
+
+    device_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """What is asked of a device waits until another run has had its turn there; ``behind``: its title, empty once it is
     this run's turn."""
@@ -268,6 +277,7 @@ Event = (
     | BatchMeasured
     | BatchLost
     | ShotOut
+    | Postponed
     | Waits
     | Ordered
     | DeviceEventsKept

@@ -429,6 +429,13 @@ class MeasureStage:
         self._put_back(lane.device_class, untried)
         return []
 
+    def postponed(self, device_id: str, now: float) -> None:
+        """Nothing of what was given to the device was begun: others may have it."""
+        lane = self.lanes[device_id]
+        batch = lane.batch
+        self.released(device_id, now)
+        self._put_back(lane.device_class, batch)
+
     def batch_lost(self, event: BatchLost, now: float) -> list[Command]:
         """The process that owns the device is ours: nobody knows at which candidate it ended, if for one at all. One
         that was ended from outside is held against nobody."""

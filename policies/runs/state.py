@@ -37,6 +37,7 @@ from policies.runs.events import (
     Event,
     Noticed,
     Ordered,
+    Postponed,
     Probed,
     ProbeFailed,
     ProposalLost,
@@ -227,11 +228,11 @@ class RunState:
                 self._members.add_device(event, now)
             case DeviceLeft():
                 return self._members.leave(event, now)
-            case BatchMeasured() | BatchLost() | ShotOut():
+            case BatchMeasured() | BatchLost() | ShotOut() | Postponed():
                 return self._device_answered(event, now)
             case Waits(device_id, behind):
                 _, since = self._behind.pop(device_id, ("", now))
-                if behind:
+                if behind and device_id in self._devices.lanes:
                     self._behind[device_id] = behind, since
             case Ordered(device_id, admin, reason):
                 if device_id in self.fleet:
@@ -428,7 +429,7 @@ class RunState:
             return []
         return [Abort(BuildersLostError(f"no builder works: {detail}", _MEND_AND_RESUME))]
 
-    def _device_answered(self, event: BatchMeasured | BatchLost | ShotOut, now: float) -> list[Command]:
+    def _device_answered(self, event: BatchMeasured | BatchLost | ShotOut | Postponed, now: float) -> list[Command]:
         device_id = event.device_id
         if not self._devices.holds(device_id, event.epoch):
             if device_id not in self._devices.lanes:
@@ -438,12 +439,16 @@ class RunState:
         match event:
             case BatchMeasured():
                 for what, secs in event.waits.items():
-                    self._usage.was(self._devices.lanes[device_id].device_class, what, secs)
+                    if what is not DeviceTime.TURN:  # that was counted while it passed
+                        self._usage.was(self._devices.lanes[device_id].device_class, what, secs)
                 if any(outcome.blames_candidate for outcome in event.outcomes.values()):
                     self._given_up[_MEASURED] = 0
                 return self._devices.measured(event, now) + self._given_up_on_devices()
             case BatchLost():
                 return self._devices.batch_lost(event, now) + self._given_up_on_devices()
+            case Postponed():
+                self._devices.postponed(device_id, now)
+                return []
             case ShotOut(_, _, ""):
                 self._devices.released(device_id, now)
                 return []
@@ -550,21 +555,27 @@ class RunState:
         if self.phase is Phase.TUNING and secs > 0:
             self._usage.passed(secs, {each: self._use_of(each) for each in self._granting.by_class})
 
-    def _use_of(self, device_class: str) -> tuple[int, int, DeviceTime]:
-        """Devices of the class that measure, those that have nothing to do, and what they wait for."""
+    def _use_of(self, device_class: str) -> dict[DeviceTime, int]:
+        """How many devices of the class do what: measure, wait for their turn among the runs that use them, or have
+        nothing to do, and wait for what."""
         leased, idle, measured = self._devices.occupied(device_class)
-        if not idle:
-            return leased, 0, DeviceTime.TASKS
+        lanes = (self._devices.lanes.get(each) for each in self._behind)
+        behind = min(leased, sum(lane is not None and lane.device_class == device_class for lane in lanes))
+        counts = {DeviceTime.MEASURE: leased - behind, DeviceTime.TURN: behind}
+        return {**counts, self._awaited(device_class, measured): idle} if idle else counts
+
+    def _awaited(self, device_class: str, measured: int) -> DeviceTime:
+        """What those devices wait for that have nothing to do; ``measured``: candidates that are on others."""
         builds = self._builds.under_way(device_class)
         if builds and self._builds.saturated:
-            return leased, idle, DeviceTime.BUILD
+            return DeviceTime.BUILD
         if self._granting.is_asking(device_class):
-            return leased, idle, DeviceTime.SEARCH
+            return DeviceTime.SEARCH
         if builds:
-            return leased, idle, DeviceTime.BUILD
+            return DeviceTime.BUILD
         # What is neither built nor measured has been, and is not told to be durable yet.
         waits_for_records = in_flight(self._granting.by_class[device_class]) > measured
-        return leased, idle, DeviceTime.COMMIT if waits_for_records else DeviceTime.TASKS
+        return DeviceTime.COMMIT if waits_for_records else DeviceTime.TASKS
 
     def _count_time(self, now: float) -> None:
         """The time budget counts from when every task is described: what is tuned before comes on top, so that a task

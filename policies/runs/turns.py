@@ -35,10 +35,12 @@ class Party:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What a run is told of a device. ``mine``: it may use it; ``wanted``: another one should have it as soon as what
-    it does there has ended. ``behind``: the title of the run that has it, where it is not this one's turn."""
+    it does there has ended; ``awaited``: another one should have it if nothing is done there. ``behind``: the title of
+    the run that has it, where it is not this one's turn."""
 
     mine: bool
     wanted: bool = False
+    awaited: bool = False
     behind: str = ""
 
 
@@ -106,7 +108,8 @@ class Turns:
         assert holder is not None
         if holder is not want:
             return Turn(False, behind=holder.party.title)
-        return Turn(True, wanted=any(self._is_due(known.pool, party, each.party) for each in known.waiting.values()))
+        is_due = any(self._is_due(known.pool, party, each.party) for each in known.waiting.values())
+        return Turn(True, wanted=is_due, awaited=bool(known.waiting))
 
     def let_go(self, run_id: str, device: str, now: float) -> None:
         """The run neither has nor wants the device any more."""

@@ -29,15 +29,14 @@ class Usage:
         for times in (self._whole, self._lately):
             times[device_class] = dict.fromkeys(DeviceTime, 0.0)
 
-    def passed(self, secs: float, devices: Mapping[str, tuple[int, int, DeviceTime]]) -> None:
-        """So many seconds went by. ``devices``: by class, how many have a lease, how many have nothing to do, and what
-        those wait for."""
+    def passed(self, secs: float, devices: Mapping[str, Mapping[DeviceTime, int]]) -> None:
+        """So many seconds went by. ``devices``: by class and by what they did, how many."""
         kept = math.exp(-secs / _FORGET_SECS)
-        for device_class, (working, idle, awaited) in devices.items():
+        for device_class, counts in devices.items():
             lately, whole = self._lately[device_class], self._whole[device_class]
             for what in lately:
                 lately[what] *= kept
-            for what, count in ((DeviceTime.MEASURE, working), (awaited, idle)):
+            for what, count in counts.items():
                 lately[what] += count * secs
                 whole[what] += count * secs
 

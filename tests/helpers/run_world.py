@@ -40,6 +40,7 @@ from policies.search.bandits import TaskBandit
 
 Spans = tuple[tuple[float, float], ...]
 HANG_SECS = 15.0  # until missed signs of life are believed
+PATIENCE_SECS = 60.0  # of what is to be measured where another run has the device
 
 
 def task_of(device_class: str, name: str = "matmul", weight: int = 1) -> Task:
@@ -59,7 +60,8 @@ class Device:
     restarted; each once. ``dies_at``: when that process ends in the middle of a batch, of which it has stored a part or
     all without saying so; each once. ``drifts``: when its probe finds it off. ``endings``: over how many batches, its
     first, the run ends that process for its silence. ``killed``: numbers of candidates whose session is always killed;
-    ``ends_owner``: of those over which the process that owns the device always ends.
+    ``ends_owner``: of those over which the process that owns the device always ends. ``others``: when another run has
+    the device, and does not give it away.
     """
 
     device_class: str
@@ -73,6 +75,7 @@ class Device:
     endings: int = 0
     killed: frozenset[int] = frozenset()
     ends_owner: frozenset[int] = frozenset()
+    others: Spans = ()
 
 
 @dataclass
@@ -576,6 +579,8 @@ class World:
         assert all(each.id in self.built for each in command.candidates), "measured before it was built"
         assert {each.task_id for each in command.candidates} <= self.built, "measured without its oracle"
         assert command.deadline_secs >= 900.0 + 6 * self.oracle_run_secs
+        if self._waits_for_others(device, name, command.epoch):
+            return
         if len(self.measured_under[name]) <= device.endings:
             self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "its process ended", outside=True))
             return
@@ -616,12 +621,22 @@ class World:
         self._later(at, lambda: self._append(records, name, command.epoch))
         self._later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, {"drift": 1.0}))
 
+    def _waits_for_others(self, device: Device, name: str, epoch: int) -> bool:
+        if not _within(device.others, self.now):
+            return False
+        self._later(self.now + 3.0, ev.Waits(name, "net (run 1)"))
+        self._later(self.now + PATIENCE_SECS, ev.Waits(name, ""))
+        self._later(self.now + PATIENCE_SECS, ev.Postponed(name, epoch))
+        return True
+
     def _shoot_out(self, command: to_do.ShootOut) -> None:
         name = command.device_id
         device = self.devices[name]
         self.measured_under[name].append(command.epoch)
         assert all(each.id in self.built for each, _ in command.finalists)
         assert command.task_id in self.built
+        if self._waits_for_others(device, name, command.epoch):
+            return
         end = self.now + device.secs * 6 * len(command.finalists)
         if self._mishap(name, self.now, end):
             self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "no sign of life", hangs=True))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
-from actors.clients.device import turn_of_actor
+from actors.clients.device import fingerprints_in_turn, turn_of_actor
 from actors.clients.turns import TurnClient
 from actors.processes.device import device_actor
 from actors.processes.device_turn import DeviceTurn
 from actors.processes.turn_keeper import turn_keeper
 from devices.protocol import Device
 from devices.simulated.simulated import SimulatedDevice
+from fleet_tune.domain import Fingerprint
 from policies.measuring.stopping import decide
 from policies.runs.turns import Party, Turn
 from tests.actors.conftest import CLASS
@@ -39,7 +41,8 @@ class Told:
         self.let_go_times += 1
 
 
-MINE, DUE, THEIRS = Turn(True), Turn(True, wanted=True), Turn(False, behind="net (run 1)")
+MINE, DUE, THEIRS = Turn(True), Turn(True, wanted=True, awaited=True), Turn(False, behind="net (run 1)")
+AWAITED = Turn(True, awaited=True)
 
 
 def nothing(_secs: float = 0.0) -> None:
@@ -78,6 +81,56 @@ def test_who_is_due_has_the_device_after_what_is_done_there(answer: Turn) -> Non
     with DeviceTurn(asker, lambda: left.append("left"), sleep=nothing).used():
         assert not left
     assert (left, asker.let_go_times) == (["left"], 1)
+
+
+def test_who_waits_has_a_device_that_is_not_used_though_it_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two runs with a device each, of which both need both, would wait for each other."""
+    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    left = threading.Event()
+    asker = Told(AWAITED)
+    turn = DeviceTurn(asker, left.set, sleep=nothing)
+    with turn.used():
+        pass
+    assert not left.is_set(), "what comes next may come at once"
+    within(left.is_set)
+    turn.close()
+
+
+def test_a_device_is_kept_for_what_it_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    left = threading.Event()
+    asker = Told(DUE)
+    turn = DeviceTurn(asker, left.set, sleep=nothing)
+    assert not turn.wait(0.0)
+    for _ in range(5):
+        asker.asked.clear()
+        assert asker.asked.wait(30.0)
+    assert not left.is_set()
+    with turn.used():
+        assert not left.is_set()
+    assert left.is_set()
+    turn.close()
+
+
+def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    asker = Told(MINE)
+    failed = threading.Event()
+
+    def leave() -> None:
+        failed.set()
+        raise OSError("the device is gone")
+
+    turn = DeviceTurn(asker, leave, sleep=nothing)
+    with turn.used():
+        pass
+    asker.turns = [DUE]
+    assert failed.wait(30.0)
+    asker.turns = [MINE]
+    with turn.used():
+        asker.asked.clear()
+        assert asker.asked.wait(30.0)
+    turn.close()
 
 
 def test_a_device_that_is_not_used_is_given_up_once_somebody_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +201,32 @@ def test_where_nobody_keeps_order_a_run_goes_on_and_another_keeper_is_found() ->
     assert other.ask().mine
     assert not asker.ask().mine
     ray.kill(turn_keeper(), no_restart=True)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+async def test_two_runs_with_two_devices_both_begin_and_end(tmp_path: Path) -> None:
+    """The second one begins with the device that the first one leaves it, and each comes to its end on both."""
+
+    def run(name: str) -> dict[str, Any]:
+        actors = {}
+        for board in ("x", "y"):
+            asker = TurnClient(turn_keeper, Party(name, f"net (run {name})"), f"{tmp_path} {board}", "boards")
+            opened = partial(open_alone, tmp_path / board, tmp_path / "log")
+            actors[board] = device_actor().remote(board, opened, name, None, asker)
+        return actors
+
+    first, second = run("1"), run("2")
+    told: list[str] = []
+    try:
+        assert [each.device_class for each in await fingerprints_in_turn(first, told.append)] == [CLASS, CLASS]
+        answers = await fingerprints_in_turn(second, told.append)
+        assert any(isinstance(each, Fingerprint) for each in answers)
+        # Both go on to want both, and nobody has one for ever.
+        for _ in range(3):
+            for actors in (first, second):
+                for actor in actors.values():
+                    await turn_of_actor(actor, told.append)
+                    await actor.ping.remote()
+    finally:
+        for actor in (*first.values(), *second.values()):
+            ray.kill(actor)

@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from actors.clients.calls import ActorLostError, ActorTimeoutError
-from actors.clients.device import BatchReport, DeviceHandle
+from actors.clients.device import BatchReport, DeviceHandle, NotOurTurnError
 from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.device_lane import DeviceLane
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import DeviceUnreachableError, StaleLeaseError
 from fleet_tune.results import DeviceTime
 from policies.runs.commands import Measure
-from policies.runs.events import BatchLost, BatchMeasured, Unreachable
+from policies.runs.events import BatchLost, BatchMeasured, Postponed, Unreachable
 
 
 class Failing:
@@ -23,7 +23,7 @@ class Failing:
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
 
-    async def turn(self, _tell: Any) -> float:
+    async def turn(self, _tell: Any, _most_secs: float = 0.0) -> float:
         return 0.0
 
     async def check(self) -> float:
@@ -66,7 +66,7 @@ async def test_what_a_check_without_an_answer_says_of_the_device(error: Exceptio
 class Shared(Failing):
     """A device that another run uses first."""
 
-    async def turn(self, tell: Any) -> float:
+    async def turn(self, tell: Any, _most_secs: float = 0.0) -> float:
         tell("net (run 7)")
         tell("")
         return 12.5
@@ -82,3 +82,17 @@ async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
     assert isinstance(answer, BatchMeasured)
     assert answer.waits == {DeviceTime.WINDOW: 0.5, DeviceTime.TURN: 12.5}
     assert told == ["net (run 7)", ""]
+
+
+class Elsewhere(Failing):
+    """A device that another run does not give away."""
+
+    async def turn(self, tell: Any, most_secs: float = 0.0) -> float:
+        assert most_secs < 1000.0
+        tell("net (run 7)")
+        raise NotOurTurnError("it is the turn of net (run 7)")
+
+
+async def test_what_another_run_holds_up_for_long_is_put_back() -> None:
+    lane = DeviceLane("board", cast("DeviceHandle", Elsewhere()), cast("Artifacts", None), StopRule())
+    assert await lane.measure(Measure("board", 1, (), {}, 10.0)) == Postponed("board", 1)

@@ -589,3 +589,17 @@ def test_whose_turn_a_device_is_is_told_since_the_first_moment_until_it_is_this_
         world.state.handle(ev.Waits("server", title), now)
         behind.append(dict(world.state.progress(now).behind))
     assert behind == [{"server": ("net (run 1)", 5.0)}, {"server": ("net (run 2)", 5.0)}, {}]
+
+
+def test_what_waits_for_another_run_is_put_back_and_measured_once_and_its_time_is_told() -> None:
+    world = played({"a": Device("orin", others=((1.0, 200.0),)), "b": Device("orin", secs=0.5)}, supply=600)
+    assert outcomes(world) == {Outcome.OK: 600}
+    assert set(world.runs.values()) == {1}
+    assert set(world.state.progress(world.now).devices.values()) == {"good"}, "nobody is blamed"
+    assert world.state.progress(world.now).device_time_whole["orin"]["turn"] > 0.0
+
+
+def test_a_run_whose_devices_are_all_anothers_ends_with_its_time() -> None:
+    world = played({"a": Device("orin", others=((1.0, 1e6),))}, limits=Limits(time_budget_secs=100.0))
+    assert world.state.phase is Phase.FINISHED
+    assert 100.0 <= world.now <= 100.0 + 2 * 60.0
