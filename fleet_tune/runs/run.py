@@ -42,6 +42,7 @@ from policies.runs.turns import Party
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
+    from fleet_tune.runs.preparing.joining import Newcomer
     from fleet_tune.runs.preparing.preparation import Prepared
     from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
     from fleet_tune.runs.reusing.transfer import Teaching
@@ -279,11 +280,11 @@ class Run:
     async def _join(self, session: TuningSession, coming: ReadyTasks) -> None:
         """Tune the tasks as they become ready."""
         while (ready := await in_thread(next, coming, None)) is not None:
-            self._ready.append(ready)
             if ready.entry.sketches:
                 await session.join(ready.entry)
             else:
                 await session.leave_out(ready.entry.task.id)
+            self._ready.append(ready)
 
     async def _follow_fleet(self, session: TuningSession, fleet: FleetConfig) -> None:
         """Have the devices be those of the fleet file, as long as nothing unexpected is in the way."""
@@ -315,7 +316,7 @@ class Run:
         device: DeviceConfig,
         fingerprint: Fingerprint,
     ) -> None:
-        from fleet_tune.runs.preparing import joining, preparation
+        from fleet_tune.runs.preparing import joining
 
         running, request = self._prepared, self.request
         assert running is not None
@@ -333,21 +334,26 @@ class Run:
             self._teachings |= dict.fromkeys(comes.prepared.prints, comes.teaching)
         if comes.found is not None:
             self._found = comes.found if self._found is None else self._found.with_class(comes.found)
-        coming = preparation.ready_tasks(comes.prepared, request.fleet, comes.teaching, session.window, comes.found)
-        stack.callback(coming.close)
-        coming.begin()
-        self._joining_late.append(asyncio.create_task(self._join_late(session, coming, comes.prepared.undescribed)))
+        self._joining_late.append(asyncio.create_task(self._join_late(session, stack, comes)))
         stack.callback(self._joining_late[-1].cancel)
 
-    async def _join_late(self, session: TuningSession, coming: ReadyTasks, entries: Sequence[SearchTask]) -> None:
+    async def _join_late(self, session: TuningSession, stack: contextlib.AsyncExitStack, comes: Newcomer) -> None:
         """:meth:`_join`, where the rest of the run goes on whatever happens: what is not described is left out."""
+        from fleet_tune.runs.preparing import preparation
         from fleet_tune.runs.preparing.ready_tasks import ReadyTask
 
+        fleet, tasks = self.request.fleet, comes.prepared.undescribed
         try:
+            coming = preparation.ready_tasks(comes.prepared, fleet, comes.teaching, session.window, comes.found)
+            stack.callback(coming.close)
+            coming.begin()
             await self._join(session, coming)
-        except FleetTuneError as error:
+        except Exception as error:
+            name = tasks[0].task.device_class.name
+            _LOG.exception("not all tasks of class %s are described", name)
+            session.notice(f"tasks of class {name} are left out of this run: {told(error)}", False)
             done = {ready.entry.task.id for ready in self._ready}
-            for entry in entries:
+            for entry in tasks:
                 task = entry.task
                 if task.id not in done:
                     missing = LeftOut("task", task.workload.name, task.device_class.name, "", told(error))
