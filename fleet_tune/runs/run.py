@@ -299,15 +299,22 @@ class Run:
         told, and takes nothing from the others."""
         while True:
             device, fingerprint = await session.new_class()
-            self._preparing = fingerprint.device_class.name
+            name = self._preparing = fingerprint.device_class.name
             try:
                 await self._admit(session, stack, device, fingerprint)
             except UserError as error:
-                await session.refuse_class(self._preparing, error.problem)
+                await self._refuse(session, name, error.problem)
             except Exception as error:
-                _LOG.exception("the network is not prepared for class %s", self._preparing)
-                await session.refuse_class(self._preparing, told(error))
+                _LOG.exception("the network is not prepared for class %s", name)
+                await self._refuse(session, name, told(error))
             self._preparing = ""
+
+    async def _refuse(self, session: TuningSession, name: str, reason: str) -> None:
+        try:
+            await session.refuse_class(name, reason)
+        except Exception as error:
+            _LOG.exception("class %s is not refused", name)
+            session.notice(f"class {name} does not join this run: {reason} ({told(error)})", False)
 
     async def _admit(
         self,

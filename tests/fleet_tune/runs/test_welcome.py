@@ -148,6 +148,29 @@ async def test_a_class_for_which_the_network_cannot_be_prepared_is_refused_in_on
     assert cast(Any, run._prepared).classes == ()
 
 
+async def test_a_class_that_cannot_even_be_refused_is_told_and_the_next_one_is_welcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Twice(Session):
+        """Two classes come, and something is wrong with the session when the first one does."""
+
+        async def new_class(self) -> tuple[DeviceConfig, Fingerprint]:
+            self._came = len(self.told) + len(self.done) > 1
+            return await super().new_class()
+
+        async def refuse_class(self, name: str, reason: str) -> None:
+            if not self.told:
+                raise KeyError(name)
+            await super().refuse_class(name, reason)
+
+    comes(monkeypatch, NetworkError("it is too wide", "simplify it"))
+    run, session = run_of(tmp_path), Twice()
+    with welcomed(run, session):
+        await session.until_done(1)
+    assert session.told == ["class orin does not join this run: it is too wide (KeyError: 'orin')"]
+    assert session.done == [("refused", "orin", "it is too wide")]
+
+
 async def test_a_class_that_comes_when_the_tuning_is_over_is_none_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
