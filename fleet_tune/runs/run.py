@@ -187,6 +187,7 @@ class Run:
         if teaching is not None:
             self._teachings = dict.fromkeys(prepared.prints, teaching)
         if self._store is not None:
+            self._others = await unless_interrupted(in_thread(Watching, self._store, self.run_id))
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
             self._prepared = prepared = preparation.with_imported(prepared, self._found)
         coming = preparation.ready_tasks(prepared, request.fleet, teaching, session.window, self._found)
@@ -231,24 +232,36 @@ class Run:
         with RecordStore(self.request.records) as store:
             take(found, self.request.records, store, prepared.origins, prepared.device_ids)
         self._giving = Giving(self.request.records, found.path)
-        self._others = Watching(found.path, self.run_id)
 
     async def _share_regularly(self) -> None:
         """What is measured comes into the store that several runs share while others may look for it, and what others
         have given to it is not measured again."""
-        while self._giving is not None:
+        giving, session = self._giving, self._session
+        if giving is None or session is None:
+            return
+        steps: dict[str, Callable[[], object]] = {"what is measured does not come into the store": giving.give}
+        if self._team is not None:
+            steps["the server of the team's store is not met"] = self._team.meet
+        steps["what others have found is not taken from the store"] = self._take_new
+        failing: set[str] = set()  # what people know of
+        while True:
             await asyncio.sleep(_GIVE_EVERY_SECS)
-            with contextlib.suppress(RecordStoreError):  # the end tells of it
-                await in_thread(self._giving.give)
-                if self._team is not None:
-                    await in_thread(self._team.meet)
-                await in_thread(self._take_new)
+            for what, step in steps.items():
+                try:
+                    await in_thread(step)
+                    failing.discard(what)
+                except Exception as error:
+                    if what not in failing:
+                        _LOG.warning("%s", what, exc_info=not isinstance(error, FleetTuneError))
+                        session.notice(f"{what}, and is tried again every minute: {told(error)}", False)
+                    failing.add(what)
 
     def _take_new(self) -> None:
         prepared, session = self._prepared, self._session
         if prepared is not None and session is not None and self._others is not None:
-            found = self._others.new({entry.task.id for entry in prepared.undescribed}, prepared.origins)
-            take(found, self.request.records, session.store, prepared.origins, prepared.device_ids)
+            tasks, origins = {entry.task.id for entry in prepared.undescribed}, prepared.origins
+            with self._others.new(tasks, origins) as found:
+                take(found, self.request.records, session.store, origins, prepared.device_ids)
 
     def _give_all(self, giving: Giving) -> None:
         """The end of a run: what it has spent, and what is not given yet. What fails is told, and the next run with
