@@ -89,6 +89,7 @@ class Found:
             settled=self.settled | other.settled,
             seeds={**self.seeds, **other.seeds},
             confirmed=self.confirmed | other.confirmed,
+            imported={**self.imported, **other.imported},
         )
 
     @property
