@@ -8,12 +8,17 @@ that is new, the first one is an arrival: whoever prepares the network for it sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
 
+from actors.clients.calls import told
 from actors.clients.device import DeviceClient
 from actors.scheduling.succession import Scheduling
 from fleet_tune.domain import DeviceClass, Fingerprint
 from fleet_tune.errors import FleetTuneError, UserError
+
+_LOG = logging.getLogger(__name__)
 
 
 class Reception:
@@ -56,13 +61,14 @@ class Reception:
     async def admit(self, device_class: DeviceClass) -> None:
         """The run tunes for a class that arrived: its devices are used."""
         self._targets[device_class.name] = device_class.target
-        for device_id, (device, target) in self._waiting.pop(device_class.name).items():
-            await self._use(device_id, device_class.name, target, device)
+        for device_id, (device, target) in self._waiting.pop(device_class.name, {}).items():
+            with self._telling(device_id):
+                await self._use(device_id, device_class.name, target, device)
 
     async def refuse(self, device_class: str, reason: str) -> None:
         """The run does not tune for a class that arrived: its devices are left alone."""
         self._refused[device_class] = reason
-        for device_id in self._waiting.pop(device_class):
+        for device_id in self._waiting.pop(device_class, {}):
             self._left_alone(device_id, device_class)
 
     def close(self) -> None:
@@ -75,13 +81,21 @@ class Reception:
             if not any(reason in text for text in self._told):  # it was told when the run began
                 self._scheduling.notice(f"device {device_id} is still not there: {reason}", False)
 
-        try:
+        with self._telling(device_id):
             fingerprint = await device.joined(tell)
             await self._answered(device_id, device, fingerprint)
+
+    @contextlib.contextmanager
+    def _telling(self, device_id: str) -> Iterator[None]:
+        """Whatever is wrong with a device is told, and takes nothing from the others."""
+        try:
+            yield
         except UserError as error:
             self._scheduling.notice(f"device {device_id} answers and cannot be used: {error}", False)
-        except FleetTuneError as error:  # a run that is over, or that a recorder ends, needs nobody
-            self._scheduling.notice(f"device {device_id} is not taken: {error}", False)
+        except Exception as error:  # a run that is over, or that a recorder ends, needs nobody
+            if not isinstance(error, FleetTuneError):
+                _LOG.exception("device %s is not taken", device_id)
+            self._scheduling.notice(f"device {device_id} is not taken: {told(error)}", False)
 
     async def _answered(self, device_id: str, device: DeviceClient, fingerprint: Fingerprint) -> None:
         name, target = fingerprint.device_class.name, fingerprint.device_class.target

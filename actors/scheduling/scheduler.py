@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,8 @@ class Scheduler:
         self._pool = BuilderPool(builders, self._artifacts)
         self._lanes = {device_id: self._lane(device_id, device) for device_id, device in devices.items()}
         self._newcomers: dict[str, DeviceLane] = {}  # until the state knows of them
-        self._leaving: dict[str, asyncio.Event] = {}  # set when the state knows that they are gone
+        # In the order in which they leave; set when the state knows that they are gone.
+        self._leaving: deque[asyncio.Event] = deque()
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
         self._took_over = plan.run.before.secs > 0
@@ -134,7 +136,8 @@ class Scheduler:
 
     async def remove_device(self, device_id: str, reason: str) -> None:
         """The fleet has a device less. Its process may be ended when this returns: nobody is blamed for it."""
-        handled = self._leaving[device_id] = asyncio.Event()
+        handled = asyncio.Event()
+        self._leaving.append(handled)
         self._events.put_nowait(ev.DeviceLeft(device_id, reason))
         with contextlib.suppress(TimeoutError):  # a run that is over hears no more
             await asyncio.wait_for(handled.wait(), _LEAVE_SECS)
@@ -212,7 +215,7 @@ class Scheduler:
                         task.add_done_callback(working.discard)
             if isinstance(event, ev.DeviceLeft):
                 self._lanes.pop(event.device_id, None)
-                self._leaving.pop(event.device_id).set()
+                self._leaving.popleft().set()
 
     async def _next_event(self) -> ev.Event:
         wake_secs = self._state.wake_secs

@@ -87,21 +87,22 @@ class FleetWatch:
             self._fleet = self._listed
 
     async def apply(self, session: TuningSession) -> None:
-        """Let devices leave and join."""
+        """Let devices leave, then join: side by side, since the process of a new one may take its time to answer."""
         wanted = changes(session.devices, self._fleet)
         for name, reason in wanted.leave.items():
             await session.remove_device(name, reason)
-        for device in wanted.join:
-            if self._refused.get(device.name) == device:
-                continue
-            try:
-                if await session.add_device(device):
-                    session.notice(f"device {device.name} is of the fleet now: it joins when it answers", True)
-            except FleetOrdersError:
-                continue  # the orders are read again
-            except UserError as error:
-                self._refused[device.name] = device
-                session.notice(str(error), False)
+        new = [device for device in wanted.join if self._refused.get(device.name) != device]
+        await asyncio.gather(*(self._join(session, device) for device in new))
+
+    async def _join(self, session: TuningSession, device: DeviceConfig) -> None:
+        try:
+            if await session.add_device(device):
+                session.notice(f"device {device.name} is of the fleet now: it joins when it answers", True)
+        except FleetOrdersError:
+            return  # the orders are read again
+        except UserError as error:
+            self._refused[device.name] = device
+            session.notice(str(error), False)
 
     def _read(self) -> str:
         """What is wrong with the file; empty for nothing, and then it counts."""

@@ -42,6 +42,7 @@ from policies.runs.turns import Party
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
+    from fleet_tune.runs.preparing.joining import Newcomer
     from fleet_tune.runs.preparing.preparation import Prepared
     from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
     from fleet_tune.runs.reusing.transfer import Teaching
@@ -186,6 +187,7 @@ class Run:
         if teaching is not None:
             self._teachings = dict.fromkeys(prepared.prints, teaching)
         if self._store is not None:
+            self._others = await unless_interrupted(in_thread(Watching, self._store, self.run_id))
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
             self._prepared = prepared = preparation.with_imported(prepared, self._found)
         coming = preparation.ready_tasks(prepared, request.fleet, teaching, session.window, self._found)
@@ -230,24 +232,36 @@ class Run:
         with RecordStore(self.request.records) as store:
             take(found, self.request.records, store, prepared.origins, prepared.device_ids)
         self._giving = Giving(self.request.records, found.path)
-        self._others = Watching(found.path, self.run_id)
 
     async def _share_regularly(self) -> None:
         """What is measured comes into the store that several runs share while others may look for it, and what others
         have given to it is not measured again."""
-        while self._giving is not None:
+        giving, session = self._giving, self._session
+        if giving is None or session is None:
+            return
+        steps: dict[str, Callable[[], object]] = {"what is measured does not come into the store": giving.give}
+        if self._team is not None:
+            steps["the server of the team's store is not met"] = self._team.meet
+        steps["what others have found is not taken from the store"] = self._take_new
+        failing: set[str] = set()  # what people know of
+        while True:
             await asyncio.sleep(_GIVE_EVERY_SECS)
-            with contextlib.suppress(RecordStoreError):  # the end tells of it
-                await in_thread(self._giving.give)
-                if self._team is not None:
-                    await in_thread(self._team.meet)
-                await in_thread(self._take_new)
+            for what, step in steps.items():
+                try:
+                    await in_thread(step)
+                    failing.discard(what)
+                except Exception as error:
+                    if what not in failing:
+                        _LOG.warning("%s", what, exc_info=not isinstance(error, FleetTuneError))
+                        session.notice(f"{what}, and is tried again every minute: {told(error)}", False)
+                    failing.add(what)
 
     def _take_new(self) -> None:
         prepared, session = self._prepared, self._session
         if prepared is not None and session is not None and self._others is not None:
-            found = self._others.new({entry.task.id for entry in prepared.undescribed}, prepared.origins)
-            take(found, self.request.records, session.store, prepared.origins, prepared.device_ids)
+            tasks, origins = {entry.task.id for entry in prepared.undescribed}, prepared.origins
+            with self._others.new(tasks, origins) as found:
+                take(found, self.request.records, session.store, origins, prepared.device_ids)
 
     def _give_all(self, giving: Giving) -> None:
         """The end of a run: what it has spent, and what is not given yet. What fails is told, and the next run with
@@ -279,11 +293,11 @@ class Run:
     async def _join(self, session: TuningSession, coming: ReadyTasks) -> None:
         """Tune the tasks as they become ready."""
         while (ready := await in_thread(next, coming, None)) is not None:
-            self._ready.append(ready)
             if ready.entry.sketches:
                 await session.join(ready.entry)
             else:
                 await session.leave_out(ready.entry.task.id)
+            self._ready.append(ready)
 
     async def _follow_fleet(self, session: TuningSession, fleet: FleetConfig) -> None:
         """Have the devices be those of the fleet file, as long as nothing unexpected is in the way."""
@@ -298,15 +312,22 @@ class Run:
         told, and takes nothing from the others."""
         while True:
             device, fingerprint = await session.new_class()
-            self._preparing = fingerprint.device_class.name
+            name = self._preparing = fingerprint.device_class.name
             try:
                 await self._admit(session, stack, device, fingerprint)
             except UserError as error:
-                await session.refuse_class(self._preparing, error.problem)
+                await self._refuse(session, name, error.problem)
             except Exception as error:
-                _LOG.exception("the network is not prepared for class %s", self._preparing)
-                await session.refuse_class(self._preparing, told(error))
+                _LOG.exception("the network is not prepared for class %s", name)
+                await self._refuse(session, name, told(error))
             self._preparing = ""
+
+    async def _refuse(self, session: TuningSession, name: str, reason: str) -> None:
+        try:
+            await session.refuse_class(name, reason)
+        except Exception as error:
+            _LOG.exception("class %s is not refused", name)
+            session.notice(f"class {name} does not join this run: {reason} ({told(error)})", False)
 
     async def _admit(
         self,
@@ -315,7 +336,7 @@ class Run:
         device: DeviceConfig,
         fingerprint: Fingerprint,
     ) -> None:
-        from fleet_tune.runs.preparing import joining, preparation
+        from fleet_tune.runs.preparing import joining
 
         running, request = self._prepared, self.request
         assert running is not None
@@ -333,21 +354,26 @@ class Run:
             self._teachings |= dict.fromkeys(comes.prepared.prints, comes.teaching)
         if comes.found is not None:
             self._found = comes.found if self._found is None else self._found.with_class(comes.found)
-        coming = preparation.ready_tasks(comes.prepared, request.fleet, comes.teaching, session.window, comes.found)
-        stack.callback(coming.close)
-        coming.begin()
-        self._joining_late.append(asyncio.create_task(self._join_late(session, coming, comes.prepared.undescribed)))
+        self._joining_late.append(asyncio.create_task(self._join_late(session, stack, comes)))
         stack.callback(self._joining_late[-1].cancel)
 
-    async def _join_late(self, session: TuningSession, coming: ReadyTasks, entries: Sequence[SearchTask]) -> None:
+    async def _join_late(self, session: TuningSession, stack: contextlib.AsyncExitStack, comes: Newcomer) -> None:
         """:meth:`_join`, where the rest of the run goes on whatever happens: what is not described is left out."""
+        from fleet_tune.runs.preparing import preparation
         from fleet_tune.runs.preparing.ready_tasks import ReadyTask
 
+        fleet, tasks = self.request.fleet, comes.prepared.undescribed
         try:
+            coming = preparation.ready_tasks(comes.prepared, fleet, comes.teaching, session.window, comes.found)
+            stack.callback(coming.close)
+            coming.begin()
             await self._join(session, coming)
-        except FleetTuneError as error:
+        except Exception as error:
+            name = tasks[0].task.device_class.name
+            _LOG.exception("not all tasks of class %s are described", name)
+            session.notice(f"tasks of class {name} are left out of this run: {told(error)}", False)
             done = {ready.entry.task.id for ready in self._ready}
-            for entry in entries:
+            for entry in tasks:
                 task = entry.task
                 if task.id not in done:
                     missing = LeftOut("task", task.workload.name, task.device_class.name, "", told(error))

@@ -85,7 +85,8 @@ class MeasureStage:
         self._unchecked: dict[str, list[Trial]] = {}  # built trials of tasks whose oracle is not, by task id
         self._returned: set[str] = set()  # candidates that were put back; one of them may have been stored after all
         self._given_up: list[tuple[Trial, Measurement]] = []
-        self._hopeless_since: dict[str, float] = {}
+        self._hopeless_since: dict[str, float] = {}  # classes of which no device can work
+        self._deserted_since: dict[str, float] = {}  # classes without any device
         self.awaited_classes = set(plan.awaited_classes)  # for which the network is just being prepared
         self._tuning = True
         for device_class in classes:
@@ -129,7 +130,7 @@ class MeasureStage:
     def join(self, device_id: str, device_class: str) -> None:
         """A device of a class that has tasks is there from now on."""
         if not self._members[device_class]:
-            self._hopeless_since.pop(device_class, None)
+            self._deserted_since.pop(device_class, None)
         self._members[device_class] += 1
         self.lanes[device_id] = Lane(device_id, device_class)
 
@@ -137,6 +138,8 @@ class MeasureStage:
         """The device is of the fleet no more. What it works on is tried again elsewhere."""
         lane = self.lanes.pop(device_id)
         self._members[lane.device_class] -= 1
+        if not self._members[lane.device_class]:
+            self._hopeless_since.pop(lane.device_class, None)  # another one would begin anew
         self._idle[lane.device_class].pop(device_id, None)
         if lane.work in (Work.BATCH, Work.SHOOT_OUT):
             batch = lane.batch
@@ -153,13 +156,13 @@ class MeasureStage:
         for device_class in self._built:
             if self._members[device_class]:
                 continue
-            if device_class not in self._hopeless_since:
-                self._hopeless_since[device_class] = now
+            if device_class not in self._deserted_since:
+                self._deserted_since[device_class] = now
                 # With a space, which the name of no device has.
                 self._timers.at(now + patience_secs, f"class {device_class}")
                 text = f"no device of class {device_class} is left: its tasks wait {patience_secs:.0f} s for another"
                 commands.append(Say("warning", text))
-            elif now >= self._hopeless_since[device_class] + patience_secs:
+            elif now >= self._deserted_since[device_class] + patience_secs:
                 given_up.append(device_class)
         return given_up, commands
 
@@ -302,7 +305,8 @@ class MeasureStage:
         """Whether another class has a device that can work, and something to tune: the run has not come to a stop."""
         if self.awaited_classes:
             return True
-        others = {task.device_class for task in self._tasks.values()} - {device_class} - self._hopeless_since.keys()
+        stuck = {device_class} | self._hopeless_since.keys() | self._deserted_since.keys()
+        others = {task.device_class for task in self._tasks.values()} - stuck
         return any(self._is_wanted(each) for each in others)
 
     def _is_wanted(self, device_class: str) -> bool:

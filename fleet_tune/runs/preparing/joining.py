@@ -55,11 +55,14 @@ def newcomer(
     fleet = request.fleet.model_copy(update={"devices": (device,), "source": None})
     alone = preparation.imported(running.network, {device.name: fingerprint}, fleet, lowering)
     alone = preparation.check(dataclasses.replace(alone, expected=running.expected), lowering)
+    found = None if store is None else _found_in(store, alone, request)
+    if found is not None:
+        alone = preparation.with_imported(alone, found)
     if request.collects:
         teaching = None
     elif request.transfer_from is None or teaching is None:  # what was named is for all classes
         teaching = preparation.teaching_of(alone, request)
-    return Newcomer(alone, teaching, None if store is None else _found_in(store, alone, request))
+    return Newcomer(alone, teaching, found)
 
 
 def _found_in(store: Path, alone: Prepared, request: RunRequest) -> Found | None:

@@ -7,10 +7,11 @@ of this run are copied into the shared store now and then, and in the end.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -88,6 +89,7 @@ class Found:
             settled=self.settled | other.settled,
             seeds={**self.seeds, **other.seeds},
             confirmed=self.confirmed | other.confirmed,
+            imported={**self.imported, **other.imported},
         )
 
     @property
@@ -256,8 +258,8 @@ class Giving:
 
 class Watching:
     """What others give to the ``shared`` store while the run ``run_id`` goes on, each record once: so that two runs
-    that tune for one class at the same time do not measure the same. Begins with what comes after now. Raises
-    :class:`RecordStoreError`, as :meth:`new` does."""
+    that tune for one class at the same time do not measure the same. Begins with what comes after now: to be made
+    before the run looks up what is there. Raises :class:`RecordStoreError`, as :meth:`new` does."""
 
     def __init__(self, shared: Path, run_id: str) -> None:
         self._shared = shared
@@ -267,13 +269,16 @@ class Watching:
             with SharedReader(shared) as reader:
                 self._cursor = reader.last_seq()
 
-    def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Found:
-        """What has come for these tasks, by their ids, that depends on just the ``origins``, by device class."""
+    @contextlib.contextmanager
+    def new(self, tasks: Collection[str], origins: Mapping[str, Origin]) -> Iterator[Found]:
+        """What has come for these tasks, by their ids, that depends on just the ``origins``, by device class. It comes
+        again where the block fails."""
+        cursor = self._cursor
         words: dict[str, dict[str, Record]] = {}
         with SharedReader(self._shared) as reader:
             of_runs = reader.run_origins()
-            for page in reader.pages(self._cursor):
-                self._cursor = page[-1].seq
+            for page in reader.pages(cursor):
+                cursor = page[-1].seq
                 for record in page:
                     name = class_of(record.task_id)
                     if record.task_id not in tasks or record.run_id == self._run_id or name not in origins:
@@ -286,7 +291,8 @@ class Watching:
                     if said is not None:
                         of_task[record.candidate.id] = said
             units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-        return Found(self._shared, {task: tuple(each.values()) for task, each in words.items()}, units)
+        yield Found(self._shared, {task: tuple(each.values()) for task, each in words.items()}, units)
+        self._cursor = cursor
 
 
 def note_efforts(

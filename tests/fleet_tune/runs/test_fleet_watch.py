@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, cast
 
@@ -139,6 +140,26 @@ async def test_a_device_that_cannot_take_part_is_told_once_until_its_entry_chang
     watched.session.unfit.clear()
     assert await watched.look() == []
     assert await watched.look(entry("a"), entry("b", 9091), entry("c", 9093)) == [("joins", "c")]
+
+
+async def test_devices_join_side_by_side_when_the_others_have_left(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(file)
+    all_begun = asyncio.Barrier(3)
+    add_device = watched.session.add_device
+
+    async def slowly(device: DeviceConfig) -> bool:
+        """Each answers when all of them have begun."""
+        assert set(watched.session.devices) <= {"c", "d", "e"}
+        async with asyncio.timeout(10.0):
+            await all_begun.wait()
+        return await add_device(device)
+
+    monkeypatch.setattr(watched.session, "add_device", slowly)
+    watched.session.unfit.add("d")
+    done = await watched.look(entry("c"), entry("d", 9091), entry("e", 9092))
+    assert [what for what, _ in done] == ["leaves", "leaves", "joins", "joins"]
+    assert set(watched.session.devices) == {"c", "e"}
+    assert "device d cannot take part; run again" in watched.session.told
 
 
 async def test_a_device_that_is_out_of_use_joins_when_it_is_resumed(file: Path) -> None:

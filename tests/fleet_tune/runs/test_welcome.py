@@ -17,12 +17,13 @@ from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.config.request import run_request
 from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import NetworkError
-from fleet_tune.runs.preparing import joining
+from fleet_tune.runs.preparing import joining, preparation
 from fleet_tune.runs.preparing.joining import Newcomer
 from fleet_tune.runs.preparing.preparation import Prepared
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.run import Run
 from fleet_tune.search_task import SearchTask
+from fleet_tune.sketch import Sketch, Tile
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.tasks import make_task
 
@@ -41,6 +42,7 @@ class Session:
     def __init__(self, is_over: bool = False) -> None:
         self.is_over = is_over
         self.done: list[tuple[str, ...]] = []
+        self.told: list[str] = []
         self.added: tuple[SearchTask, ...] = ()
         self._came = False
 
@@ -56,6 +58,9 @@ class Session:
 
     async def refuse_class(self, name: str, reason: str) -> None:
         self.done.append(("refused", name, reason))
+
+    def notice(self, text: str, _well: bool) -> None:
+        self.told.append(text)
 
     async def join(self, entry: SearchTask) -> None:
         self.done.append(("joined", entry.task.id))
@@ -143,6 +148,29 @@ async def test_a_class_for_which_the_network_cannot_be_prepared_is_refused_in_on
     assert cast(Any, run._prepared).classes == ()
 
 
+async def test_a_class_that_cannot_even_be_refused_is_told_and_the_next_one_is_welcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Twice(Session):
+        """Two classes come, and something is wrong with the session when the first one does."""
+
+        async def new_class(self) -> tuple[DeviceConfig, Fingerprint]:
+            self._came = len(self.told) + len(self.done) > 1
+            return await super().new_class()
+
+        async def refuse_class(self, name: str, reason: str) -> None:
+            if not self.told:
+                raise KeyError(name)
+            await super().refuse_class(name, reason)
+
+    comes(monkeypatch, NetworkError("it is too wide", "simplify it"))
+    run, session = run_of(tmp_path), Twice()
+    with welcomed(run, session):
+        await session.until_done(1)
+    assert session.told == ["class orin does not join this run: it is too wide (KeyError: 'orin')"]
+    assert session.done == [("refused", "orin", "it is too wide")]
+
+
 async def test_a_class_that_comes_when_the_tuning_is_over_is_none_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,25 +184,77 @@ async def test_a_class_that_comes_when_the_tuning_is_over_is_none_of_the_run(
 
 
 class Coming:
-    """Stands in for tasks that are described one after the other, until no child starts any more."""
+    """Stands in for tasks that are described one after the other, until something is in the way."""
 
-    def __init__(self, *ready: ReadyTask) -> None:
+    def __init__(self, error: Exception, *ready: ReadyTask) -> None:
+        self._error = error
         self._ready = list(ready)
+
+    def begin(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def __iter__(self) -> Coming:
         return self
 
     def __next__(self) -> ReadyTask:
         if not self._ready:
-            raise DescriberStartError("the process that describes sketches did not start: no memory")
+            raise self._error
         return self._ready.pop(0)
 
 
-async def test_tasks_of_a_class_that_cannot_be_described_are_left_out_and_told(tmp_path: Path) -> None:
+async def join_late(run: Run, session: Session) -> None:
+    comes = Newcomer(cast(Prepared, cast(Any, Alone())), None, None)
+    await run._join_late(cast(TuningSession, cast(Any, session)), contextlib.AsyncExitStack(), comes)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DescriberStartError("the process that describes sketches did not start: no memory"),
+        OSError("did not start: no memory"),
+    ],
+)
+async def test_tasks_of_a_class_that_cannot_be_described_are_left_out_and_told(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, session = run_of(tmp_path), Session()
-    coming = cast(ReadyTasks, cast(Any, Coming(ReadyTask(ENTRIES[0]))))
-    await run._join_late(cast(TuningSession, cast(Any, session)), coming, ENTRIES)
+    monkeypatch.setattr(preparation, "ready_tasks", lambda *_: Coming(error, ReadyTask(ENTRIES[0])))
+    await join_late(run, session)
     assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
     [missing] = run._ready[1].left_out
     assert (missing.what, missing.task, missing.device_class) == ("task", "b", "orin")
     assert "did not start: no memory" in missing.reason
+    [told] = session.told
+    assert "tasks of class orin are left out of this run" in told
+    assert "did not start: no memory" in told
+
+
+async def test_tasks_of_which_no_process_can_begin_to_describe_one_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ready_tasks(*_: object) -> ReadyTasks:
+        raise RuntimeError("can't start new thread")
+
+    run, session = run_of(tmp_path), Session()
+    monkeypatch.setattr(preparation, "ready_tasks", ready_tasks)
+    await join_late(run, session)
+    assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
+
+
+async def test_a_task_that_the_searchers_cannot_be_given_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Session):
+        async def join(self, _entry: SearchTask) -> None:
+            raise OSError("no space left on device")
+
+    sketch = Sketch(0, "tiles", "[]", (Tile(4, 2, 64),), ())
+    run, session = run_of(tmp_path), Full()
+    ready = ReadyTask(SearchTask(TASKS[0], (sketch,), SIMULATED_CPU))
+    monkeypatch.setattr(preparation, "ready_tasks", lambda *_: Coming(OSError(), ready))
+    await join_late(run, session)
+    assert session.done == [("left out", TASKS[0].id), ("left out", TASKS[1].id)]
+    assert [len(each.left_out) for each in run._ready] == [1, 1]

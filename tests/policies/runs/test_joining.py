@@ -199,6 +199,26 @@ def test_a_class_whose_devices_have_all_left_is_given_up_when_no_other_comes() -
     assert trials_by_class(world) == {OLD: 200, NEW: 200}
 
 
+def test_a_class_whose_devices_are_lost_and_then_leave_waits_for_another_from_then_on() -> None:
+    """It was lost for longer than a device is waited for, while others went on."""
+    left_at = 300.0
+    lost = Device(NEW, outages=((6.0, 1e9),))
+    devices = {f"{OLD}-0": Device(OLD), f"{NEW}-0": lost, f"{NEW}-1": Device(NEW)}
+    settings = {"supply": 4000, "leave": {f"{NEW}-0": left_at}}
+    told = f"no device of class {NEW} is left: its tasks wait 120 s for another"
+    # Another one comes in time.
+    world = played(devices, added={f"{NEW}-1": left_at + 60.0}, **settings)
+    assert trials_by_class(world) == {OLD: 4000, NEW: 4000}
+    assert told in world.lines
+    # Nobody comes.
+    del devices[f"{NEW}-1"]
+    world = played(devices, **settings)
+    assert world.now > left_at + 120.0
+    assert told in world.lines
+    (task,) = (each for each in world.state.progress(world.now).tasks if each.device_class == NEW)
+    assert task.finish_reason == f"no device of class {NEW} is left in the fleet"
+
+
 def test_a_fleet_that_has_left_altogether_ends_the_run_in_good_order_after_the_patience() -> None:
     world = played(fleet(new=0), supply=200, leave={f"{OLD}-0": 6.0, f"{OLD}-1": 8.0})
     assert 128.0 <= world.now < 129.0

@@ -13,6 +13,7 @@ import pytest
 
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Limits, Outcome, Record, Task
+from fleet_tune.errors import RecorderLostError
 from fleet_tune.records.origin import Origin
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import SharedReader
@@ -274,6 +275,17 @@ def test_a_giver_goes_on_where_it_was(tmp_path: Path, shared: Path) -> None:
         assert (giving.give(hurry=True), giving.give()) == (1, 0)
 
 
+def test_what_others_give_comes_again_where_it_could_not_be_taken(shared: Path, tmp_path: Path) -> None:
+    others = Watching(shared, "ours")
+    run(tmp_path / "beside", shared, "beside", [record(CONV, 1, 2.0, "beside")])
+    with pytest.raises(RecorderLostError), others.new({CONV.id}, HERE) as found:
+        raise RecorderLostError("the process that stores the records is gone", "run again")
+    with others.new({CONV.id}, HERE) as found:
+        assert len(found.words[CONV.id]) == 1
+    with others.new({CONV.id}, HERE) as found:
+        assert not found.words
+
+
 def test_what_others_give_while_a_run_goes_on_is_taken_once_and_is_no_trial(shared: Path, tmp_path: Path) -> None:
     run(tmp_path / "earlier", shared, "earlier", [record(CONV, 1, 4.0, "earlier")])
     own = tmp_path / "ours" / "records.db"
@@ -283,12 +295,15 @@ def test_what_others_give_while_a_run_goes_on_is_taken_once_and_is_no_trial(shar
         store.put_run("ours", HERE)
         store.append([record(CONV, 2, 3.0, "ours")])
         others = Watching(shared, "ours")
-        assert not others.new({CONV.id, DENSE.id}, HERE).words, "what was there before was looked up at the start"
+        with others.new({CONV.id, DENSE.id}, HERE) as found:
+            assert not found.words, "what was there before was looked up at the start"
         Giving(own, shared).give()
         run(tmp_path / "beside", shared, "beside", [record(CONV, 2, 3.5, "beside"), record(CONV, 3, 2.0, "beside")])
         run(tmp_path / "elsewhere", shared, "elsewhere", [record(CONV, 4, 1.0, "elsewhere")], origins=OTHER)
-        take(others.new({CONV.id}, HERE), own, store, HERE, {"board": ["dev"]})
-        assert not others.new({CONV.id}, HERE).words
+        with others.new({CONV.id}, HERE) as found:
+            take(found, own, store, HERE, {"board": ["dev"]})
+        with others.new({CONV.id}, HERE) as found:
+            assert not found.words
     with RecordReader(own) as reader:
         taken = [each for each in reader if each.run_id == "beside"]
         assert [(each.candidate.decisions[0], each.revision) for each in taken] == [(3, 1)], "2 was tried here too"
