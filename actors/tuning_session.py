@@ -9,9 +9,7 @@ import logging
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.reception import Reception
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
+from actors.session_plan import SessionPlan, dealt_out, planned
 from devices.builds.builder import BuildWorker
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
@@ -43,7 +42,7 @@ from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection, RecordedConnection
 from fleet_tune.device_state import Admin
-from fleet_tune.domain import Fingerprint, Limits, Record, StopRule
+from fleet_tune.domain import Fingerprint, Record
 from fleet_tune.errors import (
     ClusterError,
     DeviceUnreachableError,
@@ -56,7 +55,7 @@ from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
 from policies.runs.pace import searchers
-from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.plan import RunPlan
 from policies.runs.turns import Party
 
 _LOG = logging.getLogger(__name__)
@@ -64,21 +63,6 @@ _FOLLOW_SECS = 1.0
 _HOST_SECS = 120.0  # processes are still being started
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
 _STOP_SECS = 2.0
-
-
-@dataclass(frozen=True)
-class SessionPlan:
-    """What a session tunes, and when it ends. ``tasks``: all of the network, which are tuned from when they
-    :meth:`TuningSession.join`; their sketches need not be known before. ``rule``: when a measurement ends; the fleet
-    file may add a warm-up and a flush. ``settled``: by the id of a task, why it gets no trial at all."""
-
-    run_id: str
-    method: str
-    seed: int
-    tasks: tuple[SearchTask, ...]
-    limits: Limits
-    rule: StopRule = field(default_factory=StopRule)
-    settled: Mapping[str, str] = field(default_factory=dict)
 
 
 class TuningSession:
@@ -295,7 +279,7 @@ class TuningSession:
         )
         self._actors.append(learner)
         learning = LearnerClient(learner, self.window)
-        dealt = _dealt_out(plan.tasks, min(searchers(len(self._devices)), len(os.sched_getaffinity(0))))
+        dealt = dealt_out(plan.tasks, min(searchers(len(self._devices)), len(os.sched_getaffinity(0))))
         searching = self._searching
         for number in range(1 + max(dealt.values(), default=0)):
             others = frozenset(task_id for task_id, dealt_to in dealt.items() if dealt_to != number)
@@ -324,7 +308,7 @@ class TuningSession:
         run = RunPlan(
             run_id=plan.run_id,
             tasks=tuple(
-                _planned(entry, dealt[entry.task.id], plan.settled.get(entry.task.id, "")) for entry in plan.tasks
+                planned(entry, dealt[entry.task.id], plan.settled.get(entry.task.id, "")) for entry in plan.tasks
             ),
             devices={name: classes[name] for name in self._devices},
             builders=len(self._builders),
@@ -486,11 +470,11 @@ class TuningSession:
         assert self._recorder is not None
         await self._recorder.put_tasks([entry.task for entry in tasks])
         name = tasks[0].task.device_class.name
-        dealt = _dealt_out(tasks, len(self._searching))
+        dealt = dealt_out(tasks, len(self._searching))
         searcher_of = {task_id: self._searching[number] for task_id, number in dealt.items()}
         self._searcher_of |= searcher_of
         planned = [
-            dataclasses.replace(_planned(each, dealt[each.task.id], settled.get(each.task.id, "")), late=True)
+            dataclasses.replace(planned(each, dealt[each.task.id], settled.get(each.task.id, "")), late=True)
             for each in tasks
         ]
         if not await self._scheduling.add_class(name, planned, searcher_of):
@@ -584,22 +568,6 @@ class TuningSession:
                 ray.kill(actor, no_restart=True)
         if self._roster is not None:
             await asyncio.to_thread(self._roster.close)
-
-
-def _planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:
-    oracle_secs = entry.abstraction.unscheduled_secs(entry.task.workload.flop)
-    return PlannedTask(entry.task, None, entry.floor_secs, oracle_secs, searcher, settled)
-
-
-def _dealt_out(tasks: Sequence[SearchTask], most: int) -> dict[str, int]:
-    """The number of the searcher of each task id: at most so many, each with as many tasks of every device class."""
-    counts: Counter[str] = Counter()
-    dealt: dict[str, int] = {}
-    for entry in tasks:
-        device_class = entry.task.device_class.name
-        dealt[entry.task.id] = counts[device_class] % most
-        counts[device_class] += 1
-    return dealt
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ import psutil  # type: ignore[import-untyped]
 
 import fleet_tune
 from actors.clusters.cluster import connected
-from actors.tuning_session import SessionPlan, TuningSession
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
 from bench.measured import OTHER_CLASS, dataset_path
 from devices.opening import opened_device
 from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest

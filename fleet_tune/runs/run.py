@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from actors.clients.calls import told
 from actors.clusters.cluster import Cluster, connected
-from actors.tuning_session import SessionPlan, TuningSession
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.lowering_process import LoweringProcess
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig

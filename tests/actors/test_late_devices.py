@@ -19,7 +19,8 @@ import pytest
 from actors.clients.calls import ActorTimeoutError, ask
 from actors.clusters.cluster import connected
 from actors.scheduling import heartbeats
-from actors.tuning_session import SessionPlan, TuningSession
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
 from devices.protocol import Device
 from devices.simulated.simulated import SIMULATED_CPU, SimulatedBuilder, SimulatedDevice
 from fleet_tune.config.fleet_file import DeviceConfig, load_fleet

@@ -17,7 +17,8 @@ import pytest
 from actors.clients.calls import ask
 from actors.clusters.cluster import connected
 from actors.scheduling import heartbeats
-from actors.tuning_session import SessionPlan, TuningSession
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, Record
 from fleet_tune.records.dataset import load

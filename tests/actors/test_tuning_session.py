@@ -9,7 +9,8 @@ import pytest
 
 from actors.clusters.cluster import connected
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
-from actors.tuning_session import SessionPlan, TuningSession
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
 from devices.host.versions import Host
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, StopRule

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.clusters.cluster import Cluster, connected
-from actors.tuning_session import SessionPlan, TuningSession
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits
 from fleet_tune.records.dataset import load

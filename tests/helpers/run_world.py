@@ -19,7 +19,6 @@ from fleet_tune.device_state import Admin, DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import (
     Candidate,
     Comparison,
-    DeviceClass,
     Incumbent,
     Limits,
     Measurement,
@@ -27,7 +26,6 @@ from fleet_tune.domain import (
     Record,
     StopRule,
     Task,
-    Workload,
 )
 from fleet_tune.errors import FleetTuneError
 from policies.runs import commands as to_do
@@ -37,45 +35,7 @@ from policies.runs.plan import Before, Flow, PlannedTask, RunPlan
 from policies.runs.state import Phase, RunState
 from policies.runs.tasks import Oracle
 from policies.search.bandits import TaskBandit
-
-Spans = tuple[tuple[float, float], ...]
-HANG_SECS = 15.0  # until missed signs of life are believed
-PATIENCE_SECS = 60.0  # of what is to be measured where another run has the device
-
-
-def task_of(device_class: str, name: str = "matmul", weight: int = 1) -> Task:
-    return Task(Workload(f"{name}-{device_class}", name, 1e6, "{}"), DeviceClass(device_class, "{}"), weight)
-
-
-def candidate_of(task: Task, number: int) -> Candidate:
-    return Candidate(task.id, 0, "s", (number, 7))
-
-
-@dataclass
-class Device:
-    """One device: its class, how long it takes for a candidate, and what goes wrong with it.
-
-    ``outages``: when it does not answer. ``poison``: numbers of candidates that take it down. ``probe_fails``: when it
-    answers and its probe does not run. ``hangs_at``: when the process that owns it stops answering, until it is
-    restarted; each once. ``dies_at``: when that process ends in the middle of a batch, of which it has stored a part or
-    all without saying so; each once. ``drifts``: when its probe finds it off. ``endings``: over how many batches, its
-    first, the run ends that process for its silence. ``killed``: numbers of candidates whose session is always killed;
-    ``ends_owner``: of those over which the process that owns the device always ends. ``others``: when another run has
-    the device, and does not give it away.
-    """
-
-    device_class: str
-    secs: float = 0.1
-    outages: Spans = ()
-    poison: frozenset[int] = frozenset()
-    probe_fails: Spans = ()
-    hangs_at: tuple[float, ...] = ()
-    dies_at: tuple[float, ...] = ()
-    drifts: Spans = ()
-    endings: int = 0
-    killed: frozenset[int] = frozenset()
-    ends_owner: frozenset[int] = frozenset()
-    others: Spans = ()
+from tests.helpers.world_devices import HANG_SECS, PATIENCE_SECS, Device, Spans, candidate_of, overlaps, task_of, within
 
 
 @dataclass
@@ -524,7 +484,7 @@ class World:
             self.oracle_secs if command.candidate is None else self.slow_builds.get(command.candidate.decisions[0], 0.0)
         )
         at = self.now + min(secs, command.timeout_secs)
-        if command.builder >= self.builders_that_start and _within(self.starts_fail, self.now):
+        if command.builder >= self.builders_that_start and within(self.starts_fail, self.now):
             self._later(self.now + 0.1, ev.BuilderLost(command.builder, "it does not start", ev.Cause.NOT_BEGUN))
             return
         if self._rng.random() < self.builders_lost:
@@ -553,12 +513,12 @@ class World:
         self.probes[device_id] += 1
         if self._mishap(device_id, self.now, self.now):
             self._later(self.now + HANG_SECS, ev.Unreachable(device_id, "no answer", hangs=True))
-        elif _within(device.outages, self.now):
+        elif within(device.outages, self.now):
             self._later(self.now + 1.0, ev.Unreachable(device_id, "simulated outage"))
-        elif _within(device.probe_fails, self.now):
+        elif within(device.probe_fails, self.now):
             self._later(self.now + 0.1, ev.ProbeFailed(device_id, "simulated"))
         else:
-            if _within(device.drifts, self.now):
+            if within(device.drifts, self.now):
                 self._mark(device_id)
             self._later(self.now + 0.01, ev.Probed(device_id, 1e-3))
 
@@ -591,7 +551,7 @@ class World:
         for candidate in command.candidates:
             end = at + device.secs
             self.runs[candidate.id] += 1
-            if _overlaps(device.outages, at, end) or candidate.decisions[0] in device.poison:
+            if overlaps(device.outages, at, end) or candidate.decisions[0] in device.poison:
                 outcomes[candidate.id] = Outcome.DEVICE_LOST
                 detail = "simulated outage"
                 at = min(end, at + 5.0)
@@ -622,7 +582,7 @@ class World:
         self._later(at + 0.02, ev.BatchMeasured(name, command.epoch, outcomes, detail, {"drift": 1.0}))
 
     def _waits_for_others(self, device: Device, name: str, epoch: int) -> bool:
-        if not _within(device.others, self.now):
+        if not within(device.others, self.now):
             return False
         self._later(self.now + 3.0, ev.Waits(name, "net (run 1)"))
         self._later(self.now + PATIENCE_SECS, ev.Waits(name, ""))
@@ -641,7 +601,7 @@ class World:
         if self._mishap(name, self.now, end):
             self._later(self.now + HANG_SECS, ev.BatchLost(name, command.epoch, "no sign of life", hangs=True))
             return
-        if _overlaps(device.outages, self.now, end):
+        if overlaps(device.outages, self.now, end):
             self._later(end, ev.ShotOut(name, command.epoch, "simulated outage"))
             return
         records = []
@@ -694,18 +654,6 @@ class World:
         fresh = tuple(self.records[max(0, self._told - 2) :])
         self._told = len(self.records)
         self._do(self.state.handle(ev.Committed(fresh), self.now))
-
-
-def order(device_id: str, admin: Admin) -> ev.Ordered:
-    return ev.Ordered(device_id, admin, "test")
-
-
-def _within(spans: Spans, at: float) -> bool:
-    return any(begin <= at < end for begin, end in spans)
-
-
-def _overlaps(spans: Spans, begin: float, end: float) -> bool:
-    return any(start < end and begin < stop for start, stop in spans)
 
 
 def played(devices: dict[str, Device], **settings: object) -> World:

@@ -15,7 +15,8 @@ from fleet_tune.errors import DevicesLostError
 from policies.runs import events as ev
 from policies.runs.state import Phase
 from tests.helpers.properties import examples
-from tests.helpers.run_world import Device, World, order, played, task_of
+from tests.helpers.run_world import World, played
+from tests.helpers.world_devices import Device, order, task_of
 
 OLD, NEW = "server", "orin"
 LEFT = "it is no longer in the fleet file"

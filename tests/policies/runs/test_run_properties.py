@@ -14,7 +14,8 @@ from policies.runs import events as ev
 from policies.runs.plan import Flow
 from policies.runs.tasks import TaskTrials
 from tests.helpers.properties import examples
-from tests.helpers.run_world import Device, World, order, task_of
+from tests.helpers.run_world import World
+from tests.helpers.world_devices import Device, order, task_of
 
 SECS = st.floats(0.0, 200.0)
 CLASSES = ("server", "orin")

@@ -15,7 +15,8 @@ from policies.measuring.build_limit import LEAST_SECS, UNKNOWN_SECS
 from policies.runs import events as ev
 from policies.runs.plan import Flow
 from policies.runs.state import Phase
-from tests.helpers.run_world import Device, World, candidate_of, order, played, task_of
+from tests.helpers.run_world import World, played
+from tests.helpers.world_devices import Device, candidate_of, order, task_of
 
 ORIN, SERVER = task_of("orin"), task_of("server")
 

@@ -6,7 +6,8 @@ import math
 
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import StopRule
-from tests.helpers.run_world import Device, World, order, played, task_of
+from tests.helpers.run_world import World, played
+from tests.helpers.world_devices import Device, order, task_of
 
 
 def test_every_task_has_its_shoot_out_the_heaviest_first() -> None:

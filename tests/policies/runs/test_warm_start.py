@@ -11,7 +11,8 @@ import pytest
 from fleet_tune.domain import Limits
 from policies.runs.warm_start import Share, covered, effort_of, share_of
 from tests.helpers.records import make_record, ok
-from tests.helpers.run_world import Device, World, candidate_of, task_of
+from tests.helpers.run_world import World
+from tests.helpers.world_devices import Device, candidate_of, task_of
 
 
 @pytest.mark.parametrize(
