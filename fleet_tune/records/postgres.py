@@ -34,6 +34,26 @@ _AT_ONCE = 200  # records of a statement: some hundred kilobytes
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
 
+# The owner's rights are used only on what the path names: without pg_temp in it, that comes first.
+_QUOTA_PATH = "pg_catalog, fleet_tune, pg_temp"
+_QUOTA = f"""
+CREATE OR REPLACE FUNCTION fleet_tune.check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = {_QUOTA_PATH} AS $$
+DECLARE most bigint;
+BEGIN
+    SELECT quotas.records INTO most FROM fleet_tune.quotas WHERE role = session_user;
+    IF FOUND AND (SELECT count(*) FROM fleet_tune.records WHERE added_by = session_user) > most THEN
+        RAISE EXCEPTION 'the key % may have % records', session_user, most USING ERRCODE = '{_QUOTA_STATE}';
+    END IF;
+    RETURN NULL;
+END $$;
+"""
+_QUOTA_IS_OLD = f"""
+SELECT EXISTS (
+    SELECT 1 FROM pg_catalog.pg_proc WHERE oid = to_regprocedure('fleet_tune.check_quota()')
+    AND pg_has_role(proowner, 'USAGE') AND proconfig IS DISTINCT FROM ARRAY['search_path={_QUOTA_PATH}']
+)
+"""
 _SCHEMA = f"""
 CREATE SCHEMA fleet_tune;
 SET LOCAL search_path TO fleet_tune;
@@ -56,16 +76,7 @@ CREATE TABLE records (
 );
 CREATE INDEX records_by_adder ON records (added_by);
 CREATE TABLE quotas (role text PRIMARY KEY, records bigint NOT NULL);
-CREATE FUNCTION check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = fleet_tune AS $$
-DECLARE most bigint;
-BEGIN
-    SELECT records INTO most FROM quotas WHERE role = session_user;
-    IF FOUND AND (SELECT count(*) FROM records WHERE added_by = session_user) > most THEN
-        RAISE EXCEPTION 'the key % may have % records', session_user, most USING ERRCODE = '{_QUOTA_STATE}';
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER quota AFTER INSERT ON records FOR EACH STATEMENT EXECUTE FUNCTION check_quota();
+{_QUOTA}CREATE TRIGGER quota AFTER INSERT ON records FOR EACH STATEMENT EXECUTE FUNCTION check_quota();
 GRANT USAGE ON SCHEMA fleet_tune TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA fleet_tune TO PUBLIC;
 GRANT INSERT ON workloads, tasks, run_origins, efforts TO PUBLIC;
@@ -138,6 +149,9 @@ class TeamStore:
                 f" version {SCHEMA_VERSION}",
                 "use the newer fleet-tune that made it, or another store",
             )
+        if self._one(_QUOTA_IS_OLD) == (True,):  # of an earlier version, and we own it
+            with self._turn() as connection:
+                connection.execute(_QUOTA)
         self.id: str = meta.get("id", "")
         """Another one for each store that was ever made."""
 

@@ -308,6 +308,49 @@ def test_keys_quotas_and_what_they_refuse(served: Served) -> None:
     path.unlink()
 
 
+_AS_BEFORE = """
+CREATE OR REPLACE FUNCTION fleet_tune.check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = fleet_tune AS $$
+DECLARE most bigint;
+BEGIN
+    SELECT records INTO most FROM quotas WHERE role = session_user;
+    RETURN NULL;
+END $$
+"""
+_GRAB = """
+CREATE FUNCTION pg_temp.grab() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    ALTER ROLE alice SUPERUSER;
+    RETURN 1000;
+END $$;
+CREATE TEMP VIEW quotas AS SELECT session_user::text AS role, pg_temp.grab() AS records;
+CREATE TEMP VIEW records AS SELECT session_user::text AS added_by, pg_temp.grab() AS records;
+"""
+
+
+@pytest.mark.parametrize("version", ["this", "before"])
+def test_a_key_does_not_borrow_the_owners_rights(served: Served, version: str) -> None:
+    with emptied(served):
+        pass
+    owner, url = served.folder.key_of(OWNER), address(served, "alice")
+    with psycopg.connect(owner, autocommit=True) as connection:
+        if version == "before":
+            connection.execute(_AS_BEFORE)
+            TeamStore(url).close()  # whose it is not cannot mend it, and goes on
+            TeamStore(owner).close()
+        connection.execute("GRANT TEMP ON DATABASE fleet_tune TO alice")  # as everybody has it on other servers
+        try:
+            with TeamStore(url) as store:
+                store._connection.execute(_GRAB)
+                store.put_task(CONV)
+                assert store.add([of("a", "1", 1e-3)]) == 1
+            query = "SELECT rolsuper FROM pg_roles WHERE rolname = 'alice'"
+            assert connection.execute(query).fetchone() == (False,)
+        finally:
+            connection.execute("ALTER ROLE alice NOSUPERUSER")
+            connection.execute("REVOKE TEMP ON DATABASE fleet_tune FROM alice")
+
+
 def test_the_commands_of_records_reach_a_teams_store(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
