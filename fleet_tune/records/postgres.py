@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import uuid
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fleet_tune.domain import DeviceClass, Record, Task, Workload
+from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordStoreError, RequestError, StoreUnreachableError, UnreadableRecordError
+from fleet_tune.records.checked import checked_effort, checked_task, checked_unit
 from fleet_tune.records.codec import decode_record, encode_record
 from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
 from fleet_tune.records.reader import UNIT, split_task_id
@@ -25,11 +26,14 @@ from fleet_tune.records.store_place import shown
 if TYPE_CHECKING:
     import psycopg
 
+_Read = TypeVar("_Read")
+
 SCHEMA_VERSION = 1
 _QUOTA_STATE = "FT001"
 _LOCK = 0x666C656574  # of the store's writers, and of its making
 _PAGE_RECORDS = 1000
 _FAILED = " failed: "
+_MOST_BYTES = 4 * 2**20  # of a record, deflated or not
 _AT_ONCE = 200  # records of a statement: some hundred kilobytes
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
@@ -159,7 +163,7 @@ class TeamStore:
 
     def since(self, cursor: int) -> Since:
         """What was added after ``cursor``, as a source of records."""
-        return Since(self, cursor)
+        return Since(self._rows, cursor)
 
     def last_seq(self) -> int:
         """The highest ``seq`` that was given, also to what was removed since; 0 for none."""
@@ -204,13 +208,16 @@ class TeamStore:
         )
 
     def unit(self, name: str, secs: float) -> float:
-        """As :meth:`fleet_tune.records.store.RecordStore.unit`."""
+        """As :meth:`fleet_tune.records.store.RecordStore.unit`; ``secs`` where what was given is no unit."""
         with self._turn() as connection:
             given = (UNIT + name, repr(secs))
             connection.execute("INSERT INTO fleet_tune.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", given)
             row = connection.execute("SELECT value FROM fleet_tune.meta WHERE key = %s", given[:1]).fetchone()
             assert row is not None  # it was given or there
-            return float(row[0])
+            try:
+                return checked_unit(row[0])
+            except ValueError:
+                return secs
 
     def add(self, records: Sequence[Record]) -> int:
         """As :meth:`fleet_tune.records.store.RecordStore.add`."""
@@ -297,28 +304,31 @@ class TeamStore:
 
 
 class Since:
-    """What a team's store got after ``cursor``: a source of :func:`fleet_tune.records.shared.copy_records`.
-    ``unreadable``: what of it could not be decoded, each with its reason."""
+    """What a team's store got after ``cursor``: a source of :func:`fleet_tune.records.shared.copy_records`. Every key
+    adds to it: what is wrong is set aside.
 
-    def __init__(self, store: TeamStore, cursor: int) -> None:
-        self._store = store
+    ``rows``: as those of a :class:`TeamStore`. ``unreadable``: what was set aside, each with its reason.
+    """
+
+    def __init__(self, rows: Callable[..., list[Any]], cursor: int) -> None:
+        self._rows = rows
         self._cursor = cursor
         self.unreadable: list[str] = []
 
     def tasks(self) -> list[Task]:
         """Those that got records."""
-        rows = self._store._rows(
+        rows = self._rows(
             "SELECT hash, name, flop, module, device_class, target, weight FROM fleet_tune.tasks"
             " JOIN fleet_tune.workloads ON hash = workload WHERE (workload, device_class) IN"
             " (SELECT DISTINCT workload, device_class FROM fleet_tune.records WHERE seq > %s) ORDER BY place",
             self._cursor,
         )
-        return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
+        return [task for row in rows for task in self._right(f"task {row[0]}@{row[4]}", checked_task, *row)]
 
     def run_origins(self) -> dict[tuple[str, str], Origin]:
         """What the records of each run and device class depend on."""
         found = {}
-        for run_id, name, body in self._store._rows("SELECT run_id, device_class, origin FROM fleet_tune.run_origins"):
+        for run_id, name, body in self._rows("SELECT run_id, device_class, origin FROM fleet_tune.run_origins"):
             with contextlib.suppress(UnreadableRecordError):
                 found[run_id, name] = decode_origin(body)
         return found
@@ -326,33 +336,53 @@ class Since:
     def efforts(self) -> list[tuple[Effort, Origin]]:
         """What runs have spent, and what their records depend on."""
         origins = self.run_origins()
-        rows = self._store._rows("SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts")
-        return [
-            (Effort(f"{workload}@{name}", run_id, secs, trials), origins[run_id, name])
-            for workload, name, run_id, secs, trials in rows
-            if (run_id, name) in origins
-        ]
+        rows = self._rows("SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts")
+        found = []
+        for workload, name, run_id, secs, trials in rows:
+            # With another "@" it would be of another device class.
+            if (run_id, name) in origins and "@" not in workload:
+                what = f"what {run_id} has spent on {workload}@{name}"
+                for effort in self._right(what, checked_effort, f"{workload}@{name}", run_id, secs, trials):
+                    found.append((effort, origins[run_id, name]))
+        return found
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
         """Seconds of the probe at which those of a class are counted; None where the store does not say."""
         keys = [UNIT + device_id, UNIT + class_unit(device_class)]
-        found = dict(self._store._rows("SELECT key, value FROM fleet_tune.meta WHERE key = ANY(%s)", keys))
-        return next((float(found[key]) for key in keys if key in found), None)
+        found = dict(self._rows("SELECT key, value FROM fleet_tune.meta WHERE key = ANY(%s)", keys))
+        units = (unit for key in keys if key in found for unit in self._right(key, checked_unit, found[key]))
+        return next(units, None)
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
         """The records, many at a time."""
         cursor = max(cursor, self._cursor)
-        query = "SELECT seq, body FROM fleet_tune.records WHERE seq > %s ORDER BY seq LIMIT %s"
-        while rows := self._store._rows(query, cursor, _PAGE_RECORDS):
+        query = (
+            "SELECT seq, CASE WHEN octet_length(body) <= %s THEN body END FROM fleet_tune.records"
+            " WHERE seq > %s ORDER BY seq LIMIT %s"
+        )
+        while rows := self._rows(query, _MOST_BYTES, cursor, _PAGE_RECORDS):
             page = []
             for seq, body in rows:
-                try:
-                    page.append(decode_record(zlib.decompress(body), seq))
-                except (UnreadableRecordError, zlib.error) as error:
-                    self.unreadable.append(f"record {seq}: {error}")
+                page += self._right(f"record {seq}", _record, seq, body)
             if page:
                 yield page
             cursor = rows[-1][0]
+
+    def _right(self, what: str, read: Callable[..., _Read], *values: Any) -> list[_Read]:
+        """What ``read`` makes of ``values``; nothing where they are wrong, or of a newer version."""
+        try:
+            return [read(*values)]
+        except (ValueError, RecordStoreError, zlib.error) as error:
+            self.unreadable.append(f"{what}: {error}")
+            return []
+
+
+def _record(seq: int, body: bytes | None) -> Record:
+    inflating = zlib.decompressobj()
+    content = b"" if body is None else inflating.decompress(body, _MOST_BYTES)
+    if not inflating.eof:
+        raise ValueError("it is torn, or too large")
+    return decode_record(content, seq)
 
 
 def _row(record: Record) -> tuple[str, str, str, bytes]:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordStoreError, RequestError, ServerError, StoreUnreachableError
 from fleet_tune.records.origin import Effort, Origin
 from fleet_tune.records.postgres import TeamStore
+from fleet_tune.records.reader import UNIT
 from fleet_tune.records.shared import SharedReader, Source, Target, copy_records, shared_store
 from fleet_tune.records.store_place import StorePlace, place_of
-from fleet_tune.records.team import Team, met
+from fleet_tune.records.team import Met, Team, met
 from fleet_tune.runs.reusing.sharing import Giving
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.serving.keys import keys, put_key, remove_key
@@ -256,6 +258,25 @@ def test_a_run_goes_on_without_the_server_and_hands_over_later(
     assert Team(place).meet().given == 1
     with TeamStore(place.server) as store:
         assert [record.uid for record in held(store.since(0))] == ["1", "2"]
+
+
+def test_what_one_key_spoils_ends_nobodys_run(served: Served, tmp_path: Path) -> None:
+    with emptied(served) as store:
+        store._connection.execute("INSERT INTO fleet_tune.meta VALUES (%s, 'nonsense')", (f"{UNIT}class zen5",))
+        store.put_task(DENSE)
+        store._connection.execute("UPDATE fleet_tune.tasks SET weight = 0")
+        store.put_run("bad", {"zen5": HERE})
+        store.put_efforts([Effort(CONV.id, "bad", float("nan"), 1.0)])
+        insert = "INSERT INTO fleet_tune.records (uid, workload, device_class, body) VALUES (%s, %s, 'zen5', %s)"
+        bomb = zlib.compress(bytes(64 * 2**20))
+        store._connection.execute(insert, ("x", DENSE.workload.hash, bomb))
+    first = StorePlace(tmp_path / "copy.db", address(served, "alice"))
+    write(first.path, "a", of("a", "1", 1e-3))
+    assert Team(first).meet() == Met(0, 1)
+    other = StorePlace(tmp_path / "other.db", address(served, "bob"))
+    assert Team(other).meet() == Met(1, 0)
+    with SharedReader(other.path) as reader:
+        assert [effort.run_id for effort, _ in reader.efforts()] == ["a"]
 
 
 def test_a_server_that_is_another_one_gets_everything(served: Served, tmp_path: Path) -> None:
