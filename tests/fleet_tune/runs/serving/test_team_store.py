@@ -329,6 +329,17 @@ def test_keys_quotas_and_what_they_refuse(served: Served) -> None:
     path.unlink()
 
 
+def test_a_key_that_is_removed_ends_its_sessions(served: Served) -> None:
+    with emptied(served), TeamStore(address(served, "dora")) as store:
+        store.put_task(CONV)
+        remove_key(served.folder, "dora")
+        with pytest.raises(StoreUnreachableError):
+            store.last_seq()
+    assert "dora" not in [each.name for each in keys(served.folder)]
+    with TeamStore(address(served, "dora")) as store:
+        assert store.add([of("a", "1", 1e-3)]) == 1, "the name is free again"
+
+
 _AS_BEFORE = """
 CREATE OR REPLACE FUNCTION fleet_tune.check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = fleet_tune AS $$
