@@ -417,6 +417,33 @@ def test_the_server_ends_with_the_command(served: Served) -> None:
     assert address(served, "alice")
 
 
+def test_one_that_is_ended_while_it_makes_a_server_is_no_trouble_for_the_next() -> None:
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-store-") as text:
+        path = Path(text)
+        path.chmod(0o755)  # as of the one that all share
+        server = Served(path / "team")
+        command = [sys.executable, "-m", "fleet_tune", "store", "serve", str(server.folder.path), "--port"]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            process = subprocess.Popen([*command, str(server.port)])
+            deadline = time.monotonic() + _START_SECS
+            while not list(server.folder.path.glob(".making-*/data/*")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            process.send_signal(number)
+            assert process.wait(_START_SECS) == (143 if number == signal.SIGTERM else -9)
+            assert bool(list(server.folder.path.glob(".making-*"))) == (number == signal.SIGKILL)
+            assert not server.folder.is_made
+        server.start()
+        try:
+            assert not list(server.folder.path.glob(".making-*"))
+            other = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=_START_SECS)
+            assert other.returncode == 2
+            said = f"error: {server.folder.path} is served already, by process {server.process.pid}"
+            assert other.stderr.splitlines()[0] == said
+            assert server.folder.address[1] == server.port
+        finally:
+            server.end()
+
+
 def test_what_a_server_needs_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
