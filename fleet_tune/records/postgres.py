@@ -2,7 +2,8 @@
 
 A record has the bytes that a run's own store has, deflated. Writers take turns (an advisory lock until they commit), so
 that what is committed later has the higher ``seq``: who has read up to a number has read all that there was. Everybody
-who may connect to the database reads and adds; only who has made the tables removes. psycopg is an optional dependency.
+who may connect to the database reads, adds, and changes tasks and efforts; only who has made the tables removes.
+psycopg is an optional dependency.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _LOCK = 0x666C656574  # of the store's writers, and of its making
 _PAGE_RECORDS = 1000
 _FAILED = " failed: "
 _MOST_BYTES = 4 * 2**20  # of a record, deflated or not
+_MOST_REASON = 200
 _AT_ONCE = 200  # records of a statement: some hundred kilobytes
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
@@ -373,7 +375,7 @@ class Since:
         try:
             return [read(*values)]
         except (ValueError, RecordStoreError, zlib.error) as error:
-            self.unreadable.append(f"{what}: {error}")
+            self.unreadable.append(f"{what}: {error}"[:_MOST_REASON])
             return []
 
 
