@@ -35,21 +35,25 @@ def serve(folder: Path, bind: str, port: int, host: str) -> int:
 
         host = socket.gethostname()
     ended: list[int] = []
+    serving: list[PostgresServer] = []
 
     def end(number: int, _: FrameType | None) -> None:
+        if not serving:  # it is being made, or begins: what there is of it is removed on the way
+            raise SystemExit(128 + number)
         ended.append(number)
-        server.ask_to_end()
+        serving[0].ask_to_end()
 
-    with PostgresServer(folder, bind, port, host) as server:
-        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with PostgresServer(folder, bind, port, host) as server:
+            serving.append(server)
             shown, at = server.folder.address
             encrypted = "" if server.folder.encrypts else "; nothing is encrypted: there was no openssl"
             click.echo(f"serving {folder} on {shown}:{at}{encrypted}; 'fleet-tune store key' makes keys")
             status = server.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if ended:
         return 128 + ended[0]
     click.echo(f"error: PostgreSQL has ended with status {status}", err=True)

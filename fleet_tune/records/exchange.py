@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from fleet_tune.domain import DeviceClass, Record, Task, Workload
+from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordFileError, UnreadableRecordError
 from fleet_tune.records.atomic_file import sync_file, sync_folder
+from fleet_tune.records.checked import checked_effort, checked_task, checked_unit
 from fleet_tune.records.codec import record_from_json, record_to_json
 from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
 from fleet_tune.records.store import class_unit
@@ -27,7 +28,6 @@ from fleet_tune.records.store import class_unit
 FORMAT = "fleet-tune records"
 VERSION = 1
 _PAGE_RECORDS = 1000
-_MOST_WEIGHT = 2**31
 _MOST_LINE_BYTES = 64 * 2**20
 _NEXT = "give a file that 'fleet-tune records export' wrote"
 
@@ -218,24 +218,17 @@ class RecordsFile:
     def _take(self, line: dict[str, Any]) -> None:
         match line.get("kind"):
             case "task":
-                flop, weight = float(line["flop"]), line["weight"]
-                if not (0 <= flop < math.inf and isinstance(weight, int) and 1 <= weight <= _MOST_WEIGHT):
-                    raise ValueError(f"no operations or calls: {flop}, {weight}")
-                workload = Workload(_text(line, "hash"), _text(line, "name"), flop, _text(line, "module"))
-                task = Task(workload, DeviceClass(_text(line, "class"), _text(line, "target")), weight)
+                texts = (_text(line, "hash"), _text(line, "name"), _text(line, "module"))
+                names = (_text(line, "class"), _text(line, "target"))
+                task = checked_task(*texts[:2], line["flop"], texts[2], *names, line["weight"])
                 self._tasks[task.id] = task
             case "run":
                 self._origins[_text(line, "run"), _text(line, "class")] = decode_origin(json.dumps(line["origin"]))
             case "effort":
-                secs, trials = (math.inf if line[name] is None else float(line[name]) for name in ("secs", "trials"))
-                if not (secs >= 0 and trials >= 0):
-                    raise ValueError(f"no effort: {secs}, {trials}")
-                self._efforts.append(Effort(_text(line, "task"), _text(line, "run"), secs, trials))
+                spent = (math.inf if line[name] is None else line[name] for name in ("secs", "trials"))
+                self._efforts.append(checked_effort(_text(line, "task"), _text(line, "run"), *spent))
             case "unit":
-                secs = float(line["secs"])
-                if not 0 < secs < math.inf:
-                    raise ValueError(f"no seconds: {secs}")
-                self._units[_text(line, "name")] = secs
+                self._units[_text(line, "name")] = checked_unit(line["secs"])
             case kind:
                 raise ValueError(f"a line of an unknown kind {kind!r}")
 

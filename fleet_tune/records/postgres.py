@@ -2,7 +2,8 @@
 
 A record has the bytes that a run's own store has, deflated. Writers take turns (an advisory lock until they commit), so
 that what is committed later has the higher ``seq``: who has read up to a number has read all that there was. Everybody
-who may connect to the database reads and adds; only who has made the tables removes. psycopg is an optional dependency.
+who may connect to the database reads, adds, and changes tasks and efforts; only who has made the tables removes.
+psycopg is an optional dependency.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import uuid
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fleet_tune.domain import DeviceClass, Record, Task, Workload
+from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordStoreError, RequestError, StoreUnreachableError, UnreadableRecordError
+from fleet_tune.records.checked import checked_effort, checked_task, checked_unit
 from fleet_tune.records.codec import decode_record, encode_record
 from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
 from fleet_tune.records.reader import UNIT, split_task_id
@@ -25,15 +27,39 @@ from fleet_tune.records.store_place import shown
 if TYPE_CHECKING:
     import psycopg
 
+_Read = TypeVar("_Read")
+
 SCHEMA_VERSION = 1
 _QUOTA_STATE = "FT001"
 _LOCK = 0x666C656574  # of the store's writers, and of its making
 _PAGE_RECORDS = 1000
 _FAILED = " failed: "
+_MOST_BYTES = 4 * 2**20  # of a record, deflated or not
+_MOST_REASON = 200
 _AT_ONCE = 200  # records of a statement: some hundred kilobytes
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
 
+# The owner's rights are used only on what the path names: without pg_temp in it, that comes first.
+_QUOTA_PATH = "pg_catalog, fleet_tune, pg_temp"
+_QUOTA = f"""
+CREATE OR REPLACE FUNCTION fleet_tune.check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = {_QUOTA_PATH} AS $$
+DECLARE most bigint;
+BEGIN
+    SELECT quotas.records INTO most FROM fleet_tune.quotas WHERE role = session_user;
+    IF FOUND AND (SELECT count(*) FROM fleet_tune.records WHERE added_by = session_user) > most THEN
+        RAISE EXCEPTION 'the key % may have % records', session_user, most USING ERRCODE = '{_QUOTA_STATE}';
+    END IF;
+    RETURN NULL;
+END $$;
+"""
+_QUOTA_IS_OLD = f"""
+SELECT EXISTS (
+    SELECT 1 FROM pg_catalog.pg_proc WHERE oid = to_regprocedure('fleet_tune.check_quota()')
+    AND pg_has_role(proowner, 'USAGE') AND proconfig IS DISTINCT FROM ARRAY['search_path={_QUOTA_PATH}']
+)
+"""
 _SCHEMA = f"""
 CREATE SCHEMA fleet_tune;
 SET LOCAL search_path TO fleet_tune;
@@ -56,16 +82,7 @@ CREATE TABLE records (
 );
 CREATE INDEX records_by_adder ON records (added_by);
 CREATE TABLE quotas (role text PRIMARY KEY, records bigint NOT NULL);
-CREATE FUNCTION check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = fleet_tune AS $$
-DECLARE most bigint;
-BEGIN
-    SELECT records INTO most FROM quotas WHERE role = session_user;
-    IF FOUND AND (SELECT count(*) FROM records WHERE added_by = session_user) > most THEN
-        RAISE EXCEPTION 'the key % may have % records', session_user, most USING ERRCODE = '{_QUOTA_STATE}';
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER quota AFTER INSERT ON records FOR EACH STATEMENT EXECUTE FUNCTION check_quota();
+{_QUOTA}CREATE TRIGGER quota AFTER INSERT ON records FOR EACH STATEMENT EXECUTE FUNCTION check_quota();
 GRANT USAGE ON SCHEMA fleet_tune TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA fleet_tune TO PUBLIC;
 GRANT INSERT ON workloads, tasks, run_origins, efforts TO PUBLIC;
@@ -138,6 +155,9 @@ class TeamStore:
                 f" version {SCHEMA_VERSION}",
                 "use the newer fleet-tune that made it, or another store",
             )
+        if self._one(_QUOTA_IS_OLD) == (True,):  # of an earlier version, and we own it
+            with self._turn() as connection:
+                connection.execute(_QUOTA)
         self.id: str = meta.get("id", "")
         """Another one for each store that was ever made."""
 
@@ -145,7 +165,7 @@ class TeamStore:
 
     def since(self, cursor: int) -> Since:
         """What was added after ``cursor``, as a source of records."""
-        return Since(self, cursor)
+        return Since(self._rows, cursor)
 
     def last_seq(self) -> int:
         """The highest ``seq`` that was given, also to what was removed since; 0 for none."""
@@ -190,13 +210,16 @@ class TeamStore:
         )
 
     def unit(self, name: str, secs: float) -> float:
-        """As :meth:`fleet_tune.records.store.RecordStore.unit`."""
+        """As :meth:`fleet_tune.records.store.RecordStore.unit`; ``secs`` where what was given is no unit."""
         with self._turn() as connection:
             given = (UNIT + name, repr(secs))
             connection.execute("INSERT INTO fleet_tune.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", given)
             row = connection.execute("SELECT value FROM fleet_tune.meta WHERE key = %s", given[:1]).fetchone()
             assert row is not None  # it was given or there
-            return float(row[0])
+            try:
+                return checked_unit(row[0])
+            except ValueError:
+                return secs
 
     def add(self, records: Sequence[Record]) -> int:
         """As :meth:`fleet_tune.records.store.RecordStore.add`."""
@@ -283,28 +306,31 @@ class TeamStore:
 
 
 class Since:
-    """What a team's store got after ``cursor``: a source of :func:`fleet_tune.records.shared.copy_records`.
-    ``unreadable``: what of it could not be decoded, each with its reason."""
+    """What a team's store got after ``cursor``: a source of :func:`fleet_tune.records.shared.copy_records`. Every key
+    adds to it: what is wrong is set aside.
 
-    def __init__(self, store: TeamStore, cursor: int) -> None:
-        self._store = store
+    ``rows``: as those of a :class:`TeamStore`. ``unreadable``: what was set aside, each with its reason.
+    """
+
+    def __init__(self, rows: Callable[..., list[Any]], cursor: int) -> None:
+        self._rows = rows
         self._cursor = cursor
         self.unreadable: list[str] = []
 
     def tasks(self) -> list[Task]:
         """Those that got records."""
-        rows = self._store._rows(
+        rows = self._rows(
             "SELECT hash, name, flop, module, device_class, target, weight FROM fleet_tune.tasks"
             " JOIN fleet_tune.workloads ON hash = workload WHERE (workload, device_class) IN"
             " (SELECT DISTINCT workload, device_class FROM fleet_tune.records WHERE seq > %s) ORDER BY place",
             self._cursor,
         )
-        return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
+        return [task for row in rows for task in self._right(f"task {row[0]}@{row[4]}", checked_task, *row)]
 
     def run_origins(self) -> dict[tuple[str, str], Origin]:
         """What the records of each run and device class depend on."""
         found = {}
-        for run_id, name, body in self._store._rows("SELECT run_id, device_class, origin FROM fleet_tune.run_origins"):
+        for run_id, name, body in self._rows("SELECT run_id, device_class, origin FROM fleet_tune.run_origins"):
             with contextlib.suppress(UnreadableRecordError):
                 found[run_id, name] = decode_origin(body)
         return found
@@ -312,33 +338,53 @@ class Since:
     def efforts(self) -> list[tuple[Effort, Origin]]:
         """What runs have spent, and what their records depend on."""
         origins = self.run_origins()
-        rows = self._store._rows("SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts")
-        return [
-            (Effort(f"{workload}@{name}", run_id, secs, trials), origins[run_id, name])
-            for workload, name, run_id, secs, trials in rows
-            if (run_id, name) in origins
-        ]
+        rows = self._rows("SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts")
+        found = []
+        for workload, name, run_id, secs, trials in rows:
+            # With another "@" it would be of another device class.
+            if (run_id, name) in origins and "@" not in workload:
+                what = f"what {run_id} has spent on {workload}@{name}"
+                for effort in self._right(what, checked_effort, f"{workload}@{name}", run_id, secs, trials):
+                    found.append((effort, origins[run_id, name]))
+        return found
 
     def unit_secs(self, device_id: str, device_class: str) -> float | None:
         """Seconds of the probe at which those of a class are counted; None where the store does not say."""
         keys = [UNIT + device_id, UNIT + class_unit(device_class)]
-        found = dict(self._store._rows("SELECT key, value FROM fleet_tune.meta WHERE key = ANY(%s)", keys))
-        return next((float(found[key]) for key in keys if key in found), None)
+        found = dict(self._rows("SELECT key, value FROM fleet_tune.meta WHERE key = ANY(%s)", keys))
+        units = (unit for key in keys if key in found for unit in self._right(key, checked_unit, found[key]))
+        return next(units, None)
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
         """The records, many at a time."""
         cursor = max(cursor, self._cursor)
-        query = "SELECT seq, body FROM fleet_tune.records WHERE seq > %s ORDER BY seq LIMIT %s"
-        while rows := self._store._rows(query, cursor, _PAGE_RECORDS):
+        query = (
+            "SELECT seq, CASE WHEN octet_length(body) <= %s THEN body END FROM fleet_tune.records"
+            " WHERE seq > %s ORDER BY seq LIMIT %s"
+        )
+        while rows := self._rows(query, _MOST_BYTES, cursor, _PAGE_RECORDS):
             page = []
             for seq, body in rows:
-                try:
-                    page.append(decode_record(zlib.decompress(body), seq))
-                except (UnreadableRecordError, zlib.error) as error:
-                    self.unreadable.append(f"record {seq}: {error}")
+                page += self._right(f"record {seq}", _record, seq, body)
             if page:
                 yield page
             cursor = rows[-1][0]
+
+    def _right(self, what: str, read: Callable[..., _Read], *values: Any) -> list[_Read]:
+        """What ``read`` makes of ``values``; nothing where they are wrong, or of a newer version."""
+        try:
+            return [read(*values)]
+        except (ValueError, RecordStoreError, zlib.error) as error:
+            self.unreadable.append(f"{what}: {error}"[:_MOST_REASON])
+            return []
+
+
+def _record(seq: int, body: bytes | None) -> Record:
+    inflating = zlib.decompressobj()
+    content = b"" if body is None else inflating.decompress(body, _MOST_BYTES)
+    if not inflating.eof:
+        raise ValueError("it is torn, or too large")
+    return decode_record(content, seq)
 
 
 def _row(record: Record) -> tuple[str, str, str, bytes]:

@@ -274,7 +274,7 @@ def rescaled(record: Record, factor: float) -> Record:
 @dataclass(frozen=True)
 class Copied:
     """``records``: how many the target did not have. ``cursor``: the last ``seq`` that was looked at. ``left_out``: of
-    runs that do not say what their records depend on."""
+    runs that do not say what their records depend on, and of seconds that are none at the target's unit."""
 
     records: int
     cursor: int
@@ -325,25 +325,29 @@ def copy_records(
             target.put_run(run[0], {run[1]: origins[run]})
             put_runs.add(run)
 
-    def counted(record: Record) -> Record:
-        """The record in the target's seconds."""
+    def counted(record: Record) -> list[Record]:
+        """The record in the target's seconds; nothing where these are none."""
         place = record.device_id, class_of(record.task_id)
         if place not in units:
             secs = source.unit_secs(*place)
             units[place] = 1.0 if secs is None else target.unit(class_unit(place[1]), secs) / secs
-        return rescaled(record, units[place])
+        try:
+            return [rescaled(record, units[place])]
+        except ValueError:
+            return []
 
     copied = left_out = 0
     for page in source.pages(cursor):
         cursor = page[-1].seq
         usable = [each for each in page if _run_of(each) in origins and each.task_id in tasks]
-        left_out += len(page) - len(usable)
         for record in usable:
             put_run(_run_of(record))
             if record.task_id not in put_tasks:
                 target.put_task(tasks[record.task_id])
                 put_tasks.add(record.task_id)
-        copied += target.add([counted(each) for each in usable])
+        ready = [each for record in usable for each in counted(record)]
+        left_out += len(page) - len(ready)
+        copied += target.add(ready)
         if is_late():
             return Copied(copied, cursor, left_out)
     efforts = [effort for effort, _ in source.efforts()]

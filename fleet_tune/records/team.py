@@ -54,6 +54,7 @@ class Team:
     def __init__(self, place: StorePlace, clock: Callable[[], float] = time.monotonic) -> None:
         self._place = place
         self._clock = clock
+        self._warned = False
 
     def meet(self, *, hurry: bool = False) -> Met:
         """Take what is new, then hand over what is new here. ``hurry``: what takes long is left to the next one."""
@@ -73,11 +74,19 @@ class Team:
             before = reader.last_seq()
             if taken > server.last_seq():  # the server was restored from an older copy of its own
                 taken = given = 0
-            copied = copy_records(server.since(taken), copy, taken)
+            source = server.since(taken)
+            copied = copy_records(source, copy, taken)
             if given == before and reader.last_seq() == before + copied.records:
                 given = before + copied.records  # all of that is from there
         self._note(copy, server, copied.cursor, given)
+        self._warn(len(source.unreadable))
         return copied.records
+
+    def _warn(self, wrong: int) -> None:
+        """Once: what is wrong with other rows than records is found each time."""
+        if wrong and not self._warned:
+            self._warned = True
+            _LOG.warning("of the store %s %d wrong rows are set aside", self._place.shown, wrong)
 
     def _give(self, server: TeamStore, copy: RecordStore, is_late: Callable[[], bool]) -> int:
         with SharedReader(self._place.path) as reader:

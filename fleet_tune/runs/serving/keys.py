@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from fleet_tune.runs.serving.server_folder import DATABASE, OWNER, ServerFolder
 if TYPE_CHECKING:
     import psycopg
 
+_END_SECS = 10.0
+_POLL_SECS = 0.05
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -56,7 +59,7 @@ def put_key(folder: ServerFolder, name: str, most_records: int | None, connectio
             password = secrets.token_urlsafe(24)
             connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(role, sql.Literal(password)))
             folder.write_key(name, password)
-        connection.execute(sql.SQL("ALTER ROLE {} CONNECTION LIMIT {}").format(role, limit))
+        connection.execute(sql.SQL("ALTER ROLE {} LOGIN CONNECTION LIMIT {}").format(role, limit))
         connection.execute("DELETE FROM fleet_tune.quotas WHERE role = %s", (name,))
         if most_records is not None:
             connection.execute("INSERT INTO fleet_tune.quotas VALUES (%s, %s)", (name, most_records))
@@ -67,15 +70,26 @@ def remove_key(folder: ServerFolder, name: str) -> None:
     """Nobody comes in with this key any more; what it has added stays. Raises :class:`ServerError`."""
     from psycopg import sql
 
-    with _owner(folder, DATABASE) as connection, connection.transaction():
+    role = sql.Identifier(name)
+    with _owner(folder, DATABASE) as connection:
         if name == OWNER or not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone():
             raise ServerError(f"there is no key {name}", "'fleet-tune store keys' lists them")
-        role = sql.Identifier(name)
-        connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM {}").format(sql.Identifier(DATABASE), role))
-        connection.execute(sql.SQL("DROP ROLE {}").format(role))
-        connection.execute("DELETE FROM fleet_tune.quotas WHERE role = %s", (name,))
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (name,))
+        # At once, for no session to begin behind the ones that are ended; these are known by their role, while it is.
+        connection.execute(sql.SQL("ALTER ROLE {} NOLOGIN").format(role))
+        _end_sessions(connection, name)
+        with connection.transaction():
+            connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM {}").format(sql.Identifier(DATABASE), role))
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
+            connection.execute("DELETE FROM fleet_tune.quotas WHERE role = %s", (name,))
     (folder.keys / f"{name}.key").unlink(missing_ok=True)
+
+
+def _end_sessions(connection: psycopg.Connection[Any], name: str) -> None:
+    """Those of a role, which are over when this returns, or were asked to end long ago."""
+    query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
+    deadline = time.monotonic() + _END_SECS
+    while connection.execute(query, (name,)).fetchall() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECS)
 
 
 def keys(folder: ServerFolder) -> list[Key]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -27,18 +28,23 @@ class PostgresServer:
     """A running server of ``folder``, made where there is none, which listens at ``bind`` (and on 127.0.0.1) and
     ``port``. ``host``: by which name others reach it. Ends when the block is left, or when this process is killed.
 
-    Raises :class:`ServerError` where PostgreSQL is missing or does not start, :class:`RequestError` without psycopg.
+    Raises :class:`ServerError` where PostgreSQL is missing or does not start, or the folder is served already,
+    :class:`RequestError` without psycopg.
     """
 
     def __init__(self, folder: Path, bind: str = "127.0.0.1", port: int = 5432, host: str = "") -> None:
         self.folder = ServerFolder(folder.absolute())
         self._by: Runner = runner()
         binaries = programs()
-        self.folder.make(self._by, binaries)
-        self.folder.note_address(host or bind, port)
-        self._log = self.folder.path / LOG
-        self._process = self._started(binaries, bind, port)
+        self.folder.prepare()
+        self._held = contextlib.ExitStack()
         try:
+            self._held.callback(os.close, self.folder.take())
+            self.folder.make(self._by, binaries)
+            self.folder.note_address(host or bind, port)
+            self._log = self.folder.path / LOG
+            self._process = self._started(binaries, bind, port)
+            self._held.callback(self._end)
             self._wait()
             make_database(self.folder)
         except BaseException:
@@ -104,6 +110,9 @@ class PostgresServer:
 
     def close(self) -> None:
         """End it: what is committed is safe. May be called twice."""
+        self._held.close()
+
+    def _end(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             try:

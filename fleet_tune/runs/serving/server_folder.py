@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from fleet_tune.errors import ServerError
 from fleet_tune.records.atomic_file import write_atomically
+from fleet_tune.records.lock_file import LockedError, take_lock
 
 OWNER = "fleet_tune"
 DATABASE = "fleet_tune"
@@ -27,6 +28,9 @@ _PROGRAMS = ("initdb", "postgres")
 _DEBIAN = Path("/usr/lib/postgresql")
 _USERS = ("postgres", "nobody")
 _MAKING_SECS = 120
+_MAKING = ".making-"
+LOCK = "lock"
+_OURS = ("keys", "server.json", LOCK)
 
 # Who owns the tables comes from this machine only; everybody else with a key, to this database only.
 _ACCESS = f"""\
@@ -104,19 +108,46 @@ class ServerFolder:
         """Whether there is a server in it."""
         return (self.data / "PG_VERSION").is_file()
 
+    def prepare(self) -> None:
+        """Make the folder where it is missing. Raises :class:`ServerError` where it is of something else."""
+        with _told(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            left = {*self._left_over()}
+            others = [each for each in self.path.iterdir() if each.name not in _OURS and each not in left]
+            if others and not self.is_made:
+                raise ServerError(f"{self.path} has other files and no server", "give an empty folder, or a new one")
+
+    def take(self) -> int:
+        """Take what one process serves at a time; the descriptor whose closing frees it. Raises
+        :class:`ServerError`."""
+        try:
+            with _told(self.path):
+                return take_lock(self.path / LOCK)
+        except LockedError as error:
+            raise ServerError(
+                f"{self.path} is served already, by process {error.owner}", "end that one, or give another folder"
+            ) from error
+
+    def _left_over(self) -> list[Path]:
+        """What one that was killed has left."""
+        return [*self.path.glob(f"{_MAKING}*"), *self.path.glob(f".{self._about.name}.*.part")]
+
     def make(self, by: Runner, binaries: Path) -> None:
-        """Make the server where there is none, all of it or nothing. Raises :class:`ServerError`."""
+        """Make the server where there is none, all of it or nothing; whoever calls it has taken the folder. Raises
+        :class:`ServerError`."""
+        for each in self._left_over():
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+            else:
+                each.unlink(missing_ok=True)
         if self.is_made:
             return
         with _told(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            if any(each.name not in ("keys", "server.json", "lock") for each in self.path.iterdir()):
-                raise ServerError(f"{self.path} has other files and no server", "give an empty folder, or a new one")
             by.own(self.path)
             self.path.chmod(0o700)
             self.keys.mkdir(mode=0o700, exist_ok=True)
             password = secrets.token_urlsafe(24)
-            with tempfile.TemporaryDirectory(dir=self.path, prefix=".making-") as text:
+            with tempfile.TemporaryDirectory(dir=self.path, prefix=_MAKING) as text:
                 making = Path(text)
                 by.own(making)
                 (making / "password").write_text(password)

@@ -19,7 +19,9 @@ from fleet_tune.errors import DatasetError, ModelFileError, RecordFileError, Rec
 from fleet_tune.records import array_codec, exchange, model_file
 from fleet_tune.records import dataset as datasets
 from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state, record_to_json
-from fleet_tune.records.shared import copy_records, shared_store
+from fleet_tune.records.postgres import Since
+from fleet_tune.records.reader import UNIT
+from fleet_tune.records.shared import Copied, copy_records, shared_store
 from tests.helpers.fuzz import changed, damaged, json_values, values
 from tests.helpers.properties import examples
 
@@ -35,6 +37,7 @@ FIELDS: dict[str, Any] = {
     "metrics": {"top1": 0.5},
     "created_by": "test",
 }
+SHARED = encode_record(Record("u", "r", Candidate("w@c", 0, "s", (1,)), "[]", MEASURED, "d", 1.0))
 MODEL = array_codec.encode(FIELDS, {})
 HEAD = b"fleet-tune-dataset 2\n"
 ARRAY = {"dtype": "<i2", "shape": [2], "data": bytes(4)}
@@ -100,6 +103,98 @@ def test_any_file_of_records(content: bytes, deflated: bool) -> None:
         source = exchange.RecordsFile(path)
         with shared_store(Path(folder) / "store.db") as target:
             copy_records(source, target)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+NUMBER = st.integers(-(2**63), 2**63 - 1)
+ORIGIN = {"target": "", "cpu_model": "", "threads": 1, "versions": {}}
+# What a server's tables may hold by their columns, near to what they should.
+TABLES = st.fixed_dictionaries(
+    {
+        "tasks": st.lists(
+            st.tuples(
+                st.sampled_from(["w", "w@c", "@"]),
+                TEXT,
+                st.floats(),
+                TEXT,
+                st.sampled_from(["c", "c@c"]),
+                TEXT,
+                NUMBER | st.just(1),
+            ),
+            max_size=3,
+        ),
+        "run_origins": st.lists(
+            st.tuples(
+                st.just("r"),
+                st.sampled_from(["c", "c@c"]),
+                st.just(json.dumps(ORIGIN)) | TEXT | changed(ORIGIN, json_values()).map(json.dumps),
+            ),
+            max_size=3,
+        ),
+        "efforts": st.lists(
+            st.tuples(
+                st.sampled_from(["w", "w@c"]), st.sampled_from(["c", "c@c"]), st.just("r"), st.floats(), st.floats()
+            ),
+            max_size=3,
+        ),
+        "meta": st.lists(
+            st.tuples(
+                st.sampled_from([UNIT + "d", UNIT + "class c"]), TEXT | st.floats().map(repr) | st.just("1" * 5000)
+            ),
+            max_size=2,
+        ),
+        "records": st.lists(
+            st.binary(max_size=40)
+            | damaged(zlib.compress(SHARED))
+            | (st.just(SHARED) | damaged(SHARED) | changed(msgpack.unpackb(SHARED), values()).map(msgpack.packb)).map(
+                zlib.compress
+            ),
+            max_size=3,
+        ),
+    }
+)
+WHOLE: dict[str, list[Any]] = {
+    "tasks": [("w", "n", 1.0, "{}", "c", "{}", 1)],
+    "run_origins": [("r", "c", json.dumps(ORIGIN))],
+    "efforts": [("w", "c", "r", 1.0, float("inf"))],
+    "meta": [(UNIT + "class c", "0.1")],
+    "records": [zlib.compress(SHARED)],
+}
+
+
+def copied_from(tables: dict[str, list[Any]]) -> tuple[Copied, int]:
+    """What came from a server with these tables, and how much was set aside."""
+
+    def rows(query: str, *given: Any) -> list[Any]:
+        name = query.partition(" FROM fleet_tune.")[2].split()[0]
+        found = tables[name]
+        return [each for each in enumerate(found, 1) if each[0] > given[1]] if name == "records" else found
+
+    source = Since(rows, 0)
+    with tempfile.TemporaryDirectory() as folder, shared_store(Path(folder) / "store.db") as target:
+        target.unit("class c", 0.2)
+        return copy_records(source, target), len(source.unreadable)
+
+
+@example({**WHOLE, "meta": [(UNIT + "class c", "0")]})
+@example({**WHOLE, "meta": [(UNIT + "class c", "1e-320")]})
+@example({**WHOLE, "efforts": [("w", "c", "r", float("nan"), 1.0)]})
+@given(TABLES | TABLES.map(lambda some: {**WHOLE, "records": some["records"]}))
+@examples(200)
+def test_any_rows_of_a_server(tables: dict[str, list[Any]]) -> None:
+    copied_from(tables)
+
+
+def test_what_is_wrong_on_a_server_is_set_aside_and_the_rest_is_copied() -> None:
+    assert copied_from(WHOLE) == (Copied(1, 1), 0)
+    wrong: dict[str, list[Any]] = {
+        "tasks": [("v", "n", 1.0, "{}", "c", "{}", 0)],
+        "efforts": [("w", "c", "r", float("nan"), 1.0), ("w", "c", "r", 1.0, -1.0)],
+        "meta": [(UNIT + "d", "nonsense")],
+        "records": [b"none", zlib.compress(bytes(64 * 2**20)), None],
+    }
+    both = {name: [*wrong.get(name, []), *rows] for name, rows in WHOLE.items()}
+    assert copied_from(both) == (Copied(1, 4), 7)
 
 
 def model_of(fields: Any) -> bytes:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordStoreError, RequestError, ServerError, StoreUnreachableError
 from fleet_tune.records.origin import Effort, Origin
 from fleet_tune.records.postgres import TeamStore
+from fleet_tune.records.reader import UNIT
 from fleet_tune.records.shared import SharedReader, Source, Target, copy_records, shared_store
 from fleet_tune.records.store_place import StorePlace, place_of
-from fleet_tune.records.team import Team, met
+from fleet_tune.records.team import Met, Team, met
 from fleet_tune.runs.reusing.sharing import Giving
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.serving.keys import keys, put_key, remove_key
@@ -258,6 +260,30 @@ def test_a_run_goes_on_without_the_server_and_hands_over_later(
         assert [record.uid for record in held(store.since(0))] == ["1", "2"]
 
 
+def test_what_one_key_spoils_ends_nobodys_run(served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with emptied(served) as store:
+        store._connection.execute("INSERT INTO fleet_tune.meta VALUES (%s, 'nonsense')", (f"{UNIT}class zen5",))
+        store.put_task(DENSE)
+        store._connection.execute("UPDATE fleet_tune.tasks SET weight = 0")
+        store.put_run("bad", {"zen5": HERE})
+        store.put_efforts([Effort(CONV.id, "bad", float("nan"), 1.0)])
+        insert = "INSERT INTO fleet_tune.records (uid, workload, device_class, body) VALUES (%s, %s, 'zen5', %s)"
+        bomb = zlib.compress(bytes(64 * 2**20))
+        store._connection.execute(insert, ("x", DENSE.workload.hash, bomb))
+    first = StorePlace(tmp_path / "copy.db", address(served, "alice"))
+    write(first.path, "a", of("a", "1", 1e-3))
+    assert Team(first).meet() == Met(0, 1)
+    other = StorePlace(tmp_path / "other.db", address(served, "bob"))
+    caplog.clear()
+    team = Team(other)
+    assert team.meet() == Met(1, 0)
+    assert team.meet() == Met(0, 0)
+    (line,) = caplog.messages
+    assert line.endswith("4 wrong rows are set aside")
+    with SharedReader(other.path) as reader:
+        assert [effort.run_id for effort, _ in reader.efforts()] == ["a"]
+
+
 def test_a_server_that_is_another_one_gets_everything(served: Served, tmp_path: Path) -> None:
     with emptied(served):
         pass
@@ -308,6 +334,60 @@ def test_keys_quotas_and_what_they_refuse(served: Served) -> None:
     path.unlink()
 
 
+def test_a_key_that_is_removed_ends_its_sessions(served: Served) -> None:
+    with emptied(served), TeamStore(address(served, "dora")) as store:
+        store.put_task(CONV)
+        remove_key(served.folder, "dora")
+        with pytest.raises(StoreUnreachableError):
+            store.last_seq()
+    assert "dora" not in [each.name for each in keys(served.folder)]
+    with TeamStore(address(served, "dora")) as store:
+        assert store.add([of("a", "1", 1e-3)]) == 1, "the name is free again"
+
+
+_AS_BEFORE = """
+CREATE OR REPLACE FUNCTION fleet_tune.check_quota() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = fleet_tune AS $$
+DECLARE most bigint;
+BEGIN
+    SELECT records INTO most FROM quotas WHERE role = session_user;
+    RETURN NULL;
+END $$
+"""
+_GRAB = """
+CREATE FUNCTION pg_temp.grab() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    ALTER ROLE alice SUPERUSER;
+    RETURN 1000;
+END $$;
+CREATE TEMP VIEW quotas AS SELECT session_user::text AS role, pg_temp.grab() AS records;
+CREATE TEMP VIEW records AS SELECT session_user::text AS added_by, pg_temp.grab() AS records;
+"""
+
+
+@pytest.mark.parametrize("version", ["this", "before"])
+def test_a_key_does_not_borrow_the_owners_rights(served: Served, version: str) -> None:
+    with emptied(served):
+        pass
+    owner, url = served.folder.key_of(OWNER), address(served, "alice")
+    with psycopg.connect(owner, autocommit=True) as connection:
+        if version == "before":
+            connection.execute(_AS_BEFORE)
+            TeamStore(url).close()  # whose it is not cannot mend it, and goes on
+            TeamStore(owner).close()
+        connection.execute("GRANT TEMP ON DATABASE fleet_tune TO alice")  # as everybody has it on other servers
+        try:
+            with TeamStore(url) as store:
+                store._connection.execute(_GRAB)
+                store.put_task(CONV)
+                assert store.add([of("a", "1", 1e-3)]) == 1
+            query = "SELECT rolsuper FROM pg_roles WHERE rolname = 'alice'"
+            assert connection.execute(query).fetchone() == (False,)
+        finally:
+            connection.execute("ALTER ROLE alice NOSUPERUSER")
+            connection.execute("REVOKE TEMP ON DATABASE fleet_tune FROM alice")
+
+
 def test_the_commands_of_records_reach_a_teams_store(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,6 +420,33 @@ def test_the_server_ends_with_the_command(served: Served) -> None:
     assert not os.path.exists(f"/proc/{pid}")
     served.start()
     assert address(served, "alice")
+
+
+def test_one_that_is_ended_while_it_makes_a_server_is_no_trouble_for_the_next() -> None:
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-store-") as text:
+        path = Path(text)
+        path.chmod(0o755)  # as of the one that all share
+        server = Served(path / "team")
+        command = [sys.executable, "-m", "fleet_tune", "store", "serve", str(server.folder.path), "--port"]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            process = subprocess.Popen([*command, str(server.port)])
+            deadline = time.monotonic() + _START_SECS
+            while not list(server.folder.path.glob(".making-*/data/*")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            process.send_signal(number)
+            assert process.wait(_START_SECS) == (143 if number == signal.SIGTERM else -9)
+            assert bool(list(server.folder.path.glob(".making-*"))) == (number == signal.SIGKILL)
+            assert not server.folder.is_made
+        server.start()
+        try:
+            assert not list(server.folder.path.glob(".making-*"))
+            other = subprocess.run([*command, "1"], capture_output=True, text=True, timeout=_START_SECS)
+            assert other.returncode == 2
+            said = f"error: {server.folder.path} is served already, by process {server.process.pid}"
+            assert other.stderr.splitlines()[0] == said
+            assert server.folder.address[1] == server.port
+        finally:
+            server.end()
 
 
 def test_what_a_server_needs_is_named(
