@@ -201,10 +201,11 @@ def _halves(main: Any) -> tuple[str, ...]:
 
 
 def _longest_sum(kernel: Any) -> int:
-    """Terms of the longest reduction of a kernel; 1 where none is written as one."""
+    """Terms of the longest reduction of a kernel; 1 where none is written as one. Of axes whose length differs from
+    place to place (windows of uneven pooling, which are short) no terms are counted."""
     blocks = leaf_blocks(kernel).values() if hasattr(kernel.body, "block") else ()
     axes = ([axis for axis in block.iter_vars if int(axis.iter_type) == REDUCTION] for block in blocks)
-    return max((math.prod(int(axis.dom.extent) for axis in over) for over in axes), default=1)
+    return max((math.prod(getattr(axis.dom.extent, "value", 1) for axis in over) for over in axes), default=1)
 
 
 def _buffers(kernel: Any) -> list[Any]:
