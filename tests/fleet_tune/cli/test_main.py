@@ -230,7 +230,7 @@ def test_the_summary_can_be_saved_as_a_picture(tuned: Recorded, tmp_path: Path) 
         ("compile a --records r --out o --fleet none.toml", "cannot read the fleet file none.toml: No such", "--fleet"),
         ("compile a --records r.db", "Missing option '--out'.", "fleet-tune compile --help"),
         ("device sing", "No such command 'sing'.", "fleet-tune device --help"),
-        ("tuna", "No such command 'tuna'. Did you mean 'tune'?", "fleet-tune --help"),
+        ("complie", "No such command 'complie'. Did you mean 'compile'?", "fleet-tune --help"),
     ],
 )
 def test_a_wrong_command_line_is_told_in_two_lines(
@@ -331,7 +331,8 @@ def test_a_process_ends_with_code_2_and_no_traceback(program: list[str], tmp_pat
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines() == [
         "error: fleet.toml, line 4: unknown key 'thread' in [[device]]",
-        "next: did you mean threads? keys known here: name, connect, target, threads, device_class, key_file, count",
+        "next: did you mean threads? keys known here: name, connect, target, threads, device_class, key_file, count, "
+        "connect_secs, upload_secs, silence_secs",
     ]
     assert not (tmp_path / "fleet-tune-out").exists()
 
