@@ -51,13 +51,13 @@ demo: setup
 # four: they measure kernels with as many threads as there are cores.
 # In the order of tests/conftest.py, the longest first: xdist's own puts those of the fewest tests last.
 test: setup
-	$(BIN)/python -m pytest -q -m 'not long' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m 'not long and not soak' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: setup
 	$(BIN)/python -m pytest -q -m long -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 soak: setup
-	RETUNE_SOAK_SECS=$(SOAK_SECS) $(BIN)/python -m pytest -q -n 0 tests/fleet_tune/retuning/test_retuning_really.py $(PYTEST_ARGS)
+	RETUNE_SOAK_SECS=$(SOAK_SECS) $(BIN)/python -m pytest -q -n 0 -m soak tests/fleet_tune/retuning $(PYTEST_ARGS)
 
 # hypothesis marks its tests itself. A property takes as long as it takes: no limit on a test.
 fuzz: setup

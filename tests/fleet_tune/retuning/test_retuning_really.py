@@ -66,7 +66,7 @@ drift = 10.0
 again = "1s"
 """
 
-pytestmark = [pytest.mark.timeout(1500 + 2 * SOAK_SECS), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(1500 + 2 * SOAK_SECS), pytest.mark.soak]
 
 
 @contextlib.contextmanager
