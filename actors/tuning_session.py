@@ -27,13 +27,13 @@ from actors.processes.device import device_actor
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
-from actors.processes.run_turns import RunTurns
 from actors.processes.searcher import Searcher
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.reception import Reception
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
 from actors.session_plan import SessionPlan, dealt_out, planned
+from actors.turns.run_turns import RunTurns
 from devices.builds.builder import BuildWorker
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host

@@ -14,9 +14,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from actors.clients.calls import WINDOW_WAIT_SECS, fetch, remote_actor
 from actors.clients.device import BatchReport, TaskPlaces
 from actors.clients.recorder import RecorderClient
-from actors.processes.device_turn import Asker, DeviceTurn
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
+from actors.turns.device_turn import Asker, DeviceTurn
 from devices.host.child import without_torch
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, this_host

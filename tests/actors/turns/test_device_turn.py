@@ -13,10 +13,10 @@ import pytest
 import ray
 
 from actors.clients.device import fingerprints_in_turn, turn_of_actor
-from actors.clients.turns import TurnClient
 from actors.processes.device import device_actor
-from actors.processes.device_turn import DeviceTurn
-from actors.processes.turn_keeper import turn_keeper
+from actors.turns.client import TurnClient
+from actors.turns.device_turn import DeviceTurn
+from actors.turns.keeper import turn_keeper
 from devices.protocol import Device
 from devices.simulated.simulated import SimulatedDevice
 from fleet_tune.domain import Fingerprint
@@ -85,7 +85,7 @@ def test_who_is_due_has_the_device_after_what_is_done_there(answer: Turn) -> Non
 
 def test_who_waits_has_a_device_that_is_not_used_though_it_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else two runs with a device each, of which both need both, would wait for each other."""
-    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
     left = threading.Event()
     asker = Told(AWAITED)
     turn = DeviceTurn(asker, left.set, sleep=nothing)
@@ -97,7 +97,7 @@ def test_who_waits_has_a_device_that_is_not_used_though_it_is_not_due(monkeypatc
 
 
 def test_a_device_is_kept_for_what_it_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
     left = threading.Event()
     asker = Told(DUE)
     turn = DeviceTurn(asker, left.set, sleep=nothing)
@@ -113,7 +113,7 @@ def test_a_device_is_kept_for_what_it_was_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
     asker = Told(MINE)
     failed = threading.Event()
 
@@ -134,7 +134,7 @@ def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_device_that_is_not_used_is_given_up_once_somebody_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.processes.device_turn._LOOK_SECS", 0.01)
+    monkeypatch.setattr("actors.turns.device_turn._LOOK_SECS", 0.01)
     left = threading.Event()
     asker = Told(MINE)
     turn = DeviceTurn(asker, left.set, sleep=nothing)

@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Asker(Protocol):
-    """Asks for one device, on behalf of one run: :class:`actors.clients.turns.TurnClient`, or a stand-in of a test."""
+    """Asks for one device, on behalf of one run: :class:`actors.turns.client.TurnClient`, or a stand-in of a test."""
 
     def ask(self) -> Turn: ...
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 
 from actors.clients.device import turn_of
-from actors.clients.turns import TurnClient
-from actors.processes.device_turn import DeviceTurn
-from actors.processes.turn_keeper import turn_keeper
+from actors.turns.client import TurnClient
+from actors.turns.device_turn import DeviceTurn
+from actors.turns.keeper import turn_keeper
 from fleet_tune.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
 from policies.runs.turns import Party
 

@@ -14,7 +14,7 @@ _ASK_SECS = 10.0
 
 
 class TurnClient:
-    """Asks ``keeper`` (:class:`actors.processes.turn_keeper.TurnKeeper`) for one device in the name of ``party``. It
+    """Asks ``keeper`` (:class:`actors.turns.keeper.TurnKeeper`) for one device in the name of ``party``. It
     travels as a value. ``device``: the same for every run; ``pool``: see :meth:`policies.runs.turns.Turns.ask`.
     ``find``: finds the keeper anew where it is gone for good."""
 
