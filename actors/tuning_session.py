@@ -473,11 +473,11 @@ class TuningSession:
         dealt = dealt_out(tasks, len(self._searching))
         searcher_of = {task_id: self._searching[number] for task_id, number in dealt.items()}
         self._searcher_of |= searcher_of
-        planned = [
+        late = [
             dataclasses.replace(planned(each, dealt[each.task.id], settled.get(each.task.id, "")), late=True)
             for each in tasks
         ]
-        if not await self._scheduling.add_class(name, planned, searcher_of):
+        if not await self._scheduling.add_class(name, late, searcher_of):
             return False
         text = f"class {name} joins: {len(tasks)} tasks are tuned for it as they are described"
         self._scheduling.notice(text, True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -122,8 +121,8 @@ async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(
 LATE = DeviceClass("late", '{"kind":"llvm","mcpu":"late"}')
 CLASSES = {"a": CLASS, "b": CLASS, "late-1": LATE, "late-2": LATE, "odd": DeviceClass("odd", "{}")}
 DEADLINE_SECS = 120.0
-EXTENT = math.factorial(10)
-"""With so many divisors that no busy machine comes to the end of the candidates."""
+EXTENT = 2**10 * 3**3
+"""Thousands of candidates, so that no busy machine comes to their end, and few enough to be listed in a moment."""
 
 
 class AtLast(SimulatedDevice):
