@@ -196,10 +196,9 @@ def test_where_nobody_keeps_order_a_run_goes_on_and_another_keeper_is_found() ->
     assert asker.ask().mine
     ray.kill(keeper, no_restart=True)
     assert asker.ask().mine
-    asker.let_go()
+    # The name of the one that was killed may stay for a moment.
     other = TurnClient(turn_keeper, Party("2", "net"), "board", "board")
-    assert other.ask().mine
-    assert not asker.ask().mine
+    within(lambda: asker.ask().mine and not other.ask().mine)
     ray.kill(turn_keeper(), no_restart=True)
 
 
