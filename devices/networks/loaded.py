@@ -21,6 +21,7 @@ from tvm import relax
 from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
 from devices.failures import last_line
+from devices.host.pool import bind_pool
 from devices.instruction_sets import missing_here
 from devices.networks.edges import flat, handed_out, is_torch, passes_as_it_is, shares_memory, taken_in
 from devices.networks.tensor_file import file_digest
@@ -33,9 +34,6 @@ from fleet_tune.config.values import shown
 from fleet_tune.errors import OutputFolderError, UserError
 
 _SCHEMA = 1
-# TVM's AffinityMode kSpecifyOneCorePerThread. Others count the machine's CPUs from 0 on, also those that this process
-# may not use, and move it there.
-_ONE_CPU_PER_THREAD = -2
 _SEVERAL = (list, tuple, tvm_ffi.Array)
 _AGAIN = "compile it again with 'fleet-tune compile'"
 
@@ -200,7 +198,7 @@ class CompiledNetwork:
                 "it was tuned for",
                 stacklevel=3,
             )
-        tvm_ffi.get_global_func("runtime.config_threadpool")(_ONE_CPU_PER_THREAD, len(cpus), [str(cpu) for cpu in cpus])
+        bind_pool(cpus)
         self._pool.threads = self.threads
 
 

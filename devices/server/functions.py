@@ -25,6 +25,7 @@ from typing import Any
 
 from devices.cuda.runtime import prepare_cuda
 from devices.host.machine import describe, native_target
+from devices.host.pool import bind_pool
 from devices.host.priority import Priority, pin_beside_pool
 from devices.host.vitals import read_vitals
 from devices.timing.evaluator import (
@@ -79,6 +80,9 @@ class SessionFunctions:
         """TVM's server loop over ``connection``, until the client closes it. ``files``: folder for what is uploaded."""
         self._files = files
         self._last_exit = last_exit
+        threads, cpus = int(os.environ["TVM_NUM_THREADS"]), sorted(os.sched_getaffinity(0))
+        if threads <= len(cpus):
+            bind_pool(cpus[:threads])
         work_folder = self._tvm_server.utils.tempdir(custom_path=str(files))
         self._tvm_server._server_env(None, work_folder)
         self._tvm_server._ffi_api.ServerLoop(connection.fileno())

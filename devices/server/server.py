@@ -227,7 +227,8 @@ class DeviceServer:
         environment = {
             "TVM_NUM_THREADS": str(self.threads),
             "OMP_NUM_THREADS": str(self.threads),
-            "TVM_BIND_THREADS": "1",  # TVM's default, whatever the process around us wants for itself
+            # TVM's default, whatever the process around us wants; more threads than CPUs have none of their own.
+            "TVM_BIND_THREADS": "1" if self.threads <= len(os.sched_getaffinity(0)) else "0",
             # Starts in half the time and half the memory; a device runs kernels and compiles none.
             "TVM_USE_RUNTIME_LIB": "1",
         }

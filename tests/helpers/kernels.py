@@ -29,7 +29,7 @@ def make_artifact(
     "abort", "hang" (after making a folder "started" where it runs), "slow" (as ok, but takes three seconds the first
     time in a session, after making that folder), "unlinked" (calls a function that is nowhere), "roots" (square roots),
     "allocate" (memory without end), "outside" (writes far out of bounds), "overwrite" (right, and zeroes its input, out
-    of bounds of what it may write), "halt" (stops its own process).
+    of bounds of what it may write), "halt" (stops its own process), "parallel" (as ok, with TVM's threads).
     """
     specs = (TensorSpec((n,), "float32"), TensorSpec((n,), "float32"))
     return Artifact(
@@ -54,6 +54,10 @@ def _library(what: str, n: int) -> bytes:
     from devices.targets import parse_target
 
     module = tvm.IRModule(_functions(what, n))
+    if what == "parallel":
+        schedule = tvm.s_tir.Schedule(module)
+        schedule.parallel(schedule.get_loops(schedule.get_sblock("B"))[0])
+        module = schedule.mod
     return link(tvm.tirx.build(module, target=parse_target(native_target())), native_target())
 
 
@@ -86,6 +90,7 @@ def _functions(what: str, n: int) -> dict[str, object]:
 
     rules: dict[str, Callable[[object], object]] = {
         "ok": lambda i: a[i] * 2.0 + 1.0,
+        "parallel": lambda i: a[i] * 2.0 + 1.0,
         "wrong": lambda i: a[i] * 2.0,
         "nan": lambda i: te.log(a[i] * 0.0 - 1.0),
         "packed": lambda i: a[n - 1 - i] * 2.0 + 1.0,

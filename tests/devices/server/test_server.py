@@ -236,3 +236,24 @@ def test_the_stopping_rule_runs_beside_the_kernel(native_target: str, make_artif
         device.close()
     assert (converged.stopped, len(converged.run_secs)) == ("converged", 2)
     assert (raced.stopped, len(raced.run_secs)) == ("raced", 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_kernels_run_on_the_cpus_that_the_server_may_use(
+    native_target: str, make_artifact: Callable[..., Artifact], threads: int
+) -> None:
+    allowed = os.sched_getaffinity(0)
+    with contextlib.ExitStack() as ends:
+        os.sched_setaffinity(0, {max(allowed)})
+        try:
+            server = ends.enter_context(DeviceServer(threads=threads))
+        finally:
+            os.sched_setaffinity(0, allowed)
+        device = RpcDevice(DeviceConfig(name="d", target=native_target, threads=threads), "127.0.0.1", server.port)
+        device.add_oracle(make_artifact("ok", oracle=True))
+        assert device.measure(MeasureRequest(make_artifact("parallel"), math.inf, StopRule(max_batches=3))).run_secs
+        started = psutil.Process().children(recursive=True)
+        used = [set(psutil.Process(thread.id).cpu_affinity()) for process in started for thread in process.threads()]
+        device.close()
+    assert used
+    assert set.union(*used) == {max(allowed)}
