@@ -24,6 +24,7 @@ from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecorderLostError
 from fleet_tune.records.codec import readable_records
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.pages import unpack_pages
 
 # The recorder may take this long, and is told to be slow after a part of it.
 _STORE_SECS = 600.0
@@ -83,9 +84,10 @@ class RecorderClient(RestartedClient):
         """Committed records with ``seq > cursor``, without their traces if these are not asked for; waits up to
         ``wait_secs`` for the first, then gives none. What cannot be decoded is left out, as the store does."""
         while True:
-            bodies: list[tuple[int, bytes]] = await self._asked(
+            pages: list[bytes] = await self._asked(
                 functools.partial(self._actor.follow.remote, cursor, wait_secs, traces), "follow the records"
             )
+            bodies = unpack_pages(pages, cursor)
             records = readable_records(bodies)
             if records or not bodies:
                 return records

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError, StoreInUseError
 from fleet_tune.records.codec import encode_record
 from fleet_tune.records.origin import Origin
+from fleet_tune.records.pages import RecentPages, Row, pack_page
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.store import RecordStore
 
@@ -62,7 +62,7 @@ class Recorder:
         self._committing: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self._last_seq = self._reader.last_seq()
-        self._recent: deque[tuple[int, bytes]] = deque(maxlen=_RECENT)  # the last ones up to _last_seq
+        self._recent = RecentPages(_RECENT)  # the last ones up to _last_seq
         self._device_states = {name: event.state for name, event in self._reader.device_states().items()}
 
     async def put_tasks(self, tasks: Sequence[Task]) -> None:
@@ -124,25 +124,26 @@ class Recorder:
         """See :meth:`fleet_tune.records.store.RecordStore.probed`."""
         return await self._in_thread(self._store.probed, device_id, usual_secs)
 
-    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[tuple[int, bytes]]:
-        """Committed records with ``seq > cursor`` as ``seq`` and body; waits up to ``wait_secs`` for the first, then
-        returns none. Without their ``traces``, which no search reads. Whoever asks decodes them: this process has many
-        to serve."""
+    async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[bytes]:
+        """Pages of committed records (:mod:`fleet_tune.records.pages`): all with ``seq > cursor`` up to some record,
+        and perhaps a few before; waits up to ``wait_secs`` for the first, then returns none. Without their ``traces``,
+        which no search reads. Whoever asks unpacks and decodes them: this process has many to serve."""
         if self._last_seq <= cursor and wait_secs > 0:
             async with self._changed:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait_for(lambda: self._last_seq > cursor), wait_secs)
         if self._last_seq <= cursor:
             return []
-        if self._recent and cursor >= self._recent[0][0] - 1 and not traces:
-            # From the right: those who follow closely lack few.
-            lacking = list(itertools.takewhile(lambda one: one[0] > cursor, reversed(self._recent)))
-            return lacking[: -_READ_LIMIT - 1 : -1]
-        read = self._with_traces if traces else self._reader.encoded_since
-        return await asyncio.get_running_loop().run_in_executor(self._reading, read, cursor, _READ_LIMIT)
+        recent = None if traces else self._recent.since(cursor, _READ_LIMIT)
+        if recent is not None:
+            return recent
+        rows = await asyncio.get_running_loop().run_in_executor(self._reading, self._read, cursor, traces)
+        return [pack_page(rows)] if rows else []
 
-    def _with_traces(self, cursor: int, limit: int) -> list[tuple[int, bytes]]:
-        return [(record.seq, encode_record(record)) for record in self._reader.since(cursor, limit)]
+    def _read(self, cursor: int, traces: bool) -> list[Row]:
+        if not traces:
+            return self._reader.encoded_since(cursor, _READ_LIMIT)
+        return [(record.seq, encode_record(record)) for record in self._reader.since(cursor, _READ_LIMIT)]
 
     async def storing_secs(self) -> float:
         """How long something has waited to be durable, or to be read by the thread that writes; 0 for nothing."""
@@ -179,7 +180,8 @@ class Recorder:
                 for one in group:
                     one.done.set_exception(error)
                 continue
-            self._recent.extend(stored)
+            if stored:
+                self._recent.add(stored)
             self._last_seq = max(
                 [self._last_seq, *seqs]
             )  # whoever is told that its records are durable may ask for them

@@ -22,6 +22,7 @@ from bench.benchmark import Benchmark
 from bench.result import BenchResult
 from bench.runs import made_up_records
 from bench.tables import markdown
+from fleet_tune.records.pages import unpack_pages
 
 ASKED_A_SECOND, ASKED_START_SECS = 20_000.0, 10.0
 _BATCH = 16  # records that a device hands in at once
@@ -66,10 +67,11 @@ async def _written(path: Path, dataset: Path, count: int, followers: int, most_s
     async def follow(number: int) -> None:
         cursor = 0
         while not (over.is_set() and cursor >= await recorder.last_seq()):
-            page = await recorder.follow(cursor, 0.1)
-            if page:
-                followed[number] += len(pickle.loads(pickle.dumps(page, 5)))
-                cursor = page[-1][0]
+            pages = await recorder.follow(cursor, 0.1)
+            rows = unpack_pages(pickle.loads(pickle.dumps(pages, 5)), cursor)
+            if rows:
+                followed[number] += len(rows)
+                cursor = rows[-1][0]
 
     async def write() -> None:
         for batch in batches:
@@ -136,7 +138,7 @@ async def _start(path: Path, dataset: Path) -> dict[str, Any]:
     cursor, read_secs, decode_secs = 0, 0.0, 0.0
     while True:
         at = time.perf_counter()
-        page = await recorder.follow(cursor, 0.0)
+        page = unpack_pages(await recorder.follow(cursor, 0.0), cursor)
         read_secs += time.perf_counter() - at
         if not page:
             break

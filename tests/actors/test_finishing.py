@@ -19,6 +19,7 @@ from devices.simulated.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
 from fleet_tune.records.codec import encode_record
+from fleet_tune.records.pages import pack_page
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
@@ -94,12 +95,12 @@ class _Recorder:
         self._records.append(dataclasses.replace(record, seq=len(self._records) + 1))
         self._more.set()
 
-    async def remote(self, cursor: int, wait_secs: float, traces: bool) -> list[tuple[int, bytes]]:
+    async def remote(self, cursor: int, wait_secs: float, traces: bool) -> list[bytes]:
         assert not traces
         if cursor == len(self._records) and wait_secs > 0:
             self._more.clear()
             await self._more.wait()
-        return [(record.seq, encode_record(record)) for record in self._records[cursor:]]
+        return [pack_page([(record.seq, encode_record(record)) for record in self._records[cursor:]])]
 
 
 SMALL = search_task("small", extent=4)  # 18 candidates
