@@ -272,16 +272,20 @@ def test_a_stopped_job_loses_no_record_and_another_resumes_and_leaves_its_result
 
 
 def test_two_jobs_share_the_device_of_this_host_in_turns(head: Head, tmp_path: Path) -> None:
-    outs = {f"shared-{number}": tmp_path / str(number) for number in (1, 2)}
-    for job, out in outs.items():
-        head.submit(job, *_tune(out, "--trials", "24", "--no-store", "--json"))
-    for job in outs:
-        assert _wait_for_end(head, job, 300) == "SUCCEEDED", head.logs(job)
-    waited = 0.0
-    for job, out in outs.items():
-        assert _count(out) >= 24
-        assert json.loads((out / "manifest.json").read_text())["tasks"]
-        [line] = [line for line in head.logs(job).splitlines() if line.startswith('{"')]
-        [shares] = json.loads(line)["device_time"].values()
-        waited += shares.get("turn", 0.0)
-    assert waited > 0.0, "neither of them waited for the other"
+    first, second = tmp_path / "first", tmp_path / "second"
+    head.submit("shared-1", *_tune(first, "--time-budget", "10m", "--no-store"))
+    wait_until(
+        lambda: _count(first) >= 5 or head.status("shared-1") == "FAILED",
+        "a record",
+        240,
+        lambda: head.logs("shared-1"),
+    )
+    head.submit("shared-2", *_tune(second, "--trials", "24", "--no-store", "--json"))
+    assert _wait_for_end(head, "shared-2", 300) == "SUCCEEDED", head.logs("shared-2")
+    assert head.status("shared-1") == "RUNNING", head.logs("shared-1")
+    assert _count(second) >= 24
+    assert json.loads((second / "manifest.json").read_text())["tasks"]
+    [line] = [line for line in head.logs("shared-2").splitlines() if line.startswith('{"')]
+    [shares] = json.loads(line)["device_time"].values()
+    assert shares.get("turn", 0.0) > 0.0, "it did not wait for the other one"
+    assert head.job("stop", "shared-1").returncode == 0

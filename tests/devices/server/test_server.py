@@ -243,6 +243,7 @@ def test_kernels_run_on_the_cpus_that_the_server_may_use(
     native_target: str, make_artifact: Callable[..., Artifact], threads: int
 ) -> None:
     allowed = os.sched_getaffinity(0)
+    mine, others = psutil.Process(), psutil.Process().children(recursive=True)
     with contextlib.ExitStack() as ends:
         os.sched_setaffinity(0, {max(allowed)})
         try:
@@ -252,7 +253,7 @@ def test_kernels_run_on_the_cpus_that_the_server_may_use(
         device = RpcDevice(DeviceConfig(name="d", target=native_target, threads=threads), "127.0.0.1", server.port)
         device.add_oracle(make_artifact("ok", oracle=True))
         assert device.measure(MeasureRequest(make_artifact("parallel"), math.inf, StopRule(max_batches=3))).run_secs
-        started = psutil.Process().children(recursive=True)
+        started = [each for each in mine.children(recursive=True) if each not in others]
         used = [set(psutil.Process(thread.id).cpu_affinity()) for process in started for thread in process.threads()]
         device.close()
     assert used

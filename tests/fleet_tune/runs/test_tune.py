@@ -173,7 +173,6 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
             assert best is not None
             assert entry["best_secs"] == best.measurement.cost_secs / reader.usual_speed(best.device_id)
         assert len(tasks) == len(manifest["tasks"])
-        bests = {task_id: reader.best(task_id) for task_id in tasks}  # the next run here may hold further shoot-outs
 
     # The compiled network computes what the framework computes, on arrays and on tensors.
     module, inputs = mlp()
@@ -191,6 +190,23 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     rebuilt = fleet_tune_here("compile", f"{ROOT}/{NETWORK}", "--records", records, "--out", str(other))
     assert rebuilt.returncode == 0, rebuilt.stderr
     np.testing.assert_allclose(fleet_tune.load(other)(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+    # The folder belongs to this network.
+    foreign = run_here(out, "--trials", "1", network="examples/networks.py:small_cnn")
+    assert foreign.returncode == 2
+    assert "belongs to another run" in foreign.stderr
+    assert "Traceback" not in foreign.stderr
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_a_store_knows_is_not_measured_again_and_what_another_version_knew_is_confirmed(tmp_path: Path) -> None:
+    out, store = tmp_path / "out", str(tmp_path / "team" / "store.db")
+    assert run_here(out, "--trials", "24", "--store", store, "--json", "--seed", "3").json()["new_trials"] == 24
+    with RecordReader(out / "records.db") as reader:
+        bests = {task.id: reader.best(task.id) for task in reader.tasks()}
+    module, inputs = mlp()
+    expected = module(*inputs).detach().numpy()
 
     # In another folder the same command finds all of it in the store that both share, and measures nothing.
     again = run_here(tmp_path / "again", "--trials", "24", "--store", store, "--json", "--seed", "4").json()
@@ -211,12 +227,6 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     assert 0 < later["new_trials"] <= 3 * len(later["tasks"])
     assert all(task["finish_reason"].startswith("confirmed") for task in later["tasks"])
     np.testing.assert_allclose(fleet_tune.load(tmp_path / "later")(*inputs).numpy(), expected, rtol=1e-4, atol=1e-5)
-
-    # The folder belongs to this network.
-    foreign = run_here(out, "--trials", "1", network="examples/networks.py:small_cnn")
-    assert foreign.returncode == 2
-    assert "belongs to another run" in foreign.stderr
-    assert "Traceback" not in foreign.stderr
 
 
 def test_a_signal_keeps_what_is_acknowledged_and_leaves_no_process(running: Callable[..., Running]) -> None:
