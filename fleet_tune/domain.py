@@ -293,6 +293,8 @@ class Measurement:
 
 def _median(values: Sequence[float]) -> float:
     """As :func:`statistics.median`, which takes several times as long; a store has millions of these. At least one."""
+    if len(values) == 1:
+        return values[0]
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

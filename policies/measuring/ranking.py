@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fleet_tune.domain import Candidate, Incumbent, Outcome, Record
+from fleet_tune.domain import Candidate, Incumbent, Measurement, Outcome, Record
 from policies.measuring.shootout import MAX_FINALISTS, MAX_MARGIN, Standing, finalists
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A candidate that ran. ``verified``: by this or by an earlier record, so that it may be the incumbent."""
+    """A candidate that ran. ``cost_secs``: of its ``measurement``, whose other figures are taken where they are asked
+    for: of most of a million records they never are. ``verified``: by this or by an earlier record, so that it may be
+    the incumbent."""
 
     candidate: Candidate
-    standing: Standing
-    rank_secs: float
+    measurement: Measurement
+    cost_secs: float
     verified: bool
+
+    @property
+    def rank_secs(self) -> float:
+        """What it is chosen by, not less than its cost where it has met nobody."""
+        return self.measurement.rank_secs
+
+    def is_before(self, rank_secs: float) -> bool:
+        """Whether it is chosen before one that is chosen by so many seconds."""
+        if self.measurement.comparison is None and self.cost_secs >= rank_secs:
+            return False
+        return self.rank_secs < rank_secs
 
 
 class Ranking:
@@ -27,6 +40,7 @@ class Ranking:
         self._revisions: dict[str, int] = {}
         self._met: set[str] = set()  # in a final round
         self._best: Ranked | None = None
+        self._best_rank_secs = math.inf
 
     def add(self, record: Record) -> None:
         """The next record of the task. A revision takes the place of what was known; a trial does so only where no
@@ -42,18 +56,18 @@ class Ranking:
                 self._met.add(candidate.id)
                 if measured.comparison is not None:
                     self._met.add(measured.comparison.against)
-            standing = Standing(candidate.id, measured.cost_secs, measured.error)
             verified = measured.verified or (before is not None and before.verified)
-            met = measured.comparison
-            rank_secs = standing.cost_secs * (1 + standing.error) if met is None else met.rank_secs
-            ranked = Ranked(candidate, standing, rank_secs, verified)
-            self._ranked[candidate.id] = ranked
-            if verified and (self._best is None or ranked.rank_secs < self._best.rank_secs):
-                self._best = ranked
+            ranked = self._ranked[candidate.id] = Ranked(candidate, measured, measured.cost_secs, verified)
+            if verified and (self._best is None or ranked.is_before(self._best_rank_secs)):
+                self._choose(ranked)
                 return
         if before is not None and before is self._best:
             verified_ones = [each for each in self._ranked.values() if each.verified]
-            self._best = min(verified_ones, key=lambda each: each.rank_secs, default=None)
+            self._choose(min(verified_ones, key=lambda each: each.rank_secs, default=None))
+
+    def _choose(self, ranked: Ranked | None) -> None:
+        self._best = ranked
+        self._best_rank_secs = math.inf if ranked is None else ranked.rank_secs
 
     @property
     def best(self) -> Candidate | None:
@@ -63,13 +77,13 @@ class Ranking:
     @property
     def best_secs(self) -> float:
         """Its cost, infinite while there is none."""
-        return math.inf if self._best is None else self._best.standing.cost_secs
+        return math.inf if self._best is None else self._best.cost_secs
 
     @property
     def incumbent(self) -> Incumbent:
         """The incumbent as devices are told of it."""
         best = self._best
-        return Incumbent() if best is None else Incumbent(best.candidate.id, best.standing.cost_secs, best.rank_secs)
+        return Incumbent() if best is None else Incumbent(best.candidate.id, best.cost_secs, self._best_rank_secs)
 
     def next_revision(self, candidate_id: str) -> int:
         """The number of the next revision of a candidate."""
@@ -78,12 +92,15 @@ class Ranking:
     def near_best(self, candidate_id: str) -> bool:
         """Whether a candidate may still be among the finalists; also one of which nothing is known yet."""
         ranked = self._ranked.get(candidate_id)
-        return ranked is None or ranked.standing.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
+        return ranked is None or ranked.cost_secs <= self.best_secs * (1 + MAX_MARGIN)
 
     def finalists(self) -> tuple[Candidate, ...]:
         """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`), the
         incumbent first: some may have a lower cost and were never checked."""
-        standings = (replace(each.standing, decided=each.candidate.id in self._met) for each in self._ranked.values())
+        standings = (
+            Standing(name, each.cost_secs, each.measurement.error, decided=name in self._met)
+            for name, each in self._ranked.items()
+        )
         chosen = [self._ranked[candidate_id].candidate for candidate_id in finalists(standings)]
         best = self.best
         if chosen and best is not None:

@@ -120,7 +120,7 @@ class TaskTrials:
             self.best_history.append(now_secs)
             if record.measurement.run_secs:
                 self.build_limit.observe(record.measurement.build_secs)
-        if not self.is_tuned:
+        if not self.is_tuned or not self.artifacts:
             return ()  # a shoot-out may want them
         # Few are near the best, and what is built and not measured yet stays.
         changed = self.artifacts if now_secs != best_secs else self.artifacts & {record.candidate.id}
