@@ -36,3 +36,7 @@ def test_a_limit_that_the_user_has_set_stays_as_it_is() -> None:
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1))
 def test_the_order_of_builds_does_not_matter(build_secs: list[float]) -> None:
     assert limit_after(*build_secs) == max(LEAST_SECS, FACTOR * statistics.median(build_secs))
+
+
+def test_a_task_whose_builds_take_longer_by_now_has_a_longer_limit() -> None:
+    assert limit_after(*[1.0] * 300, *[20.0] * 254) == 200.0
