@@ -48,7 +48,7 @@ class Choosing(Known):
 
     def _asking(self, now: float, open_secs: float) -> Ask | Wait | None:
         book, rules = self.book, self.rules
-        names, at = list(rules.devices), book.asked_at + rules.devices_every_secs
+        names, at = list(rules.devices), book.asked_at + self.ask_every_secs
         if book.asked_at and book.asked_at <= now < at:
             known = {each.name for each in book.devices}
             new = [name for name in names if name not in known]

@@ -59,9 +59,15 @@ class Known:
                 counts[device.device_class] = counts.get(device.device_class, 0) + 1
         return counts
 
+    @property
+    def ask_every_secs(self) -> float:
+        """How often all devices are asked: as often as is wanted, if no more than half of the share goes into it. Where
+        devices become slow, asking alone would else take all that there is."""
+        return max(self.rules.devices_every_secs, 2 * self.ask_secs * len(self.rules.devices) / self.rules.share)
+
     def reserve_secs(self, device_class: str) -> float:
         """Device seconds of a day that are left for asking the devices of a class."""
-        asks = math.ceil(WINDOW_SECS / self.rules.devices_every_secs) + 1
+        asks = math.ceil(WINDOW_SECS / self.ask_every_secs) + 1
         return asks * self.ask_secs * len(self.rules.devices) * len(self.online(device_class))
 
     def value_of(self, each: Deployment, now: float, device_secs: float | None = None) -> Value:

@@ -4,7 +4,8 @@
 ``asked``, ``checked``, ``tuned`` after it. One thing is done at a time. In this order:
 
 1. the networks' files are looked at, every ``files_every_secs``;
-2. devices are asked what they are, every ``devices_every_secs`` (those that were lost more often);
+2. devices are asked what they are, every ``devices_every_secs`` (those that were lost more often), and less often
+   where that would take more than half of the share;
 3. a deployment with a *trigger* is tuned for one span: the one whose trigger has waited for more than half of the
    window of 24 hours, else the one with the highest expected benefit;
 4. the current version of a deployment is timed beside the probe, every ``devices_every_secs``;

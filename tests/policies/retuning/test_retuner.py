@@ -39,6 +39,7 @@ class Played:
         self.retuner = Retuner(Rules(subjects, names, **rules), Book(), lambda then, now: f"{then} to {now}")  # type: ignore[arg-type]
         self.now = NOW
         self.day_secs = NOON
+        self.ask_secs = 10.0
         self.origin = "driver 1"
         self.digests = {subject.name: "first" for subject in subjects}
 
@@ -56,7 +57,7 @@ class Played:
             if isinstance(action, Look):
                 self.retuner.looked(self.digests, {}, self.now)
             elif isinstance(action, Ask):
-                self.begin(action, 10.0)
+                self.begin(action, self.ask_secs)
                 self.retuner.asked([Device(name, "cpu", self.origin) for name in action.devices], self.now)
             else:
                 return action
@@ -153,6 +154,24 @@ def test_a_share_that_is_too_small_is_told() -> None:
     assert isinstance(action, Wait)
     assert "too small for any run of often on cpu" in action.why
     assert action.until < math.inf  # the files are looked at meanwhile
+
+
+def test_asking_that_has_become_slow_takes_half_of_the_share_and_no_more() -> None:
+    played = Played(Subject("rare", 10.0), share=1.0, devices_every_secs=20.0)
+    played.ask_secs = 30.0  # on a machine that is busy: longer than it is to be asked again
+    played.tune(played.until_work())
+    began, checks = played.now, 0
+    while played.now < began + HOUR:
+        action = played.until_work()
+        if isinstance(action, Check):
+            played.check(action, 0.02)
+            checks += 1
+        else:
+            assert isinstance(action, Wait)
+            played.now = action.until
+    asked = [used for used in played.retuner.book.used if used.ended - used.began == 30.0 and used.began >= began]
+    assert 0.25 * HOUR < 30.0 * len(asked) <= 0.5 * HOUR
+    assert checks > 20
 
 
 def test_a_changed_fingerprint_is_told_by_its_differences() -> None:
