@@ -245,13 +245,14 @@ class Giving:
         self._shared = shared
         self._cursor = 0
 
-    def give(self, *, hurry: bool = False) -> int:
+    def give(self, *, hurry: bool = False, with_efforts: bool = True) -> int:
         """How many records the shared store did not have. ``hurry``: others who write are hardly waited for, and what
-        takes longer is left to the next run in this folder, which begins at its first record. Raises
-        :class:`RecordStoreError`."""
+        takes longer is left to the next run in this folder, which begins at its first record. ``with_efforts``: what
+        was spent, too, which is known at the end. Raises :class:`RecordStoreError`."""
         deadline = self._clock() + _LAST_GIVE_SECS if hurry else math.inf
         with SharedReader(self._own) as reader, shared_store(self._shared, _LAST_GIVE_SECS if hurry else None) as store:
-            copied = copy_records(reader, store, self._cursor, lambda: self._clock() > deadline)
+            is_late = lambda: self._clock() > deadline  # noqa: E731
+            copied = copy_records(reader, store, self._cursor, is_late, with_efforts=with_efforts)
         self._cursor = copied.cursor
         return copied.records
 
@@ -276,9 +277,10 @@ class Watching:
         cursor = self._cursor
         words: dict[str, dict[str, Record]] = {}
         with SharedReader(self._shared) as reader:
-            of_runs = reader.run_origins()
+            of_runs: dict[tuple[str, str], Origin] = {}
             for page in reader.pages(cursor):
                 cursor = page[-1].seq
+                of_runs |= reader.run_origins({each.run_id for each in page})
                 for record in page:
                     name = class_of(record.task_id)
                     if record.task_id not in tasks or record.run_id == self._run_id or name not in origins:
