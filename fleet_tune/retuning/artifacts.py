@@ -93,6 +93,11 @@ class Artifacts:
             return None if match is None else int(match[1])
         return None
 
+    def is_rolled_back(self, network: str, device_class: str) -> bool:
+        """Whether there are newer versions than what users load now."""
+        newest = max(_numbers(self.place(network, device_class)), default=0)
+        return newest > (self.current_number(network, device_class) or newest)
+
     def versions(self, network: str, device_class: str) -> list[Version]:
         """All of them, oldest first."""
         place = self.place(network, device_class)

@@ -20,16 +20,23 @@ from typing import Any
 from devices.networks.user_file import locate
 from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig
 from fleet_tune.errors import OutputFolderError, UserError
-from fleet_tune.retuning.hands import Meeting, OtherNetworkError, Ran, StepError, StoppedError, Turn
+from fleet_tune.retuning.hands import (
+    HOOK_SECS,
+    PRUNE_SECS,
+    Meeting,
+    OtherNetworkError,
+    Ran,
+    StepError,
+    StoppedError,
+    Turn,
+)
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed
 
 LOGS = "logs"
-HOOK_SECS = 300.0
 KEEP_BEST = 500
 """Of each task and origin, in a store that is pruned."""
-_PRUNE_SECS = 3600.0
 _LOOK_SECS = 0.25
 # Between SIGTERM and SIGKILL: a run stores what it has, and ends its cluster.
 _GRACE_SECS = 30.0
@@ -123,7 +130,7 @@ class Children:
         return tuple(Timed(**pair) for pair in answer)
 
     def prune(self, store: Path, most_mb: int) -> int:  # noqa: ARG002
-        count: int = self._step("prune", _PRUNE_SECS, fleet=False, store=str(store), keep_best=KEEP_BEST)
+        count: int = self._step("prune", PRUNE_SECS, fleet=False, store=str(store), keep_best=KEEP_BEST)
         return count
 
     def hook(self, words: Sequence[str], about: dict[str, str]) -> str:

@@ -21,7 +21,16 @@ from fleet_tune.records.origin import decode_origin
 from fleet_tune.records.sources import RECORDS_FILE
 from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
-from fleet_tune.retuning.hands import Hands, Meeting, OtherNetworkError, Ran, StepError, StoppedError
+from fleet_tune.retuning.hands import (
+    HOOK_SECS,
+    PRUNE_SECS,
+    Hands,
+    Meeting,
+    OtherNetworkError,
+    Ran,
+    StepError,
+    StoppedError,
+)
 from fleet_tune.version import __version__
 from policies.measuring.duel import Verdict, judged
 from policies.retuning.allowance import Hours
@@ -37,6 +46,8 @@ LOCK_FILE = "service.lock"
 WORK_MB = 512
 """A run's own records are pruned above this."""
 _LEAST_LIMIT_SECS = 5.0
+# Beside what a step may take: looking at large files, writing what is known, the folder of a version.
+_SPARE_SECS = 300.0
 _FINGERPRINT = "model_fingerprint"  # a stored word: of the network's content in a manifest
 PROBLEMS = ("problem", "lost", "hook", "device")
 """Kinds of events that somebody should look at."""
@@ -117,6 +128,11 @@ class Service:
         self.artifacts = artifacts_of(self.config)
         self._networks: Mapping[str, NetworkConfig] = {each.name: each for each in self.config.networks}
         self.doing: Action | None = None
+        self._due = math.inf
+
+    def late_secs(self, now: float) -> float:
+        """By how much what it does has taken longer than it may: what is ended by force does not come back."""
+        return max(0.0, now - self._due)
 
     def run(self, once: bool = False) -> None:
         """Until it is to end, or its files have changed; ``once``: until there is nothing to do but wait. Raises
@@ -128,9 +144,11 @@ class Service:
                 return
             action = self.retuner.next(self.hands.moment())
             self.doing = action
+            self._may_take(0.0 if isinstance(action, Look | Wait) else action.limit_secs)
             if isinstance(action, Wait):
                 if once:
                     return
+                self._due += max(0.0, action.until - self._now())
                 self.hands.wait(max(0.0, action.until - self._now()))
                 continue
             try:
@@ -318,8 +336,12 @@ class Service:
             why=why,
         )
 
+    def _may_take(self, secs: float) -> None:
+        self._due = self._now() + secs + _SPARE_SECS
+
     def _call_hook(self, network: str, device_class: str, before: int | None) -> None:
         """What fails is told, and changes nothing."""
+        self._may_take(HOOK_SECS)
         problem = call_hook(self.config, self.hands, self.artifacts, network, device_class, before)
         if problem:
             self.book.hook_failures += 1
@@ -328,6 +350,7 @@ class Service:
     def _prune(self, store: Path, most_mb: int) -> None:
         try:
             if store.exists() and store.stat().st_size > most_mb << 20:
+                self._may_take(PRUNE_SECS)
                 count = self.hands.prune(store, most_mb)
                 self.retuner.tell(self._now(), "pruned", f"{count} records of {store}")
         except (StepError, OSError) as error:

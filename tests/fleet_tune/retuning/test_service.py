@@ -115,9 +115,11 @@ def test_a_rollback_is_seen_and_the_same_is_not_published_again(config: RetuneCo
     world.digests["resnet"] = "second"
     service = _run(config, world, 2.0)
     assert service.artifacts.current_number("resnet", "server") == 2
+    assert not service.artifacts.is_rolled_back("resnet", "server")
     service.artifacts.roll_back("resnet", "server")
     service = _run(config, world, 2.0)
     [each] = service.retuner.active()
+    assert service.artifacts.is_rolled_back("resnet", "server")
     assert each.version == 1
     assert any(event.kind == "replaced" for event in service.book.events)
     world.origins["server"] = "driver 2"  # tunes it anew; the same comes out of it
@@ -290,6 +292,36 @@ def test_the_status_says_what_is_being_done(config: RetuneConfig, world: World) 
         assert fleet_tune_here("retune", "status", file, "--json").json()["doing"]["action"]["kind"] == "tune"
 
 
+def test_what_takes_longer_than_it_may_is_late(config: RetuneConfig, world: World) -> None:
+    late: list[list[float]] = []
+    tune, hook, wait = world.tune, world.hook, world.wait
+
+    def noted(limit_secs: float) -> None:
+        late.append([service.late_secs(world.now + limit_secs + over) for over in (0.0, 301.0)])
+
+    def tunes(*arguments: object) -> object:
+        noted(float(str(arguments[-1])))
+        return tune(*arguments)  # type: ignore[arg-type]
+
+    def hooks(*arguments: object) -> str:
+        noted(300.0)
+        return hook(*arguments)  # type: ignore[arg-type]
+
+    def waits(secs: float) -> None:
+        noted(secs)
+        wait(secs)
+
+    world.tune, world.hook, world.wait = tunes, hooks, waits  # type: ignore[method-assign,assignment]
+    world.until = BEGIN + HOUR
+    with held(config):
+        service = Service(config, world)
+        assert service.late_secs(world.now) == 0
+        service.run()
+    assert len(late) > 10
+    assert all(in_time == 0 for in_time, _ in late)
+    assert all(1 <= over <= 1.5 for _, over in late)
+
+
 def test_metrics_tell_what_is_known(config: RetuneConfig, world: World) -> None:
     from urllib.request import urlopen
 
@@ -307,6 +339,11 @@ def test_metrics_tell_what_is_known(config: RetuneConfig, world: World) -> None:
     assert float(series[f"fleet_tune_retune_version{of}"]) == 1
     assert 0 < float(series[f"fleet_tune_retune_latency_seconds{of}"]) < 20e-3
     assert float(series['fleet_tune_retune_used_ratio{device_class="server"}']) < 0.2
+    assert float(series["fleet_tune_retune_share_ratio"]) == 0.2
+    assert float(series["fleet_tune_retune_late_seconds"]) == 0
+    assert float(series[f"fleet_tune_retune_rolled_back{of}"]) == 0
+    assert float(series[f"fleet_tune_retune_bound_seconds{of}"]) > 86400
+    assert float(series['fleet_tune_retune_unreadable{network="resnet"}']) == 0
     assert float(series["fleet_tune_retune_published_total"]) == 1
     documented = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     for name in {line.partition("{")[0].partition(" ")[0] for line in series}:
