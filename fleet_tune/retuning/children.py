@@ -58,9 +58,7 @@ class Children:
         return self._stop.is_set()
 
     def moment(self) -> Moment:
-        now = time.time()
-        local = time.localtime(now)
-        return Moment(now, 3600.0 * local.tm_hour + 60.0 * local.tm_min + local.tm_sec + now % 1.0)
+        return moment_at(time.time())
 
     def wait(self, secs: float) -> None:
         self._stop.wait(min(secs, threading.TIMEOUT_MAX))
@@ -106,7 +104,7 @@ class Children:
             trust=network.trust,
             devices=list(devices),
             out=str(folder),
-            store=str(self._config.store),
+            store=self._config.server or str(self._config.store),
             address=self._config.address,
             secs=secs,
         )
@@ -217,6 +215,12 @@ class Children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # and all that it has left
             child.wait()
+
+
+def moment_at(unix_secs: float) -> Moment:
+    """A time, and that of the day on this machine."""
+    local = time.localtime(unix_secs)
+    return Moment(unix_secs, 3600.0 * local.tm_hour + 60.0 * local.tm_min + local.tm_sec + unix_secs % 1.0)
 
 
 def _escaped(name: str) -> str:

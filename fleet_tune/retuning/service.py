@@ -35,7 +35,21 @@ from fleet_tune.version import __version__
 from policies.measuring.duel import Verdict, judged
 from policies.retuning.allowance import Hours
 from policies.retuning.benefit import DAY_SECS
-from policies.retuning.book import Action, Ask, Book, Check, Checked, Deployment, Device, Event, Look, Tune, Tuned, Wait
+from policies.retuning.book import (
+    Action,
+    Ask,
+    Book,
+    Check,
+    Checked,
+    Deployment,
+    Device,
+    Event,
+    Look,
+    Tune,
+    Tuned,
+    Untold,
+    Wait,
+)
 from policies.retuning.publishing import Met, decided, goes_on
 from policies.retuning.retuner import Retuner
 from policies.retuning.rules import Rules, Subject
@@ -137,8 +151,11 @@ class Service:
     def run(self, once: bool = False) -> None:
         """Until it is to end, or its files have changed; ``once``: until there is nothing to do but wait. Raises
         :class:`UserError` where what it knows cannot be written at its begin."""
+        self._note_untold()
         self.retuner.resumed(self._now())
         save_book(self._path, self.book)  # what cannot be written at the start is the user's to mend
+        self._call_hooks()
+        self._remove_work_of_others()
         while not self.hands.stopping:
             if self.is_changed is not None and self.is_changed():
                 return
@@ -222,8 +239,9 @@ class Service:
             result = Tuned(problem=error.problem)
         self.retuner.tuned(action, result, self._now())
         if result.published:
+            self.book.untold.append(Untold(action.network, action.device_class, before))
             self._save()  # the hook may take minutes
-            self._call_hook(action.network, action.device_class, before)
+            self._call_hooks()
         self._prune(self._work_folder(action) / RECORDS_FILE, WORK_MB)
         if self.config.store_mb is not None:
             self._prune(self.config.store, self.config.store_mb)
@@ -236,8 +254,10 @@ class Service:
             raise StepError(ran.problem or "there is no network")
         current = self.artifacts.current(action.network, action.device_class)
         made_of = str(_manifest(ran.folder)["made_of"])
-        if current is not None and each.digest == action.digest:
-            if current.provenance.get("network", {}).get("digest") != action.digest:
+        made_for = None if current is None else current.provenance.get("network", {}).get("digest")
+        # The second: of a service that was killed after it had published, before it could note that.
+        if current is not None and action.digest in (each.digest, made_for):
+            if made_for != action.digest:
                 return self._kept(
                     ran, current, "the current version is of another network, to which it was rolled back"
                 )
@@ -339,13 +359,27 @@ class Service:
     def _may_take(self, secs: float) -> None:
         self._due = self._now() + secs + _SPARE_SECS
 
-    def _call_hook(self, network: str, device_class: str, before: int | None) -> None:
-        """What fails is told, and changes nothing."""
-        self._may_take(HOOK_SECS)
-        problem = call_hook(self.config, self.hands, self.artifacts, network, device_class, before)
-        if problem:
-            self.book.hook_failures += 1
-            self.retuner.tell(self._now(), "hook", f"the hook failed: {problem}", network, device_class)
+    def _note_untold(self) -> None:
+        """What an earlier service has published and was killed over, before it could note that."""
+        doing = self.book.doing
+        if doing is not None and isinstance(doing.action, Tune):
+            each = self.retuner.deployment(doing.action.network, doing.action.device_class)
+            current = self.artifacts.current(doing.action.network, doing.action.device_class)
+            if each is not None and current is not None and current.number > (each.version or 0):
+                self.book.untold.append(Untold(each.network, each.device_class, each.version))
+
+    def _call_hooks(self) -> None:
+        """Tells the hook of each version that it was not told of. What fails is told, and changes nothing."""
+        while self.book.untold:
+            each = self.book.untold[0]
+            self._may_take(HOOK_SECS)
+            problem = call_hook(self.config, self.hands, self.artifacts, each.network, each.device_class, each.before)
+            if problem:
+                self.book.hook_failures += 1
+                text = f"the hook failed: {problem}"
+                self.retuner.tell(self._now(), "hook", text, each.network, each.device_class)
+            del self.book.untold[0]
+            self._save()
 
     def _prune(self, store: Path, most_mb: int) -> None:
         try:
@@ -369,6 +403,13 @@ class Service:
             for other in folder.parent.iterdir():
                 if other != folder:
                     shutil.rmtree(other, ignore_errors=True)
+
+    def _remove_work_of_others(self) -> None:
+        """What runs have left of networks that the file does not name any more; their versions stay."""
+        with contextlib.suppress(OSError):
+            for folder in (self.config.folder / WORK).iterdir():
+                if folder.name not in self._networks:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _deployment(self, network: str, device_class: str) -> Deployment:
         each = self.retuner.deployment(network, device_class)
