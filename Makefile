@@ -12,6 +12,7 @@
 #                           operators, through our import, as tables (hours; installs what it needs into .venv/zoo); writes
 #                           docs/operators.md
 #   make lint               ruff, mypy --strict and the layer rules
+#   make shipped STORE=FILE   the records that come with fleet-tune, of a store: the three best of each task (docs/store.md)
 #   make bench              the short form of every benchmark; writes docs/benchmarks.md's tables anew
 #   make clean              remove .venv, caches and the demo's results
 
@@ -34,7 +35,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ZOO := $(VENV)/zoo
 
-.PHONY: help setup demo test test-long soak fuzz test-arm64 zoo lint bench clean
+.PHONY: help setup demo test test-long soak fuzz test-arm64 zoo lint shipped bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -86,6 +87,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+shipped: setup
+	$(BIN)/fleet-tune records export fleet_tune/data/records.jsonl.gz --keep-best 3 --store '$(STORE)'
 
 bench: setup
 	$(BIN)/python -m bench all --short --write docs/benchmarks.md

@@ -69,7 +69,8 @@ def tune(
 
     ``transfer_from``: what the search learns from before its first trial: a record database, a dataset, the folder of a
     MetaSchedule database, or a cost model's file. Without it our own method starts from the cost model that comes with
-    fleet-tune where that applies (x86 CPUs), unless ``pretrained`` is false.
+    fleet-tune where that applies (x86 CPUs), and a task of which the store has nothing from the records that come with
+    it, unless ``pretrained`` is false.
 
     ``inputs``: an ``.npz`` file with the inputs on which the network is compared with its framework and timed, by name
     or in order. Without it they are the network's own examples; an ``.onnx`` file has none: they are made up, in the

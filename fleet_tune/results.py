@@ -148,6 +148,9 @@ class FromStore:
     some; ``settled``: those of them that need no trial, because as much was spent on them before. ``confirmed``: tasks
     of which other versions have records, as much was spent on them, and the best few are tried once more;
     ``seeded``: other tasks whose search begins with what was found for them by other versions, or for similar ones.
+    ``shipped``: tasks of which the store has nothing, and which begin with records that come with fleet-tune;
+    ``shipped_confirmed``: those of them that were measured on the same kind of processor, as much was spent on them,
+    and the best few are tried once more.
     """
 
     path: str
@@ -156,6 +159,8 @@ class FromStore:
     settled: int
     confirmed: int = 0
     seeded: int = 0
+    shipped: int = 0
+    shipped_confirmed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.records.shared import STORE_VARIABLE
+from fleet_tune.records.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 from tests.helpers import properties
 
 properties.load_profile()
 
 # A test that wants a store that runs share names one: none finds what another has measured.
-os.environ[STORE_VARIABLE] = ""
+os.environ[STORE_VARIABLE] = os.environ[SHIPPED_VARIABLE] = ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

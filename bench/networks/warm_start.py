@@ -22,7 +22,7 @@ from bench.networks.network_latency import measure_sides
 from bench.processes import run_json
 from bench.result import BenchResult
 from bench.tables import markdown, median_and_range
-from fleet_tune.records.shared import STORE_VARIABLE
+from fleet_tune.records.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 
 COLD, WARM = SIDES = ("cold", "warm")
 ASKED_AGAIN_SECS = 30.0
@@ -78,7 +78,7 @@ def run(
 def _tuned(model: str, out: Path, budget_secs: float, seed: int, store: str) -> dict[str, Any]:
     return run_json(
         ["-m", "bench.networks.tune_process", model, str(out), "--budget-secs", str(budget_secs), "--seed", str(seed)],
-        env=bench_env(cores(), **{STORE_VARIABLE: store}),
+        env=bench_env(cores(), **{STORE_VARIABLE: store, SHIPPED_VARIABLE: ""}),
         timeout_secs=budget_secs + 900,
     )
 

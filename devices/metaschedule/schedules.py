@@ -13,7 +13,7 @@ import hashlib
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,14 @@ class Schedules:
                     known.add(record.uid)
                     self._records.append(record)
 
-    def tasks(self) -> list[Task]:
-        """Those that it has records of."""
-        return self._tasks
+    def tasks(self, only: Collection[str] | None = None) -> list[Task]:
+        """Those that it has records of. ``only``: those of these ids."""
+        return [task for task in self._tasks if only is None or task.id in only]
 
-    def run_origins(self) -> dict[tuple[str, str], Origin]:
-        """What its records depend on: the target is all that is known."""
+    def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
+        """What its records depend on: the target is all that is known. ``only``: of these runs."""
+        if only is not None and BY_METASCHEDULE not in only:
+            return {}
         versions = {MEASURED_BY: "MetaSchedule"}
         classes = [task.device_class for task in self._tasks]
         return {(BY_METASCHEDULE, each.name): Origin(each.target, "", 0, versions) for each in classes}

@@ -150,7 +150,9 @@ def _report_options(command: _F) -> _F:
     help="What runs share, a file or postgresql://...: what it has is not measured again. Default: one for each user.",
 )
 @click.option("--no-store", is_flag=True, help="Neither take from such a database nor give to it.")
-@click.option("--no-pretrained", is_flag=True, help="Start without the cost model that comes with fleet-tune.")
+@click.option(
+    "--no-pretrained", is_flag=True, help="Start without the cost model and records that come with fleet-tune."
+)
 @click.option(
     "--dry-run",
     is_flag=True,

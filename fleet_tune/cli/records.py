@@ -80,9 +80,17 @@ def stats(store: str | None, as_json: bool) -> None:
     show_default=True,
     help="JSON lines, which 'import' reads; or TVM's own database in a folder OUT, each class in its own.",
 )
+@click.option(
+    "--keep-best",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of lines: only the N best candidates of each task and of what it depends on, one record each.",
+)
 @_class_option
 @json_option
-def export(out: Path, store: str | None, form: str, device_class: str | None, as_json: bool) -> None:
+def export(
+    out: Path, store: str | None, form: str, keep_best: int | None, device_class: str | None, as_json: bool
+) -> None:
     """Write the records of a store to OUT: a file of JSON lines, deflated where its name ends in .gz,
     TVM's own, or a Parquet file (one row for each record)."""
     from fleet_tune.errors import RequestError
@@ -90,6 +98,8 @@ def export(out: Path, store: str | None, form: str, device_class: str | None, as
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import formats, upkeep
 
+    if keep_best is not None and form != "lines":
+        raise RequestError("--keep-best is for files of lines", "leave it out, or the --format")
     if form == "metaschedule":
         written = formats.export_metaschedule(_named(store), out.absolute(), device_class)
         if as_json:
@@ -102,9 +112,7 @@ def export(out: Path, store: str | None, form: str, device_class: str | None, as
         count = formats.export_parquet(_named(store), out.absolute(), device_class)
         _tell(Copied(count, 0), "written", as_json)
         return
-    if device_class is not None:
-        raise RequestError("a file of lines is of all device classes", "leave out --class, or choose another --format")
-    moved = upkeep.export(_named(store), out)
+    moved = upkeep.export(_named(store), out, keep_best, device_class)
     _tell(moved.copied, "written", as_json)
 
 
@@ -232,12 +240,13 @@ def prune(
 def why(task: str, store: str | None, device_class: str | None, fleet: Path | None, rows: int, as_json: bool) -> None:
     """Print whether the records of TASK count for runs of this version, and why not.
 
-    TASK is the name of a workload, or the beginning of its hash. With --fleet also target, processor and threads of its
-    devices are compared, which are asked.
+    TASK is the name of a workload, or the beginning of its hash. With --fleet also target, processor, threads,
+    microcode and drivers of its devices are compared, which are asked.
     """
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_why, why_json
     from fleet_tune.runs.reusing import upkeep
+    from fleet_tune.runs.reusing.shipped import shipped
 
     now = None
     if fleet is not None:
@@ -247,9 +256,10 @@ def why(task: str, store: str | None, device_class: str | None, fleet: Path | No
         prints = probe_fleet(load_fleet(fleet)).values()
         now = {each.device_class.name: origin_of(each) for each in prints}
     found = upkeep.why(_named(store), task, device_class, now)
-    make_console(stderr=as_json).print(render_why(found, rows))
+    told = {each.id: shipped().told(each) for each, _ in found}
+    make_console(stderr=as_json).print(render_why(found, rows, told))
     if as_json:
-        click.echo(why_json(found))
+        click.echo(why_json(found, told))
 
 
 _SKIPPED_LINES = 20

@@ -68,9 +68,10 @@ def _show(config: RetuneConfig, as_json: bool) -> None:
 
     from fleet_tune.report.retuning import render_status, status_json
     from fleet_tune.report.run import make_console
+    from fleet_tune.retuning.children import moment_at
     from fleet_tune.retuning.running import is_running, read_only
 
-    retuner, now, running = read_only(config), time.time(), is_running(config)
+    retuner, now, running = read_only(config), moment_at(time.time()), is_running(config)
     make_console(stderr=as_json).print(render_status(retuner, now, running))
     if as_json:
         click.echo(status_json(retuner, now, running))

@@ -4,7 +4,8 @@
 
     folder = "/srv/fleet-tune"       # versions, state, logs and work; one service's alone
     fleet = "fleet.toml"             # default: this machine's CPU
-    store = "/srv/team/store.db"     # the records that runs share; default: store.db in the folder
+    store = "/srv/team/store.db"     # the records that runs share, also "postgresql://..." or "@key.file" of a team's
+                                     # server; default: store.db in the folder
     store_mb = 4096                  # above this the store is pruned; default: 4096 of its own, never one that is named
     address = "auto"                 # a Ray cluster; default: an embedded one for each run
     hook = ["./deploy.sh"]           # a command that is run after each publish
@@ -52,6 +53,7 @@ from fleet_tune.config import values
 from fleet_tune.config.fleet_file import NAME_FORM, FleetConfig, Name, default_fleet, load_fleet
 from fleet_tune.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.errors import RequestError, RetuneFileError
+from fleet_tune.records.store_place import StorePlace, is_address, place_of
 
 STATE_STORE = "store.db"
 _OWN_STORE_MB = 4096
@@ -142,12 +144,13 @@ class _RetuneFile(Frozen):
 
 
 class RetuneConfig(Frozen):
-    """What a file asks for, with absolute paths. ``store_mb``: None for a store that is never pruned. ``source``: the
-    file as it was read."""
+    """What a file asks for, with absolute paths. ``store_mb``: None for a store that is never pruned; ``server``:
+    address of the server whose copy the store is, empty for none. ``source``: the file as it was read."""
 
     folder: Path
     fleet: FleetConfig
     store: Path
+    server: Annotated[str, Field(repr=False)]
     store_mb: int | None
     address: str | None
     hook: tuple[str, ...]
@@ -188,10 +191,17 @@ def load_retune(path: Path) -> RetuneConfig:
     fleet_path = None if file.fleet is None else _under(folder, file.fleet)
     home = _under(folder, file.folder)
     own_store_mb = _OWN_STORE_MB if file.store is None else None
+    place = StorePlace(home / STATE_STORE) if file.store is None else _store_of(folder, file.store, source)
+    if place.server and file.store_mb is not None:
+        raise RetuneFileError(
+            f"{source.where(('store_mb',))}: a store on a server is pruned there, and not by this service",
+            "remove store_mb, and see 'fleet-tune records prune'",
+        )
     return RetuneConfig(
         folder=home,
         fleet=default_fleet() if fleet_path is None else load_fleet(fleet_path),
-        store=home / STATE_STORE if file.store is None else _under(folder, file.store),
+        store=place.path,
+        server=place.server,
         store_mb=own_store_mb if file.store_mb is None else file.store_mb,
         address=file.address,
         hook=() if file.hook is None else _command(folder, file.hook),
@@ -203,6 +213,16 @@ def load_retune(path: Path) -> RetuneConfig:
         source=source,
         fleet_path=fleet_path,
     )
+
+
+def _store_of(folder: Path, name: str, source: TomlText) -> StorePlace:
+    """A path, the address of a server, or ``@`` and the path of a file that has the address."""
+    try:
+        if is_address(name):
+            return place_of(name)
+        return place_of(f"@{_under(folder, name[1:])}") if name.startswith("@") else StorePlace(_under(folder, name))
+    except RequestError as error:
+        raise RetuneFileError(f"{source.where(('store',))}: {error.problem}", error.next_step) from error
 
 
 def _under(folder: Path, text: str) -> Path:
@@ -235,7 +255,7 @@ _KIND = FileKind(
         "publish": "one [publish] table, with single brackets",
         "folder": "the path of a folder for versions, state, logs and work",
         "fleet": "the path of a fleet file",
-        "store": "the path of a record store",
+        "store": "the path of a record store, or the address of a team's",
         "store_mb": "a whole number of megabytes",
         "address": 'HOST:PORT of a Ray cluster, or "auto"',
         "hook": 'a command as a list of words, as ["./deploy.sh", "production"]',

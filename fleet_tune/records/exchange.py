@@ -12,7 +12,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -86,6 +86,10 @@ class RecordsFileWriter:
                 self._runs.add((run_id, name))
                 self._write({"kind": "run", "run": run_id, "class": name, "origin": json.loads(encode_origin(origin))})
 
+    def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
+        """All of them."""
+        return list(efforts)
+
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
         """What runs have spent."""
         for each in efforts:
@@ -147,13 +151,13 @@ class RecordsFile:
                 except (KeyError, TypeError, ValueError, OverflowError, UnreadableRecordError) as error:
                     self._skip(number, f"{type(error).__name__}: {error}")
 
-    def tasks(self) -> list[Task]:
-        """The tasks of its records."""
-        return list(self._tasks.values())
+    def tasks(self, only: Collection[str] | None = None) -> list[Task]:
+        """The tasks of its records. ``only``: those of these ids."""
+        return [task for task in self._tasks.values() if only is None or task.id in only]
 
-    def run_origins(self) -> dict[tuple[str, str], Origin]:
-        """What the records of each run and device class depend on."""
-        return self._origins
+    def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
+        """What the records of each run and device class depend on. ``only``: of these runs."""
+        return {run: origin for run, origin in self._origins.items() if only is None or run[0] in only}
 
     def efforts(self) -> list[tuple[Effort, Origin]]:
         """What runs have spent, and what their records depend on."""

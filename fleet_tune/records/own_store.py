@@ -38,8 +38,12 @@ class OwnStore:
         """See :meth:`RecordStore.put_run`."""
         self._store.put_run(run_id, origins)
 
-    def put_efforts(self, efforts: Iterable[Effort]) -> None:
+    def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:  # noqa: ARG002
         """None of them is of this run."""
+        return []
+
+    def put_efforts(self, efforts: Iterable[Effort]) -> None:
+        """See :meth:`lacking`."""
 
     def unit(self, name: str, secs: float) -> float:
         """See :meth:`RecordStore.unit`; that of a device class is the one of its devices here, where there is one."""

@@ -40,6 +40,9 @@ _AT_ONCE = 200  # records of a statement: some hundred kilobytes
 _ANSWER_SECS = 30
 _HURRY_SECS = 3
 
+IS_THERE = "octet_length(body) > 0"
+"""Of a row of the table of records: it was not removed."""
+
 # The owner's rights are used only on what the path names: without pg_temp in it, that comes first.
 _QUOTA_PATH = "pg_catalog, fleet_tune, pg_temp"
 _QUOTA = f"""
@@ -48,7 +51,7 @@ SET search_path = {_QUOTA_PATH} AS $$
 DECLARE most bigint;
 BEGIN
     SELECT quotas.records INTO most FROM fleet_tune.quotas WHERE role = session_user;
-    IF FOUND AND (SELECT count(*) FROM fleet_tune.records WHERE added_by = session_user) > most THEN
+    IF FOUND AND (SELECT count(*) FROM fleet_tune.records WHERE added_by = session_user AND {IS_THERE}) > most THEN
         RAISE EXCEPTION 'the key % may have % records', session_user, most USING ERRCODE = '{_QUOTA_STATE}';
     END IF;
     RETURN NULL;
@@ -57,7 +60,8 @@ END $$;
 _QUOTA_IS_OLD = f"""
 SELECT EXISTS (
     SELECT 1 FROM pg_catalog.pg_proc WHERE oid = to_regprocedure('fleet_tune.check_quota()')
-    AND pg_has_role(proowner, 'USAGE') AND proconfig IS DISTINCT FROM ARRAY['search_path={_QUOTA_PATH}']
+    AND pg_has_role(proowner, 'USAGE')
+    AND (proconfig IS DISTINCT FROM ARRAY['search_path={_QUOTA_PATH}'] OR strpos(prosrc, '{IS_THERE}') = 0)
 )
 """
 _SCHEMA = f"""
@@ -167,10 +171,15 @@ class TeamStore:
         """What was added after ``cursor``, as a source of records."""
         return Since(self._rows, cursor)
 
-    def last_seq(self) -> int:
-        """The highest ``seq`` that was given, also to what was removed since; 0 for none."""
-        found = self._one("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM fleet_tune.records_seq_seq")
-        return int(found[0])
+    def last(self) -> tuple[int, str]:
+        """``seq`` and ``uid`` of the last record, removed ones among them; 0 and nothing where there is none."""
+        rows = self._rows("SELECT seq, uid FROM fleet_tune.records ORDER BY seq DESC LIMIT 1")
+        return rows[0] if rows else (0, "")
+
+    def has(self, seq: int, uid: str) -> bool:
+        """Whether the record of this number is this one, or was. A store that was restored from a backup has another
+        one there or none, and so has every number after it: what is added later has a higher one, and no row goes."""
+        return bool(self._rows("SELECT 1 FROM fleet_tune.records WHERE seq = %s AND uid = %s", seq, uid))
 
     # -- a target ------------------------------------------------------------------------------------------------------
 
@@ -200,6 +209,13 @@ class TeamStore:
         """As :meth:`fleet_tune.records.store.RecordStore.put_run`."""
         rows = [(run_id, name, encode_origin(origin)) for name, origin in origins.items()]
         self._many("INSERT INTO fleet_tune.run_origins VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", rows)
+
+    def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
+        """As :meth:`fleet_tune.records.store.RecordStore.lacking`."""
+        query = "SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts WHERE run_id = ANY(%s)"
+        rows = self._rows(query, sorted({each.run_id for each in efforts})) if efforts else []
+        known = {(f"{workload}@{name}", *others) for workload, name, *others in rows}
+        return [each for each in efforts if (each.task_id, each.run_id, each.secs, each.trials) not in known]
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
         """As :meth:`fleet_tune.records.store.RecordStore.put_efforts`."""
@@ -239,9 +255,11 @@ class TeamStore:
         return added
 
     def remove(self, uids: Collection[str]) -> int:
-        """Remove these records; how many there were. Only the role that has made the tables may."""
+        """Remove these records; how many there were. Only the role that has made the tables may. Their numbers and ids
+        stay (see :meth:`has`), so that nobody who has a copy of one adds it again."""
+        query = f"UPDATE fleet_tune.records SET body = '' WHERE uid = ANY(%s) AND {IS_THERE}"
         with self._turn() as connection:
-            return connection.execute("DELETE FROM fleet_tune.records WHERE uid = ANY(%s)", (list(uids),)).rowcount
+            return connection.execute(query, (list(uids),)).rowcount
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -317,20 +335,26 @@ class Since:
         self._cursor = cursor
         self.unreadable: list[str] = []
 
-    def tasks(self) -> list[Task]:
-        """Those that got records."""
-        rows = self._rows(
+    def tasks(self, only: Collection[str] | None = None) -> list[Task]:
+        """All of them. ``only``: those of these ids."""
+        query = (
             "SELECT hash, name, flop, module, device_class, target, weight FROM fleet_tune.tasks"
-            " JOIN fleet_tune.workloads ON hash = workload WHERE (workload, device_class) IN"
-            " (SELECT DISTINCT workload, device_class FROM fleet_tune.records WHERE seq > %s) ORDER BY place",
-            self._cursor,
+            " JOIN fleet_tune.workloads ON hash = workload{} ORDER BY place"
         )
+        if only is None:
+            rows = self._rows(query.format(""))
+        else:
+            workloads = sorted({split_task_id(each)[0] for each in only})
+            rows = self._rows(query.format(" WHERE workload = ANY(%s)"), workloads)
+            rows = [row for row in rows if f"{row[0]}@{row[4]}" in only]
         return [task for row in rows for task in self._right(f"task {row[0]}@{row[4]}", checked_task, *row)]
 
-    def run_origins(self) -> dict[tuple[str, str], Origin]:
-        """What the records of each run and device class depend on."""
+    def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
+        """What the records of each run and device class depend on. ``only``: of these runs."""
+        query = "SELECT run_id, device_class, origin FROM fleet_tune.run_origins"
+        rows = self._rows(query) if only is None else self._rows(f"{query} WHERE run_id = ANY(%s)", sorted(only))
         found = {}
-        for run_id, name, body in self._rows("SELECT run_id, device_class, origin FROM fleet_tune.run_origins"):
+        for run_id, name, body in rows:
             with contextlib.suppress(UnreadableRecordError):
                 found[run_id, name] = decode_origin(body)
         return found
@@ -360,7 +384,7 @@ class Since:
         cursor = max(cursor, self._cursor)
         query = (
             "SELECT seq, CASE WHEN octet_length(body) <= %s THEN body END FROM fleet_tune.records"
-            " WHERE seq > %s ORDER BY seq LIMIT %s"
+            f" WHERE seq > %s AND {IS_THERE} ORDER BY seq LIMIT %s"
         )
         while rows := self._rows(query, _MOST_BYTES, cursor, _PAGE_RECORDS):
             page = []

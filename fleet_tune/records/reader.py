@@ -28,6 +28,7 @@ _EVENTS = "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM devic
 _LAST_STATES = "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_states"
 
 _PAGE_RECORDS = 1000
+_NAMES_AT_ONCE = 500
 _HIGHEST_SEQ = (1 << 63) - 1
 
 
@@ -180,12 +181,18 @@ class RecordReader:
         rows = self._rows("SELECT hash, name, flop, module FROM workloads ORDER BY name, hash")
         return [Workload(*row) for row in rows]
 
-    def tasks(self) -> list[Task]:
-        """The stored tasks in the order in which they were first stored."""
-        rows = self._rows(
-            "SELECT hash, name, flop, module, device_class, target, weight FROM tasks"
-            " JOIN workloads ON hash = workload ORDER BY tasks.rowid"
+    def tasks(self, only: Collection[str] | None = None) -> list[Task]:
+        """The stored tasks in the order in which they were first stored. ``only``: those of these ids."""
+        query = (
+            "SELECT hash, name, flop, module, device_class, target, weight, tasks.rowid FROM tasks"
+            " JOIN workloads ON hash = workload"
         )
+        if only is None:
+            rows = self._rows(query)
+        else:
+            rows = self._rows_of(f"{query} WHERE workload IN", {split_task_id(each)[0] for each in only})
+            rows = [row for row in rows if f"{row[0]}@{row[4]}" in only]
+        rows.sort(key=lambda row: row[7])
         return [Task(Workload(*row[:4]), DeviceClass(*row[4:6]), row[6]) for row in rows]
 
     def device_events(self, limit: int) -> list[DeviceEvent]:
@@ -251,6 +258,15 @@ class RecordReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _rows_of(self, query: str, names: Collection[str]) -> list[tuple]:  # type: ignore[type-arg]
+        """What a query that ends in ``IN`` finds for these."""
+        ordered = sorted(names)
+        found = []
+        for start in range(0, len(ordered), _NAMES_AT_ONCE):
+            some = ordered[start : start + _NAMES_AT_ONCE]
+            found += self._rows(f"{query} ({', '.join('?' * len(some))})", *some)
+        return found
 
     def _rows(self, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
         with self._mutex, translated(self.path):

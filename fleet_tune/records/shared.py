@@ -29,6 +29,9 @@ from fleet_tune.sketch import IMPORTED
 STORE_FILE = "store.db"
 STORE_VARIABLE = "FLEET_TUNE_STORE"
 """The environment variable that names the store in place of the default one; empty for none."""
+SHIPPED_VARIABLE = "FLEET_TUNE_SHIPPED"
+"""The environment variable that names another set of records in place of the one that comes with fleet-tune
+(:mod:`fleet_tune.runs.reusing.shipped`); empty for none."""
 WITHOUT = "give another file with --store, or go without one with --no-store"
 _LOG = logging.getLogger(__name__)
 _IDS_AT_LEAST = 16
@@ -95,12 +98,13 @@ class SharedReader(RecordReader):
                 found[number] = decode_origin(body)
         return found
 
-    def run_origins(self) -> dict[tuple[str, str], Origin]:
-        """What the records of each run and device class depend on."""
-        origins = self.origins()
+    def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]:
+        """What the records of each run and device class depend on. ``only``: of these runs."""
+        origins = {} if only is not None and not only else self.origins()
         if not origins:
             return {}
-        rows = self._rows("SELECT run_id, device_class, origin FROM run_origins")
+        query = "SELECT run_id, device_class, origin FROM run_origins"
+        rows = self._rows(query) if only is None else self._rows_of(f"{query} WHERE run_id IN", only)
         return {(run_id, name): origins[number] for run_id, name, number in rows if number in origins}
 
     def numbers_of(self, origin: Origin) -> frozenset[int]:
@@ -284,9 +288,9 @@ class Copied:
 class Source(Protocol):
     """Where records are copied from: a store (:class:`SharedReader`), or a file."""
 
-    def tasks(self) -> list[Task]: ...
+    def tasks(self, only: Collection[str] | None = None) -> list[Task]: ...
 
-    def run_origins(self) -> dict[tuple[str, str], Origin]: ...
+    def run_origins(self, only: Collection[str] | None = None) -> dict[tuple[str, str], Origin]: ...
 
     def efforts(self) -> list[tuple[Effort, Origin]]: ...
 
@@ -302,6 +306,8 @@ class Target(Protocol):
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None: ...
 
+    def lacking(self, efforts: Sequence[Effort]) -> list[Effort]: ...
+
     def put_efforts(self, efforts: Iterable[Effort]) -> None: ...
 
     def unit(self, name: str, secs: float) -> float: ...
@@ -310,19 +316,36 @@ class Target(Protocol):
 
 
 def copy_records(
-    source: Source, target: Target, cursor: int = 0, is_late: Callable[[], bool] = lambda: False
+    source: Source,
+    target: Target,
+    cursor: int = 0,
+    is_late: Callable[[], bool] = lambda: False,
+    *,
+    with_efforts: bool = True,
 ) -> Copied:
-    """Copy to ``target`` what ``source`` has after ``cursor``, a page in each transaction, with its tasks, origins and
-    efforts. What the target has already stays as it is. ``is_late``: asked after each page; the rest is left then, and
-    the efforts, which count for records that may be among it."""
-    origins, tasks = source.run_origins(), {task.id: task for task in source.tasks()}
+    """Copy to ``target`` what ``source`` has after ``cursor``, a page in each transaction, with its tasks and origins:
+    what that costs follows from what is copied, not from what is there. What the target has already stays as it is.
+    ``is_late``: asked after each page; the rest is left then, and the efforts, which count for records that may be
+    among it. ``with_efforts``: of all runs, which are looked through; written are those that the target lacks."""
+    origins: dict[tuple[str, str], Origin] = {}
+    tasks: dict[str, Task] = {}
+    asked: set[str] = set()  # ids of runs and of tasks
     put_tasks: set[str] = set()
     put_runs: set[tuple[str, str]] = set()
     units: dict[tuple[str, str], float] = {}
 
-    def put_run(run: tuple[str, str]) -> None:
+    def look_up(page: Sequence[Record]) -> None:
+        runs = {each.run_id for each in page} - asked
+        if runs:
+            origins.update(source.run_origins(runs))
+        ids = {each.task_id for each in page} - asked
+        if ids:
+            tasks.update({task.id: task for task in source.tasks(ids)})
+        asked.update(runs, ids)
+
+    def put_run(run: tuple[str, str], origin: Origin) -> None:
         if run not in put_runs:
-            target.put_run(run[0], {run[1]: origins[run]})
+            target.put_run(run[0], {run[1]: origin})
             put_runs.add(run)
 
     def counted(record: Record) -> list[Record]:
@@ -339,9 +362,10 @@ def copy_records(
     copied = left_out = 0
     for page in source.pages(cursor):
         cursor = page[-1].seq
+        look_up(page)
         usable = [each for each in page if _run_of(each) in origins and each.task_id in tasks]
         for record in usable:
-            put_run(_run_of(record))
+            put_run(_run_of(record), origins[_run_of(record)])
             if record.task_id not in put_tasks:
                 target.put_task(tasks[record.task_id])
                 put_tasks.add(record.task_id)
@@ -350,11 +374,13 @@ def copy_records(
         copied += target.add(ready)
         if is_late():
             return Copied(copied, cursor, left_out)
-    efforts = [effort for effort, _ in source.efforts()]
-    for effort in efforts:
-        put_run((effort.run_id, class_of(effort.task_id)))
-    if efforts:
-        target.put_efforts(efforts)
+    if with_efforts:
+        spent = dict(source.efforts())
+        lacking = target.lacking(list(spent))
+        for effort in lacking:
+            put_run((effort.run_id, class_of(effort.task_id)), spent[effort])
+        if lacking:
+            target.put_efforts(lacking)
     return Copied(copied, cursor, left_out)
 
 

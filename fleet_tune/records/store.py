@@ -111,6 +111,13 @@ class RecordStore:
                 )
         self._origins.clear()
 
+    def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
+        """Those of the efforts that are not stored just so."""
+        with self._mutex, translated(self.path):
+            rows = self._connection.execute("SELECT workload, device_class, run_id, secs, trials FROM efforts")
+            known = {Effort(f"{workload}@{name}", *others) for workload, name, *others in rows}
+        return [each for each in efforts if each not in known]
+
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
         """Stores what runs have spent on tasks; what was stored of a run and a task before is replaced."""
         with self._transaction() as connection:

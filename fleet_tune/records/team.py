@@ -56,26 +56,32 @@ class Team:
         self._clock = clock
         self._warned = False
 
-    def meet(self, *, hurry: bool = False) -> Met:
-        """Take what is new, then hand over what is new here. ``hurry``: what takes long is left to the next one."""
+    def meet(self, *, hurry: bool = False, with_efforts: bool = True) -> Met:
+        """Take what is new, then hand over what is new here. ``hurry``: what takes long is left to the next one.
+        ``with_efforts``: what runs have spent, too, which counts when a run begins and is known when it ends."""
         deadline = self._clock() + _HURRY_SECS if hurry else float("inf")
         with TeamStore(self._place.server, hurry=hurry) as server, shared_store(self._place.path) as copy:
-            taken = self._take(server, copy)
-            return Met(taken, self._give(server, copy, lambda: self._clock() > deadline))
+            taken = self._take(server, copy, with_efforts)
+            return Met(taken, self._give(server, copy, lambda: self._clock() > deadline, with_efforts))
 
     def remove(self, uids: Collection[str]) -> int:
         """Remove records from the server."""
         with TeamStore(self._place.server) as server:
             return server.remove(uids)
 
-    def _take(self, server: TeamStore, copy: RecordStore) -> int:
+    def _take(self, server: TeamStore, copy: RecordStore, with_efforts: bool) -> int:
         with SharedReader(self._place.path) as reader:
             taken, given = self._cursors(reader, server)
             before = reader.last_seq()
-            if taken > server.last_seq():  # the server was restored from an older copy of its own
+            if self._is_older(reader, server):
                 taken = given = 0
+                _LOG.warning(
+                    "the store %s is older than when it was met last, as one that was restored from a backup: it is"
+                    " read anew, and gets what it lacks of the records here",
+                    self._place.shown,
+                )
             source = server.since(taken)
-            copied = copy_records(source, copy, taken)
+            copied = copy_records(source, copy, taken, with_efforts=with_efforts)
             if given == before and reader.last_seq() == before + copied.records:
                 given = before + copied.records  # all of that is from there
         self._note(copy, server, copied.cursor, given)
@@ -88,10 +94,10 @@ class Team:
             self._warned = True
             _LOG.warning("of the store %s %d wrong rows are set aside", self._place.shown, wrong)
 
-    def _give(self, server: TeamStore, copy: RecordStore, is_late: Callable[[], bool]) -> int:
+    def _give(self, server: TeamStore, copy: RecordStore, is_late: Callable[[], bool], with_efforts: bool) -> int:
         with SharedReader(self._place.path) as reader:
             taken, given = self._cursors(reader, server)
-            copied = copy_records(reader, server, given, is_late)
+            copied = copy_records(reader, server, given, is_late, with_efforts=with_efforts)
         self._note(copy, server, taken, copied.cursor)
         return copied.records
 
@@ -102,5 +108,18 @@ class Team:
         return int(meta.get(f"taken from {server.id}", 0)), int(meta.get(f"given to {server.id}", 0))
 
     @staticmethod
+    def _is_older(reader: SharedReader, server: TeamStore) -> bool:
+        """Whether the server has lost what was its last record when it was met."""
+        seq, _, uid = reader.meta().get(f"last seen at {server.id}", "").partition(" ")
+        return seq not in ("", "0") and not server.has(int(seq), uid)
+
+    @staticmethod
     def _note(copy: RecordStore, server: TeamStore, taken: int, given: int) -> None:
-        copy.annotate({f"taken from {server.id}": str(taken), f"given to {server.id}": str(given)})
+        seq, uid = server.last()
+        copy.annotate(
+            {
+                f"taken from {server.id}": str(taken),
+                f"given to {server.id}": str(given),
+                f"last seen at {server.id}": f"{seq} {uid}",
+            }
+        )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fleet_tune.domain import Outcome, Record, Task
 from fleet_tune.records.database import open_for_writing
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.shared import SharedReader, is_found_wrong, is_withdrawal, last_word
+from fleet_tune.records.origin import Effort, Origin, encode_origin
+from fleet_tune.records.shared import SharedReader, class_of, is_found_wrong, is_withdrawal, last_word
 from fleet_tune.records.sources import BY_METASCHEDULE
 from fleet_tune.records.store import locked_store
 from fleet_tune.records.store_errors import translated
@@ -213,6 +213,42 @@ class Upkeep(SharedReader):
         return found
 
 
+class Excerpt:
+    """What a store has of the ``most`` best candidates of each task and origin, one record each, of one class where
+    ``device_class`` names it: a source of :func:`fleet_tune.records.shared.copy_records`. ``most``: None for all
+    records. Of what was spent on a task the most for each origin."""
+
+    def __init__(self, reader: Upkeep, most: int | None, device_class: str | None) -> None:
+        self._reader = reader
+        self._most = most
+        self._class = device_class
+        self.tasks = reader.tasks
+        self.run_origins = reader.run_origins
+        self.unit_secs = reader.unit_secs
+
+    def efforts(self) -> list[tuple[Effort, Origin]]:
+        """What runs have spent, and what their records depend on."""
+        found: dict[tuple[str, str], tuple[Effort, Origin]] = {}
+        for effort, origin in self._reader.efforts():
+            key = effort.task_id, encode_origin(origin)
+            last = found.get(key)
+            if self._class not in (None, class_of(effort.task_id)):
+                continue
+            if last is None or (effort.secs, effort.trials) > (last[0].secs, last[0].trials):
+                found[key] = effort, origin
+        return list(found.values())
+
+    def pages(self, cursor: int = 0) -> Iterator[list[Record]]:  # noqa: ARG002
+        """The records, those of a task at a time."""
+        origins = self._reader.run_origins()
+        for task in self._reader.tasks():
+            if self._class in (None, task.device_class.name):
+                records = self._reader.records_of(task.id)
+                page = records if self._most is None else _best_words(records, origins, self._most)
+                if page:
+                    yield page
+
+
 def prune(path: Path, seqs: Sequence[int]) -> None:
     """Removes these records of a store, and makes the file smaller where nobody else uses it. Raises
     :class:`RecordStoreError`, also where a run is writing its own."""
@@ -254,13 +290,19 @@ def _best_candidates(
     records: Sequence[Record], run_origins: Mapping[tuple[str, str], Origin], most: int
 ) -> set[tuple[Origin | None, str]]:
     """The ``most`` best candidates of a task for each origin."""
+    best = _best_words(records, run_origins, most)
+    return {(run_origins.get((word.run_id, class_of(word.task_id))), word.candidate.id) for word in best}
+
+
+def _best_words(records: Sequence[Record], run_origins: Mapping[tuple[str, str], Origin], most: int) -> list[Record]:
+    """The last words of the ``most`` best candidates of a task for each origin."""
     grouped: dict[Origin | None, dict[str, list[Record]]] = {}
     for record in records:
-        origin = run_origins.get((record.run_id, record.task_id.partition("@")[2]))
+        origin = run_origins.get((record.run_id, class_of(record.task_id)))
         grouped.setdefault(origin, {}).setdefault(record.candidate.id, []).append(record)
-    best = set()
-    for origin, by_candidate in grouped.items():
+    best: list[Record] = []
+    for by_candidate in grouped.values():
         words = [word for each in by_candidate.values() if (word := last_word(each)) is not None]
         verified = sorted((w for w in words if w.measurement.verified), key=lambda w: w.measurement.rank_secs)
-        best |= {(origin, word.candidate.id) for word in verified[:most]}
+        best += verified[:most]
     return best

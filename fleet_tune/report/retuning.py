@@ -17,15 +17,18 @@ from rich.text import Text
 from fleet_tune.report.words import NONE, format_secs, named
 from fleet_tune.retuning.artifacts import Version
 from policies.retuning import allowance
-from policies.retuning.book import Ask, Deployment, Doing, Event, Tune
+from policies.retuning.book import Ask, Deployment, Doing, Event, Tune, Wait
 from policies.retuning.retuner import Retuner
+from policies.retuning.rules import Moment
 
 _EVENTS = 10
 _HOUR = 3600.0
 
 
-def render_status(retuner: Retuner, now: float, running: bool) -> RenderableType:
-    """The deployments with what the next hour of a device buys, the devices, the last events."""
+def render_status(retuner: Retuner, moment: Moment, running: bool) -> RenderableType:
+    """The deployments with what the next hour of a device buys, the devices, the last events; what is being done, or
+    why nothing is."""
+    now = moment.unix_secs
     deployments = _table("network", "class", "version", "latency", "spent", "next device hour buys", "state")
     for each in retuner.active():
         deployments.add_row(
@@ -42,13 +45,16 @@ def render_status(retuner: Retuner, now: float, running: bool) -> RenderableType
         devices.add_row(
             device.name, device.device_class or NONE, device.problem or "good", _used(retuner, device.device_class, now)
         )
-    told = f"the service runs{_doing(retuner.book.doing)}" if running else "the service does not run"
-    share = f"it may use {retuner.rules.share:.0%} of the time of each class's devices"
+    waits_for = _waits_for(retuner, moment)
+    doing = _doing(retuner.book.doing) or (f" and waits: {waits_for}" if waits_for else " and begins something")
+    told = f"the service runs{doing}" if running else "the service does not run"
+    share = f"it may use {100 * retuner.rules.share:.3g}% of the time of each class's devices"
     return Group(Text(f"{told}; {share}", "bold"), deployments, devices, *_events(retuner.book.events[-_EVENTS:]))
 
 
-def status_json(retuner: Retuner, now: float, running: bool) -> str:
+def status_json(retuner: Retuner, moment: Moment, running: bool) -> str:
     """The same as one line of JSON."""
+    now = moment.unix_secs
     deployments = []
     for each in retuner.active():
         value = None if each.secs is None else retuner.next_hour(each, now)
@@ -75,6 +81,7 @@ def status_json(retuner: Retuner, now: float, running: bool) -> str:
     body = {
         "running": running,
         "doing": dataclasses.asdict(retuner.book.doing) if running and retuner.book.doing is not None else None,
+        "waits_for": _waits_for(retuner, moment) if running and retuner.book.doing is None else None,
         "share": retuner.rules.share,
         "deployments": deployments,
         "devices": [dataclasses.asdict(device) for device in retuner.book.devices],
@@ -132,13 +139,21 @@ def versions_json(found: Sequence[tuple[str, str, Sequence[Version], int | None]
 
 def _doing(doing: Doing | None) -> str:
     if doing is None:
-        return " and waits"
+        return ""
     action, since = doing.action, time.strftime("%H:%M:%S", time.localtime(doing.began))
     if isinstance(action, Ask):
         return f", asks {named(action.devices)} since {since}"
     verb = "tunes" if isinstance(action, Tune) else "times"
     why = f" ({action.why})" if isinstance(action, Tune) else ""
     return f", {verb} {action.network} on {action.device_class} since {since}{why}"
+
+
+def _waits_for(retuner: Retuner, moment: Moment) -> str | None:
+    """Why nothing is done; None where something is to be."""
+    # The files are looked at all the time: what else is there?
+    retuner.book.looked_at = moment.unix_secs
+    action = retuner.next(moment)
+    return action.why if isinstance(action, Wait) else None
 
 
 def _buys(retuner: Retuner, each: Deployment, now: float) -> str:

@@ -310,6 +310,9 @@ def _from_store(what: FromStore, tasks: int) -> str:
         parts.append(f"{what.confirmed} known to other versions")
     if what.seeded:
         parts.append(f"{what.seeded} begun from similar ones")
+    if what.shipped:
+        same = f" ({what.shipped_confirmed} of this processor)" if what.shipped_confirmed else ""
+        parts.append(f"{what.shipped} begun from records that come with fleet-tune{same}")
     return f"{'; '.join(parts) or 'nothing of these tasks yet'}: {what.path}"
 
 

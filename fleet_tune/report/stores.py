@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -112,8 +112,11 @@ def statistics_json(what: Statistics) -> str:
     )
 
 
-def render_why(found: Sequence[tuple[Task, Sequence[Reason]]], limit: int) -> RenderableType:
-    """A row for each candidate of each task: what is known of it, and why it does not count."""
+def render_why(
+    found: Sequence[tuple[Task, Sequence[Reason]]], limit: int, shipped: Mapping[str, Sequence[str]]
+) -> RenderableType:
+    """A row for each candidate of each task: what is known of it, and why it does not count. ``shipped``: by task id
+    what comes with fleet-tune, in lines."""
     parts: list[RenderableType] = []
     for task, reasons in found:
         good = sum(not each.reasons for each in reasons)
@@ -137,10 +140,11 @@ def render_why(found: Sequence[tuple[Task, Sequence[Reason]]], limit: int) -> Re
         if len(reasons) > limit:
             table.add_row(cut(f"… and {len(reasons) - limit} more", "dim"))
         parts.append(table)
+        parts += [Text(line) for line in shipped.get(task.id, ())]
     return Group(*parts)
 
 
-def why_json(found: Sequence[tuple[Task, Sequence[Reason]]]) -> str:
+def why_json(found: Sequence[tuple[Task, Sequence[Reason]]], shipped: Mapping[str, Sequence[str]]) -> str:
     """One line of JSON text: every candidate."""
     return _line(
         {
@@ -162,6 +166,7 @@ def why_json(found: Sequence[tuple[Task, Sequence[Reason]]]) -> str:
                         }
                         for each in reasons
                     ],
+                    "shipped": list(shipped.get(task.id, ())),
                 }
                 for task, reasons in found
             ]

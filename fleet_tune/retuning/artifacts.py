@@ -93,6 +93,11 @@ class Artifacts:
             return None if match is None else int(match[1])
         return None
 
+    def is_rolled_back(self, network: str, device_class: str) -> bool:
+        """Whether there are newer versions than what users load now."""
+        newest = max(_numbers(self.place(network, device_class)), default=0)
+        return newest > (self.current_number(network, device_class) or newest)
+
     def versions(self, network: str, device_class: str) -> list[Version]:
         """All of them, oldest first."""
         place = self.place(network, device_class)
@@ -143,10 +148,12 @@ class Artifacts:
         """Makes an older version the current one: ``to``, or the last before it that was not rolled back itself. What
         is newer is withdrawn. The version before and after. Raises :class:`RetuneError`."""
         place = self.place(network, device_class)
-        before = self.current(network, device_class)
-        if before is None:
-            raise RetuneError(f"{network} has no version for {device_class}", "'fleet-tune retune versions' lists them")
+        if not place.is_dir():
+            raise _no_version(network, device_class)
         with _told(place), _locked(place):
+            before = self.current(network, device_class)
+            if before is None:
+                raise _no_version(network, device_class)
             known = {each.number: each for each in self.versions(network, device_class)}
             if to is None:
                 older = [n for n, each in known.items() if n < before.number and not each.withdrawn]
@@ -166,9 +173,7 @@ class Artifacts:
             body = json.dumps([*withdrawn, *dict.fromkeys(newer)][-_MOST_WITHDRAWN:])
             write_atomically(place / _WITHDRAWN, body.encode())
             _point(place, to)
-        after = self.current(network, device_class)
-        assert after is not None
-        return before, after
+            return before, known[to]
 
     def _tidy(self, place: Path, current: int) -> None:
         for number in superseded(_numbers(place), current, self._keep):
@@ -188,6 +193,10 @@ class Artifacts:
         if not isinstance(manifest, dict):
             return None
         return Version(number, folder, manifest, manifest.get("made_of") in _withdrawn(place))
+
+
+def _no_version(network: str, device_class: str) -> RetuneError:
+    return RetuneError(f"{network} has no version for {device_class}", "'fleet-tune retune versions' lists them")
 
 
 def _numbers(place: Path) -> list[int]:

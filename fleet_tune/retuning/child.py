@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from devices.host.child import die_with_parent
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection, default_fleet, load_fleet
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, default_fleet, load_fleet
 from fleet_tune.errors import FleetTuneError, UserError
 from fleet_tune.records.atomic_file import write_atomically
 from fleet_tune.retuning.hands import Ran, StepError
@@ -42,36 +42,14 @@ def ask(fleet: str | None, devices: Sequence[str]) -> list[dict[str, str]]:
     from fleet_tune.runs.compiling.device_check import check_devices
     from fleet_tune.runs.preparing.preparation import origin_of
 
-    config = _fleet(fleet)
-    local = {each.name for each in config.devices if isinstance(each.connection, LocalConnection)}
     answers = []
-    for check in check_devices(config, devices):
+    for check in check_devices(_fleet(fleet), devices):
         if check.fingerprint is None or check.state != "good":
             answers.append({"name": check.device_id, "problem": check.detail or check.state})
             continue
-        origin = origin_of(check.fingerprint)
-        if check.device_id in local:
-            origin = dataclasses.replace(origin, versions={**origin.versions, **_of_this_machine()})
-        name = check.fingerprint.device_class.name
-        answers.append({"name": check.device_id, "device_class": name, "origin": encode_origin(origin)})
+        name, origin = check.fingerprint.device_class.name, encode_origin(origin_of(check.fingerprint))
+        answers.append({"name": check.device_id, "device_class": name, "origin": origin})
     return answers
-
-
-def _of_this_machine() -> dict[str, str]:
-    """What kernels depend on beside what a fingerprint says, as far as the system tells."""
-    found = {}
-    for name, file, marker in (
-        ("microcode", "/proc/cpuinfo", "microcode"),
-        ("NVIDIA's driver", "/proc/driver/nvidia/version", "NVRM version"),
-    ):
-        try:
-            lines = Path(file).read_text().splitlines()
-        except OSError:
-            continue
-        line = next((line for line in lines if line.startswith(marker)), None)
-        if line is not None:
-            found[name] = line.partition(":")[2].strip()
-    return found
 
 
 def tune(

@@ -20,16 +20,23 @@ from typing import Any
 from devices.networks.user_file import locate
 from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig
 from fleet_tune.errors import OutputFolderError, UserError
-from fleet_tune.retuning.hands import Meeting, OtherNetworkError, Ran, StepError, StoppedError, Turn
+from fleet_tune.retuning.hands import (
+    HOOK_SECS,
+    PRUNE_SECS,
+    Meeting,
+    OtherNetworkError,
+    Ran,
+    StepError,
+    StoppedError,
+    Turn,
+)
 from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed
 
 LOGS = "logs"
-HOOK_SECS = 300.0
 KEEP_BEST = 500
 """Of each task and origin, in a store that is pruned."""
-_PRUNE_SECS = 3600.0
 _LOOK_SECS = 0.25
 # Between SIGTERM and SIGKILL: a run stores what it has, and ends its cluster.
 _GRACE_SECS = 30.0
@@ -51,9 +58,7 @@ class Children:
         return self._stop.is_set()
 
     def moment(self) -> Moment:
-        now = time.time()
-        local = time.localtime(now)
-        return Moment(now, 3600.0 * local.tm_hour + 60.0 * local.tm_min + local.tm_sec + now % 1.0)
+        return moment_at(time.time())
 
     def wait(self, secs: float) -> None:
         self._stop.wait(min(secs, threading.TIMEOUT_MAX))
@@ -99,7 +104,7 @@ class Children:
             trust=network.trust,
             devices=list(devices),
             out=str(folder),
-            store=str(self._config.store),
+            store=self._config.server or str(self._config.store),
             address=self._config.address,
             secs=secs,
         )
@@ -123,7 +128,7 @@ class Children:
         return tuple(Timed(**pair) for pair in answer)
 
     def prune(self, store: Path, most_mb: int) -> int:  # noqa: ARG002
-        count: int = self._step("prune", _PRUNE_SECS, fleet=False, store=str(store), keep_best=KEEP_BEST)
+        count: int = self._step("prune", PRUNE_SECS, fleet=False, store=str(store), keep_best=KEEP_BEST)
         return count
 
     def hook(self, words: Sequence[str], about: dict[str, str]) -> str:
@@ -210,6 +215,12 @@ class Children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # and all that it has left
             child.wait()
+
+
+def moment_at(unix_secs: float) -> Moment:
+    """A time, and that of the day on this machine."""
+    local = time.localtime(unix_secs)
+    return Moment(unix_secs, 3600.0 * local.tm_hour + 60.0 * local.tm_min + local.tm_sec + unix_secs % 1.0)
 
 
 def _escaped(name: str) -> str:

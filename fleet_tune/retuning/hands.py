@@ -12,6 +12,10 @@ from policies.retuning.book import Device
 from policies.retuning.rules import Moment
 from policies.retuning.slowdown import Baseline, Timed
 
+HOOK_SECS = 300.0
+PRUNE_SECS = 3600.0
+"""What a hook, and pruning a store, may take."""
+
 
 class StoppedError(Exception):
     """The service is to end: what was being done was ended before its time."""

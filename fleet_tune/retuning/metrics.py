@@ -38,15 +38,22 @@ class RetuneMetrics(Collector):
         version = _gauge("version", "Number of the current version.", _OF)
         saved = _gauge("next_hour_saved_seconds", "What an hour of a device is expected to save of a call.", _OF)
         a_day = _gauge("next_hour_saved_seconds_per_day", "The same of all calls of a day.", _OF)
+        rolled_back = _gauge("rolled_back", "1 where an older version than the newest is the current one.", _OF)
         failures = _gauge("failures", "Runs that failed in a row.", _OF)
+        bound = _gauge("bound_seconds", "Within what a trigger is acted on, if devices answer and nothing fails.", _OF)
+        unreadable = _gauge("unreadable", "1 where the network's file cannot be read.", _OF[:1])
+        for name in retuner.subjects:
+            unreadable.add_metric([name], name in book.file_problems)
         pending = _gauge("pending_seconds", "How long a trigger has not been acted on.", (*_OF, "trigger"))
         for each in retuner.active():
             labels = [each.network, each.device_class]
             failures.add_metric(labels, each.failures)
+            bound.add_metric(labels, retuner.bound_secs(each))
             for trigger in list(each.pending):
                 pending.add_metric([*labels, str(trigger.trigger)], now - trigger.since)
             if each.version is not None:
                 version.add_metric(labels, each.version)
+                rolled_back.add_metric(labels, service.artifacts.is_rolled_back(*labels))
             if each.secs is not None:
                 value = retuner.next_hour(each, now)
                 latency.add_metric(labels, each.secs)
@@ -64,7 +71,12 @@ class RetuneMetrics(Collector):
         lost = sum(1 for device in list(book.devices) if device.problem)
         devices.add_metric(["good"], len(book.devices) - lost)
         devices.add_metric(["lost"], lost)
-        yield from (latency, version, saved, a_day, failures, pending, used, devices)
+        share = _gauge("share_ratio", "Share of its devices' time that may be used.", ())
+        share.add_metric([], retuner.rules.share)
+        late = _gauge("late_seconds", "By how much what it does takes longer than it may.", ())
+        late.add_metric([], service.late_secs(now))
+        yield from (latency, version, rolled_back, saved, a_day, failures, unreadable, pending, bound, used, share)
+        yield from (devices, late)
         for name, text, count in (
             ("published", "Versions that were published.", book.published),
             ("hook_failures", "Publishes whose hook failed.", book.hook_failures),

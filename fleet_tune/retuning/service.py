@@ -21,12 +21,35 @@ from fleet_tune.records.origin import decode_origin
 from fleet_tune.records.sources import RECORDS_FILE
 from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
-from fleet_tune.retuning.hands import Hands, Meeting, OtherNetworkError, Ran, StepError, StoppedError
+from fleet_tune.retuning.hands import (
+    HOOK_SECS,
+    PRUNE_SECS,
+    Hands,
+    Meeting,
+    OtherNetworkError,
+    Ran,
+    StepError,
+    StoppedError,
+)
 from fleet_tune.version import __version__
 from policies.measuring.duel import Verdict, judged
 from policies.retuning.allowance import Hours
 from policies.retuning.benefit import DAY_SECS
-from policies.retuning.book import Action, Ask, Book, Check, Checked, Deployment, Device, Event, Look, Tune, Tuned, Wait
+from policies.retuning.book import (
+    Action,
+    Ask,
+    Book,
+    Check,
+    Checked,
+    Deployment,
+    Device,
+    Event,
+    Look,
+    Tune,
+    Tuned,
+    Untold,
+    Wait,
+)
 from policies.retuning.publishing import Met, decided, goes_on
 from policies.retuning.retuner import Retuner
 from policies.retuning.rules import Rules, Subject
@@ -37,6 +60,8 @@ LOCK_FILE = "service.lock"
 WORK_MB = 512
 """A run's own records are pruned above this."""
 _LEAST_LIMIT_SECS = 5.0
+# Beside what a step may take: looking at large files, writing what is known, the folder of a version.
+_SPARE_SECS = 300.0
 _FINGERPRINT = "model_fingerprint"  # a stored word: of the network's content in a manifest
 PROBLEMS = ("problem", "lost", "hook", "device")
 """Kinds of events that somebody should look at."""
@@ -117,20 +142,30 @@ class Service:
         self.artifacts = artifacts_of(self.config)
         self._networks: Mapping[str, NetworkConfig] = {each.name: each for each in self.config.networks}
         self.doing: Action | None = None
+        self._due = math.inf
+
+    def late_secs(self, now: float) -> float:
+        """By how much what it does has taken longer than it may: what is ended by force does not come back."""
+        return max(0.0, now - self._due)
 
     def run(self, once: bool = False) -> None:
         """Until it is to end, or its files have changed; ``once``: until there is nothing to do but wait. Raises
         :class:`UserError` where what it knows cannot be written at its begin."""
+        self._note_untold()
         self.retuner.resumed(self._now())
         save_book(self._path, self.book)  # what cannot be written at the start is the user's to mend
+        self._call_hooks()
+        self._remove_work_of_others()
         while not self.hands.stopping:
             if self.is_changed is not None and self.is_changed():
                 return
             action = self.retuner.next(self.hands.moment())
             self.doing = action
+            self._may_take(0.0 if isinstance(action, Look | Wait) else action.limit_secs)
             if isinstance(action, Wait):
                 if once:
                     return
+                self._due += max(0.0, action.until - self._now())
                 self.hands.wait(max(0.0, action.until - self._now()))
                 continue
             try:
@@ -204,8 +239,9 @@ class Service:
             result = Tuned(problem=error.problem)
         self.retuner.tuned(action, result, self._now())
         if result.published:
+            self.book.untold.append(Untold(action.network, action.device_class, before))
             self._save()  # the hook may take minutes
-            self._call_hook(action.network, action.device_class, before)
+            self._call_hooks()
         self._prune(self._work_folder(action) / RECORDS_FILE, WORK_MB)
         if self.config.store_mb is not None:
             self._prune(self.config.store, self.config.store_mb)
@@ -218,8 +254,10 @@ class Service:
             raise StepError(ran.problem or "there is no network")
         current = self.artifacts.current(action.network, action.device_class)
         made_of = str(_manifest(ran.folder)["made_of"])
-        if current is not None and each.digest == action.digest:
-            if current.provenance.get("network", {}).get("digest") != action.digest:
+        made_for = None if current is None else current.provenance.get("network", {}).get("digest")
+        # The second: of a service that was killed after it had published, before it could note that.
+        if current is not None and action.digest in (each.digest, made_for):
+            if made_for != action.digest:
                 return self._kept(
                     ran, current, "the current version is of another network, to which it was rolled back"
                 )
@@ -318,16 +356,35 @@ class Service:
             why=why,
         )
 
-    def _call_hook(self, network: str, device_class: str, before: int | None) -> None:
-        """What fails is told, and changes nothing."""
-        problem = call_hook(self.config, self.hands, self.artifacts, network, device_class, before)
-        if problem:
-            self.book.hook_failures += 1
-            self.retuner.tell(self._now(), "hook", f"the hook failed: {problem}", network, device_class)
+    def _may_take(self, secs: float) -> None:
+        self._due = self._now() + secs + _SPARE_SECS
+
+    def _note_untold(self) -> None:
+        """What an earlier service has published and was killed over, before it could note that."""
+        doing = self.book.doing
+        if doing is not None and isinstance(doing.action, Tune):
+            each = self.retuner.deployment(doing.action.network, doing.action.device_class)
+            current = self.artifacts.current(doing.action.network, doing.action.device_class)
+            if each is not None and current is not None and current.number > (each.version or 0):
+                self.book.untold.append(Untold(each.network, each.device_class, each.version))
+
+    def _call_hooks(self) -> None:
+        """Tells the hook of each version that it was not told of. What fails is told, and changes nothing."""
+        while self.book.untold:
+            each = self.book.untold[0]
+            self._may_take(HOOK_SECS)
+            problem = call_hook(self.config, self.hands, self.artifacts, each.network, each.device_class, each.before)
+            if problem:
+                self.book.hook_failures += 1
+                text = f"the hook failed: {problem}"
+                self.retuner.tell(self._now(), "hook", text, each.network, each.device_class)
+            del self.book.untold[0]
+            self._save()
 
     def _prune(self, store: Path, most_mb: int) -> None:
         try:
             if store.exists() and store.stat().st_size > most_mb << 20:
+                self._may_take(PRUNE_SECS)
                 count = self.hands.prune(store, most_mb)
                 self.retuner.tell(self._now(), "pruned", f"{count} records of {store}")
         except (StepError, OSError) as error:
@@ -346,6 +403,13 @@ class Service:
             for other in folder.parent.iterdir():
                 if other != folder:
                     shutil.rmtree(other, ignore_errors=True)
+
+    def _remove_work_of_others(self) -> None:
+        """What runs have left of networks that the file does not name any more; their versions stay."""
+        with contextlib.suppress(OSError):
+            for folder in (self.config.folder / WORK).iterdir():
+                if folder.name not in self._networks:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _deployment(self, network: str, device_class: str) -> Deployment:
         each = self.retuner.deployment(network, device_class)

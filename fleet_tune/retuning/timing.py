@@ -16,7 +16,7 @@ from devices.networks.loaded import read_for_elsewhere
 from devices.networks.tensor_file import read
 from devices.opening import opened_device
 from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.errors import NetworkRunError, UncheckedError
+from fleet_tune.errors import NetworkRunError, OutputFolderError, UncheckedError
 from fleet_tune.retuning.artifacts import INPUTS
 from fleet_tune.retuning.hands import Meeting, StepError, Turn
 from policies.measuring.duel import MAX_PAIRS, challenger_first, judged
@@ -58,7 +58,7 @@ def met(timer: Timer, last: Path, new: Path, to_the_end: bool) -> Meeting:
     """See :meth:`fleet_tune.retuning.hands.Hands.meet`. Raises FleetTuneError where the new one does not run."""
     try:
         timer.secs(last)
-    except (NetworkRunError, UncheckedError) as error:
+    except (NetworkRunError, UncheckedError, OutputFolderError) as error:  # the last: its files are damaged
         timer.secs(new)  # else it is the device
         return Meeting(last_problem=str(error))
     timer.secs(new)

@@ -135,18 +135,34 @@ class Run:
             check_shared(place.path)
             with shared_store(place.path):
                 pass
-            self._team = met(place)
             return place.path
         except RecordStoreError as error:
-            if self.request.store_named:
-                raise
-            _LOG.warning("the run goes without a store: %s", error.problem)
+            self._go_without(error)
             return None
+
+    def _go_without(self, error: RecordStoreError) -> None:
+        """Raises the error of a store that was named."""
+        if self.request.store_named:
+            raise error
+        _LOG.warning("the run goes without a store: %s", error.problem)
+
+    async def _meet_team(self) -> None:
+        """Where the store is the copy of a team's: the first meeting takes all that is on the server, in a thread
+        beside what else begins."""
+        place = self.request.store
+        if self._store is not None and place is not None and place.server:
+            try:
+                self._team = await in_thread(met, place)
+            except RecordStoreError as error:
+                self._go_without(error)
+                self._store = None
 
     def _announce(self, waits_for: str = "") -> None:
         """A first snapshot, once nothing is plainly wrong."""
-        limits = self.request.limits
+        limits, place = self.request.limits, self.request.store
         doing = waits_for or "importing the network, starting the devices"
+        if self._store is not None and self._team is None and place is not None and place.server:
+            doing += f", meeting the store {place.shown}"
         if self.on_progress is not None:
             self.on_progress(
                 Progress(
@@ -170,10 +186,11 @@ class Run:
         )
         stack.push_async_callback(session.close)
         lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
-        by_device, network = await unless_interrupted(
+        by_device, network, _ = await unless_interrupted(
             asyncio.gather(
                 session.start_hosts(self._announce),
                 in_thread(_read_network, request.network, request.inputs, request.trust_model),
+                self._meet_team(),
             )
         )
         from fleet_tune.runs.preparing import preparation  # loaded by now
@@ -240,9 +257,13 @@ class Run:
         giving, session = self._giving, self._session
         if giving is None or session is None:
             return
-        steps: dict[str, Callable[[], object]] = {"what is measured does not come into the store": giving.give}
-        if self._team is not None:
-            steps["the server of the team's store is not met"] = self._team.meet
+        # What was spent is known at the end, and looked at by runs that begin.
+        steps: dict[str, Callable[[], object]] = {
+            "what is measured does not come into the store": lambda: giving.give(with_efforts=False)
+        }
+        team = self._team
+        if team is not None:
+            steps["the server of the team's store is not met"] = lambda: team.meet(with_efforts=False)
         steps["what others have found is not taken from the store"] = self._take_new
         failing: set[str] = set()  # what people know of
         while True:

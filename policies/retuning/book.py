@@ -194,12 +194,21 @@ class Checked:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Untold:
+    """A version that was published, and of which the hook was not told yet. ``before``: the version before it."""
+
+    network: str
+    device_class: str
+    before: int | None
+
+
 @dataclass
 class Book:
     """Everything. ``files``: by network the digest of its file when it was looked at, and ``file_problems`` of those
     that cannot be read. ``used``: of the last 24 hours. ``asked_at``: when all devices were asked, ``asked_lost_at``:
-    those that did not answer; ``ask_secs``: what it takes for each, None before it was seen. ``events``: the last
-    ones."""
+    those that did not answer; ``ask_secs``: what it takes for each, None before it was seen. ``untold``: for the hook.
+    ``events``: the last ones."""
 
     schema_version: int = 1
     files: dict[str, str] = field(default_factory=dict)
@@ -213,5 +222,6 @@ class Book:
     asked_lost_at: float = 0.0
     ask_secs: float | None = None
     doing: Doing | None = None
+    untold: list[Untold] = field(default_factory=list)
     published: int = 0
     hook_failures: int = 0

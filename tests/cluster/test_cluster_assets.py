@@ -31,7 +31,7 @@ def test_every_alert_has_a_test() -> None:
     assert alerts == tested
 
 
-def test_alerts_use_metrics_that_a_run_exports() -> None:
+def test_alerts_use_metrics_that_a_run_and_the_service_export(tmp_path: Path) -> None:
     from urllib.request import urlopen
 
     from fleet_tune.runs.metrics import Metrics
@@ -42,11 +42,27 @@ def test_alerts_use_metrics_that_a_run_exports() -> None:
             families = list(text_string_to_metric_families(reply.read().decode()))
     finally:
         metrics.close()
-    exported = {family.name for family in families}
-    used = set(re.findall(r"\bfleet_tune_\w+", "".join(re.findall(r"expr:.*(?:\n {10}.*)*", _rules()))))
+    exported = {family.name for family in families} | _of_the_service(tmp_path) | {"up"}
+    used = set(re.findall(r"\bfleet_tune_\w+", "\n".join(re.findall(r"expr:.*(?:\n {10}.*)*", _rules()))))
     assert len(used) >= 3
     base_names = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in used}
     assert base_names <= exported
+
+
+def _of_the_service(folder: Path) -> set[str]:
+    from fleet_tune.config.retune_file import load_retune
+    from fleet_tune.retuning.metrics import RetuneMetrics
+    from fleet_tune.retuning.service import Service
+    from tests.helpers.retune_world import World, WorldDevice
+
+    network = '[[network]]\nname = "net"\npath = "net.onnx"\ncalls_per_day = 1\n'
+    (folder / "retune.toml").write_text(f'folder = "kept"\n{network}')
+    world = World([WorldDevice("a", "server")], {"net": 20e-3})
+    metrics = RetuneMetrics(Service(load_retune(folder / "retune.toml"), world), world, 0)
+    try:
+        return {family.name for family in metrics.collect()}
+    finally:
+        metrics.close()
 
 
 def _rules() -> str:

@@ -53,6 +53,7 @@ from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
 from fleet_tune.runs.reusing.sharing import Found, look_up
+from fleet_tune.runs.reusing.shipped import shipped
 from fleet_tune.runs.reusing.transfer import Teaching, what_applies
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.set_aside import set_aside
@@ -228,7 +229,8 @@ def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
     tasks = [entry.task for entry in prepared.undescribed]
     shown = request.store.shown if request.store else ""
     try:
-        found = look_up(store, tasks, prepared.origins, request.limits, request.records)
+        beside = shipped() if request.pretrained else None
+        found = look_up(store, tasks, prepared.origins, request.limits, request.records, beside)
         return dataclasses.replace(found, shown=shown)
     except RecordStoreError as error:
         if request.store_named:

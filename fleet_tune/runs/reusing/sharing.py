@@ -31,8 +31,9 @@ from fleet_tune.records.shared import (
 from fleet_tune.records.sources import BY_METASCHEDULE
 from fleet_tune.records.store import RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
+from fleet_tune.runs.reusing.shipped import Seed, Shipped
 from fleet_tune.search_task import SearchTask
-from policies.runs.warm_start import covered, effort_of, share_of
+from policies.runs.warm_start import Share, covered, effort_of, share_of
 from policies.search.adapting import seeds
 from policies.search.bandits import kind_of_name
 
@@ -51,18 +52,14 @@ _LAST_GIVE_SECS = 2.0
 """How long a run that was interrupted waits for others who write to the store, and begins another page of records."""
 
 
-Seed = tuple[str, str, Sequence[int]]
-"""The id of a candidate's sketch, its trace, and its decisions."""
-
-
 @dataclass(frozen=True)
 class Found:
     """What the shared store ``path`` has for a run. ``words``: by task id the records of its candidates, the best
     first, in the store's seconds; ``units``: the probe's seconds at these, by device class. ``settled``: the tasks that
     need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
     ``confirmed``: those of them of the same workload are tried, and if one is right that is all. ``imported``: by task
-    id its sketches that no rule makes, see :attr:`fleet_tune.domain.Task.imported`. ``shown``: what people call
-    the store, empty for its path."""
+    id its sketches that no rule makes, see :attr:`fleet_tune.domain.Task.imported`. ``shipped``: those of the seeded
+    tasks whose seeds come with fleet-tune. ``shown``: what people call the store, empty for its path."""
 
     path: Path
     words: Mapping[str, Sequence[Record]] = field(default_factory=dict)
@@ -71,6 +68,7 @@ class Found:
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shipped: frozenset[str] = frozenset()
     shown: str = ""
 
     def seeded(self, entry: SearchTask) -> SearchTask:
@@ -90,6 +88,7 @@ class Found:
             seeds={**self.seeds, **other.seeds},
             confirmed=self.confirmed | other.confirmed,
             imported={**self.imported, **other.imported},
+            shipped=self.shipped | other.shipped,
         )
 
     @property
@@ -102,24 +101,39 @@ class Found:
         """What people see of it."""
         records = sum(len(words) for words in self.words.values())
         known = sum(1 for words in self.words.values() if words)
-        seeded = self.seeds.keys() - self.confirmed
+        seeded = self.seeds.keys() - self.confirmed - self.shipped
         return FromStore(
-            self.shown or str(self.path), records, known, len(self.settled), len(self.confirmed), len(seeded)
+            self.shown or str(self.path),
+            records,
+            known,
+            len(self.settled),
+            len(self.confirmed - self.shipped),
+            len(seeded),
+            len(self.shipped),
+            len(self.confirmed & self.shipped),
         )
 
 
-def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], limits: Limits, own: Path) -> Found:
+def look_up(
+    path: Path,
+    tasks: Sequence[Task],
+    origins: Mapping[str, Origin],
+    limits: Limits,
+    own: Path,
+    shipped: Shipped | None = None,
+) -> Found:
     """What the store at ``path`` has of the ``tasks`` of a run with these ``limits``, of just what its records depend
-    on (``origins``, by device class). A task with trials in the run's ``own`` store is never settled: the user goes on
-    with it. Raises :class:`RecordStoreError`."""
-    if not path.exists():
-        return Found(path)
+    on (``origins``, by device class), and what is ``shipped`` of those of which it has nothing. A task with trials in
+    the run's ``own`` store is never settled: the user goes on with it. Raises :class:`RecordStoreError`."""
     tried = tried_in(own)
     asked = share_of(limits, max(1, len(tasks)))
+    if not path.exists():
+        return _with_shipped(Found(path), tasks, origins, asked, tried, shipped)
     words: dict[str, Sequence[Record]] = {}
     settled: set[str] = set()
     confirmed: set[str] = set()
     found_seeds: dict[str, Sequence[Seed]] = {}
+    known: set[str] = set()  # of which there are verified records, whatever they depend on
     imported = _imported_in(own)
     with SharedReader(path) as reader:
         imported |= reader.imported_sketches()
@@ -141,15 +155,54 @@ def look_up(path: Path, tasks: Sequence[Task], origins: Mapping[str, Origin], li
                 continue
             words[task.id] = _together(reader.last_words(task.id, of_class, _MOST), wrong)
             if has_best:
+                known.add(task.id)
                 continue
             own_seeds = elsewhere.of_task(task.id)
+            if own_seeds:
+                known.add(task.id)
             if own_seeds and task.id not in tried and covered(asked, spent_elsewhere.get(task.id, ())):
                 confirmed.add(task.id)
                 found_seeds[task.id] = own_seeds
             elif all_seeds := [*own_seeds, *elsewhere.of_similar(task)]:
                 found_seeds[task.id] = all_seeds
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-    return Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported)
+    found = Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported)
+    others = [task for task in tasks if task.id not in known | settled]
+    return _with_shipped(found, others, origins, asked, tried, shipped)
+
+
+def _with_shipped(
+    found: Found,
+    tasks: Sequence[Task],
+    origins: Mapping[str, Origin],
+    asked: Share,
+    tried: Collection[str],
+    shipped: Shipped | None,
+) -> Found:
+    """The same with what is shipped of these tasks, of which the store has no verified record: before what it has of
+    similar ones, or after that where only similar ones are shipped."""
+    if shipped is None:
+        return found
+    made: dict[str, Sequence[Seed]] = {}
+    confirmed: set[str] = set()
+    for task in tasks:
+        origin = origins.get(task.device_class.name)
+        if origin is None:
+            continue
+        here = shipped.here(task, origin)
+        if here and task.id not in tried and shipped.suffices(task, origin, asked):
+            confirmed.add(task.id)
+            made[task.id] = here
+        elif same := here or shipped.elsewhere(task, origin):
+            made[task.id] = [*same, *found.seeds.get(task.id, ())]
+        elif similar := shipped.of_similar(task, origin):
+            made[task.id] = [*found.seeds.get(task.id, ()), *similar]
+    return dataclasses.replace(
+        found,
+        seeds={**found.seeds, **made},
+        confirmed=found.confirmed | confirmed,
+        shipped=frozenset(made),
+    )
 
 
 def _together(words: Sequence[Record], wrong: Sequence[Record]) -> list[Record]:
@@ -245,13 +298,14 @@ class Giving:
         self._shared = shared
         self._cursor = 0
 
-    def give(self, *, hurry: bool = False) -> int:
+    def give(self, *, hurry: bool = False, with_efforts: bool = True) -> int:
         """How many records the shared store did not have. ``hurry``: others who write are hardly waited for, and what
-        takes longer is left to the next run in this folder, which begins at its first record. Raises
-        :class:`RecordStoreError`."""
+        takes longer is left to the next run in this folder, which begins at its first record. ``with_efforts``: what
+        was spent, too, which is known at the end. Raises :class:`RecordStoreError`."""
         deadline = self._clock() + _LAST_GIVE_SECS if hurry else math.inf
         with SharedReader(self._own) as reader, shared_store(self._shared, _LAST_GIVE_SECS if hurry else None) as store:
-            copied = copy_records(reader, store, self._cursor, lambda: self._clock() > deadline)
+            is_late = lambda: self._clock() > deadline  # noqa: E731
+            copied = copy_records(reader, store, self._cursor, is_late, with_efforts=with_efforts)
         self._cursor = copied.cursor
         return copied.records
 
@@ -276,9 +330,10 @@ class Watching:
         cursor = self._cursor
         words: dict[str, dict[str, Record]] = {}
         with SharedReader(self._shared) as reader:
-            of_runs = reader.run_origins()
+            of_runs: dict[tuple[str, str], Origin] = {}
             for page in reader.pages(cursor):
                 cursor = page[-1].seq
+                of_runs |= reader.run_origins({each.run_id for each in page})
                 for record in page:
                     name = class_of(record.task_id)
                     if record.task_id not in tasks or record.run_id == self._run_id or name not in origins:

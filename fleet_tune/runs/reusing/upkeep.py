@@ -19,7 +19,7 @@ from fleet_tune.records.shared import Copied, SharedReader, Target, copy_records
 from fleet_tune.records.sources import RECORDS_FILE
 from fleet_tune.records.store_place import StorePlace
 from fleet_tune.records.team import Team
-from fleet_tune.records.upkeep import Reason, Rule, Upkeep, prune
+from fleet_tune.records.upkeep import Excerpt, Reason, Rule, Upkeep, prune
 
 _LEAST_TEXT = 3
 
@@ -60,10 +60,10 @@ class Moved:
     skipped: Sequence[str] = ()
 
 
-def export(store: Path, file: Path) -> Moved:
-    """Write the records of a store to a file. Raises :class:`RecordFileError`."""
-    with SharedReader(store_at(store)) as reader, RecordsFileWriter(file) as writer:
-        return Moved(copy_records(reader, writer))
+def export(store: Path, file: Path, keep_best: int | None = None, device_class: str | None = None) -> Moved:
+    """Write the records of a store to a file: all, or see :class:`Excerpt`. Raises :class:`RecordFileError`."""
+    with Upkeep(store_at(store)) as reader, RecordsFileWriter(file) as writer:
+        return Moved(copy_records(Excerpt(reader, keep_best, device_class), writer))
 
 
 def import_file(file: Path, store: Path) -> Moved:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleet_tune.errors import ServerError
-from fleet_tune.records.postgres import TeamStore
+from fleet_tune.records.postgres import IS_THERE, TeamStore
 from fleet_tune.runs.serving.server_folder import DATABASE, OWNER, ServerFolder
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _end_sessions(connection: psycopg.Connection[Any], name: str) -> None:
 def keys(folder: ServerFolder) -> list[Key]:
     """The keys by name. Raises :class:`ServerError`."""
     query = (
-        "SELECT rolname, (SELECT count(*) FROM fleet_tune.records WHERE added_by = rolname),"
+        f"SELECT rolname, (SELECT count(*) FROM fleet_tune.records WHERE added_by = rolname AND {IS_THERE}),"
         " (SELECT records FROM fleet_tune.quotas WHERE role = rolname), rolconnlimit"
         " FROM pg_roles WHERE rolcanlogin AND NOT rolsuper ORDER BY rolname"
     )

@@ -55,6 +55,22 @@ def test_paths_are_those_of_the_file_and_durations_as_people_write_them(tmp_path
     assert only.where("b", "connect").endswith("fleet.toml, line 5")
 
 
+def test_the_store_may_be_a_teams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    url = "postgresql://alice:secret@db.example/kernels"
+    (tmp_path / "alice.key").write_text(url)
+    (tmp_path / "alice.key").chmod(0o600)
+    by_file, named = (_load(tmp_path, f'store = "{name}"\n{SHORT}') for name in ("@alice.key", url))
+    assert by_file.server == named.server == url
+    assert by_file.store == named.store
+    assert named.store.parent == tmp_path / "home" / "fleet-tune" / "teams"
+    assert named.store_mb is None
+    assert "secret" not in repr(named)
+    for text, problem in (("store_mb = 9\n", "is pruned there"), ("", "cannot be read")):
+        with pytest.raises(RetuneFileError, match=problem):
+            _load(tmp_path, f'{text}store = "@{"alice" if text else "none"}.key"\n{SHORT}')
+
+
 def test_the_example_is_right() -> None:
     config = load_retune(EXAMPLES / "retune.toml")
     assert [network.name for network in config.networks] == ["resnet18", "mlp"]

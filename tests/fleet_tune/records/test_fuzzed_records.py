@@ -188,7 +188,7 @@ def test_any_rows_of_a_server(tables: dict[str, list[Any]]) -> None:
 def test_what_is_wrong_on_a_server_is_set_aside_and_the_rest_is_copied() -> None:
     assert copied_from(WHOLE) == (Copied(1, 1), 0)
     wrong: dict[str, list[Any]] = {
-        "tasks": [("v", "n", 1.0, "{}", "c", "{}", 0)],
+        "tasks": [("w", "n", 1.0, "{}", "c", "{}", 0)],
         "efforts": [("w", "c", "r", float("nan"), 1.0), ("w", "c", "r", 1.0, -1.0)],
         "meta": [(UNIT + "d", "nonsense")],
         "records": [b"none", zlib.compress(bytes(64 * 2**20)), None],

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console, RenderableType
 
 from fleet_tune.config.retune_file import RetuneConfig, load_retune
 from fleet_tune.errors import RetuneError
+from fleet_tune.report.retuning import render_status, status_json
+from fleet_tune.retuning.artifacts import Artifacts
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book
 from fleet_tune.retuning.hands import OtherNetworkError
 from fleet_tune.retuning.running import Changes
-from fleet_tune.retuning.service import Service, held
+from fleet_tune.retuning.service import Service, held, rules_of
 from policies.retuning.book import Trigger
+from policies.retuning.retuner import Retuner
 from tests.helpers.commands import fleet_tune_here
 from tests.helpers.retune_world import BEGIN, KilledError, World, WorldDevice
 
@@ -80,6 +85,47 @@ def test_a_hook_that_fails_is_told_and_changes_nothing(config: RetuneConfig, wor
     assert not service.retuner.active()[0].pending
 
 
+@pytest.mark.parametrize("when", ["before it is noted", "before the hook"])
+def test_a_service_that_is_killed_after_a_publish_runs_its_hook_when_it_starts_again(
+    config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    if when == "before the hook":
+        hook = world.hook
+
+        def killed(words: object, about: object) -> str:  # noqa: ARG001
+            world.hook = hook  # type: ignore[method-assign]
+            raise KilledError
+
+        world.hook = killed  # type: ignore[method-assign,assignment]
+    else:
+        publish = Artifacts.publish
+
+        def published(*given: object) -> object:
+            monkeypatch.setattr(Artifacts, "publish", publish)
+            publish(*given)  # type: ignore[arg-type]
+            raise KilledError
+
+        monkeypatch.setattr(Artifacts, "publish", published)
+    with pytest.raises(KilledError):
+        _run(config, world, 1.0)
+    assert not world.hooks
+    service = _run(config, world, 1.0)
+    assert (world.hooks[0]["FLEET_TUNE_VERSION"], world.hooks[0]["FLEET_TUNE_BEFORE"]) == ("1", "")
+    assert not load_book(config.folder / BOOK_FILE).untold
+    assert len(world.hooks) == len(service.artifacts.versions("resnet", "server")), "each of them once"
+
+
+def test_what_is_left_of_a_network_that_the_file_does_not_name_any_more_is_removed(
+    config: RetuneConfig, world: World
+) -> None:
+    _run(config, world, 1.0)
+    left = config.folder / "work" / "before" / "server" / "0"
+    left.mkdir(parents=True)
+    (left / "records.db").write_text("")
+    _run(config, world, 1.0)
+    assert [each.name for each in (config.folder / "work").iterdir()] == ["resnet"]
+
+
 def test_a_restart_goes_on_where_it_was(config: RetuneConfig, world: World) -> None:
     world.kills.append(BEGIN + 100.0)  # while it tunes
     with pytest.raises(KilledError):
@@ -115,9 +161,11 @@ def test_a_rollback_is_seen_and_the_same_is_not_published_again(config: RetuneCo
     world.digests["resnet"] = "second"
     service = _run(config, world, 2.0)
     assert service.artifacts.current_number("resnet", "server") == 2
+    assert not service.artifacts.is_rolled_back("resnet", "server")
     service.artifacts.roll_back("resnet", "server")
     service = _run(config, world, 2.0)
     [each] = service.retuner.active()
+    assert service.artifacts.is_rolled_back("resnet", "server")
     assert each.version == 1
     assert any(event.kind == "replaced" for event in service.book.events)
     world.origins["server"] = "driver 2"  # tunes it anew; the same comes out of it
@@ -287,7 +335,61 @@ def test_the_status_says_what_is_being_done(config: RetuneConfig, world: World) 
         shown = fleet_tune_here("retune", "status", file).stdout
         assert "the service runs, tunes resnet on server since" in shown
         assert "(new network)" in shown
-        assert fleet_tune_here("retune", "status", file, "--json").json()["doing"]["action"]["kind"] == "tune"
+        said = fleet_tune_here("retune", "status", file, "--json").json()
+        assert (said["doing"]["action"]["kind"], said["waits_for"]) == ("tune", None)
+
+
+def test_the_status_says_why_nothing_is_done(config: RetuneConfig, world: World) -> None:
+    file = str(config.source.path)
+    config.source.path.write_text(FILE.replace("share = 0.2", "share = 0.001"))
+    tiny = load_retune(config.source.path)
+    _run(tiny, world, 1.0)
+    why = "the share of 0.1% is too small for any run of resnet on server"
+    with held(tiny):
+        book = load_book(tiny.folder / BOOK_FILE)
+        assert book.looked_at < world.now
+        retuner = Retuner(rules_of(tiny), book, lambda *_: "")
+        assert json.loads(status_json(retuner, world.moment(), True))["waits_for"] == why
+        assert f"and waits: {why}" in _printed(render_status(retuner, world.moment(), True))
+        # By the clock of today the devices were asked long ago.
+        shown = fleet_tune_here("retune", "status", file).stdout
+        assert "the service runs and begins something; it may use 0.1% of the time" in shown
+
+
+def _printed(what: RenderableType) -> str:
+    with io.StringIO() as text:
+        Console(file=text, width=200).print(what)
+        return text.getvalue()
+
+
+def test_what_takes_longer_than_it_may_is_late(config: RetuneConfig, world: World) -> None:
+    late: list[list[float]] = []
+    tune, hook, wait = world.tune, world.hook, world.wait
+
+    def noted(limit_secs: float) -> None:
+        late.append([service.late_secs(world.now + limit_secs + over) for over in (0.0, 301.0)])
+
+    def tunes(*arguments: object) -> object:
+        noted(float(str(arguments[-1])))
+        return tune(*arguments)  # type: ignore[arg-type]
+
+    def hooks(*arguments: object) -> str:
+        noted(300.0)
+        return hook(*arguments)  # type: ignore[arg-type]
+
+    def waits(secs: float) -> None:
+        noted(secs)
+        wait(secs)
+
+    world.tune, world.hook, world.wait = tunes, hooks, waits  # type: ignore[method-assign,assignment]
+    world.until = BEGIN + HOUR
+    with held(config):
+        service = Service(config, world)
+        assert service.late_secs(world.now) == 0
+        service.run()
+    assert len(late) > 10
+    assert all(in_time == 0 for in_time, _ in late)
+    assert all(1 <= over <= 1.5 for _, over in late)
 
 
 def test_metrics_tell_what_is_known(config: RetuneConfig, world: World) -> None:
@@ -307,6 +409,11 @@ def test_metrics_tell_what_is_known(config: RetuneConfig, world: World) -> None:
     assert float(series[f"fleet_tune_retune_version{of}"]) == 1
     assert 0 < float(series[f"fleet_tune_retune_latency_seconds{of}"]) < 20e-3
     assert float(series['fleet_tune_retune_used_ratio{device_class="server"}']) < 0.2
+    assert float(series["fleet_tune_retune_share_ratio"]) == 0.2
+    assert float(series["fleet_tune_retune_late_seconds"]) == 0
+    assert float(series[f"fleet_tune_retune_rolled_back{of}"]) == 0
+    assert float(series[f"fleet_tune_retune_bound_seconds{of}"]) > 86400
+    assert float(series['fleet_tune_retune_unreadable{network="resnet"}']) == 0
     assert float(series["fleet_tune_retune_published_total"]) == 1
     documented = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     for name in {line.partition("{")[0].partition(" ")[0] for line in series}:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,10 +26,49 @@ class Step:
     error: Exception | None = None
     count = 0
 
-    def __call__(self) -> None:
+    def __call__(self, *, with_efforts: bool = False) -> None:
+        assert not with_efforts, "what runs have spent is of no use while they go on"
         self.count += 1
         if self.error is not None:
             raise self.error
+
+
+TEAM = "postgresql://alice@db.example/kernels"
+
+
+def beginning(folder: Path, monkeypatch: pytest.MonkeyPatch, store: str | None, **met: Any) -> tuple[Run, list[str]]:
+    """A run that meets its team so, and what it says that it does."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    monkeypatch.setattr("fleet_tune.runs.run.met", Mock(**met, __name__="met"))
+    said: list[str] = []
+    run = Run(run_request("net.onnx", out=folder / "out", store=store), lambda progress: said.append(progress.doing))
+    run._store = run._usable_store()
+    run._announce()
+    return run, said
+
+
+async def test_everything_else_goes_on_beside_the_first_meeting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    run, said = beginning(tmp_path, monkeypatch, TEAM, side_effect=lambda _: goes_on.wait(10.0))
+    meeting = asyncio.create_task(run._meet_team())
+    await asyncio.sleep(0)
+    goes_on.set()  # which a loop that is blocked comes to when the meeting is over
+    await meeting
+    assert run._team is True, "the meeting saw that others go on"
+    assert said == [f"importing the network, starting the devices, meeting the store {TEAM}"]
+
+
+async def test_a_team_that_refuses_ends_a_run_that_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = RecordStoreError("the store refuses this key", "look at it")
+    run, _ = beginning(tmp_path, monkeypatch, TEAM, side_effect=refused)
+    with pytest.raises(RecordStoreError, match="refuses this key"):
+        await run._meet_team()
+    monkeypatch.setenv("FLEET_TUNE_STORE", TEAM)
+    run, _ = beginning(tmp_path, monkeypatch, None, side_effect=refused)
+    await run._meet_team()
+    assert run._store is None, "nobody has named it: the run goes without"
 
 
 class Sharing:

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from fleet_tune.records.origin import Origin
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.shared import SharedReader
 from fleet_tune.records.store import RecordStore
+from fleet_tune.records.upkeep import Upkeep
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.runs.reusing.sharing import SETTLED, Giving, Watching, look_up, note_efforts, take, tried_in
 from fleet_tune.search_task import SearchTask
@@ -170,6 +172,39 @@ def test_what_other_versions_have_found_is_confirmed(tmp_path: Path, shared: Pat
     assert longer.seeded(described(CONV, 32)).enough == 0, "more is asked for: a search that begins with them"
     without_sketch = dataclasses.replace(entry, sketches=(), seeds=(), enough=0)
     assert found.seeded(without_sketch) == without_sketch
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ({"versions": {"apache-tvm": "0.26", "kernels": "this"}}, "TVM 0.26 there and 0.27 here"),
+        ({"versions": {"apache-tvm": "0.27", "kernels": "that"}}, "our own code that there and this here"),
+        ({"machine": {"driver": "550.1", "microcode": "0x2"}}, "the GPU's driver 550.1 there and 560.2 here"),
+        ({"machine": {"driver": "560.2", "microcode": "0x1"}}, "microcode 0x1 there and 0x2 here"),
+    ],
+    ids=["TVM", "our own code", "driver", "microcode"],
+)
+def test_after_each_change_the_best_of_a_task_are_confirmed_and_why_is_said(
+    tmp_path: Path, shared: Path, before: dict[str, Any], said: str
+) -> None:
+    versions = {"apache-tvm": "0.27", "kernels": "this"}
+    now = Origin('{"kind":"cuda"}', "a processor", 2, versions, {"driver": "560.2", "microcode": "0x2"})
+    then = {"board": dataclasses.replace(now, **before)}
+    mine = [traced(CONV, (at, 32 // at), 1e-3 * at, "a") for at in (1, 2, 4, 8)]
+    run(tmp_path / "a", shared, "a", mine, origins=then)
+    found = look_up(shared, [CONV, DENSE], {"board": now}, LIMITS, tmp_path / "b" / "records.db")
+    assert (found.settled, found.confirmed) == (frozenset(), {CONV.id})
+    entry = found.seeded(described(CONV, 32))
+    assert (entry.enough, entry.seeds) == (3, ((0, (1, 32)), (0, (2, 16)), (0, (4, 8))))
+    with Upkeep(shared) as reader:
+        assert [each.reasons for each in reader.why(CONV, versions, {"board": now})] == [(said,)] * 4
+    # One of them is right, and that is enough: it counts from now on.
+    again = [traced(CONV, (1, 32), 1e-3, "b")]
+    run(tmp_path / "b", shared, "b", again, origins={"board": now}, reason="confirmed: what others have found")
+    with Upkeep(shared) as reader:
+        reasons = reader.why(CONV, versions, {"board": now})
+    assert [each.reasons for each in reasons] == [(), (said,), (said,), (said,)]
+    assert look_up(shared, [CONV, DENSE], {"board": now}, LIMITS, tmp_path / "c" / "records.db").settled == {CONV.id}
 
 
 def test_a_search_begins_with_what_similar_workloads_have(tmp_path: Path, shared: Path) -> None:

@@ -35,7 +35,7 @@ from fleet_tune.records.team import Met, Team, met
 from fleet_tune.runs.reusing.sharing import Giving
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.serving.keys import keys, put_key, remove_key
-from fleet_tune.runs.serving.server_folder import OWNER, POSTGRES_VARIABLE, ServerFolder
+from fleet_tune.runs.serving.server_folder import OWNER, POSTGRES_VARIABLE, ServerFolder, programs
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task
 
@@ -270,6 +270,7 @@ def test_what_one_key_spoils_ends_nobodys_run(served: Served, tmp_path: Path, ca
         insert = "INSERT INTO fleet_tune.records (uid, workload, device_class, body) VALUES (%s, %s, 'zen5', %s)"
         bomb = zlib.compress(bytes(64 * 2**20))
         store._connection.execute(insert, ("x", DENSE.workload.hash, bomb))
+        store.add([of("bad", "y", 1e-3, task=DENSE)])
     first = StorePlace(tmp_path / "copy.db", address(served, "alice"))
     write(first.path, "a", of("a", "1", 1e-3))
     assert Team(first).meet() == Met(0, 1)
@@ -293,6 +294,115 @@ def test_a_server_that_is_another_one_gets_everything(served: Served, tmp_path: 
     with emptied(served) as store:
         assert Team(place).meet().given == 2
         assert len(held(store.since(0))) == 2
+
+
+def backup(served: Served) -> str:
+    """What PostgreSQL's own program writes of the server's tables."""
+    command = [str(programs() / "pg_dump"), "--schema", "fleet_tune", served.folder.key_of(OWNER)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_START_SECS).stdout
+
+
+def restore(served: Served, dump: str) -> None:
+    owner = served.folder.key_of(OWNER)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA fleet_tune CASCADE")
+    command = [str(programs() / "psql"), "--quiet", "--set", "ON_ERROR_STOP=1", owner]
+    subprocess.run(command, check=True, input=dump, stdout=subprocess.DEVNULL, text=True, timeout=_START_SECS)
+
+
+def test_a_server_that_was_restored_from_a_backup_and_has_grown_since_gets_what_it_lacks(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with emptied(served):
+        pass
+    places = {name: StorePlace(tmp_path / f"{name}.db", address(served, name)) for name in ("alice", "bob", "carla")}
+    write(places["alice"].path, "a", of("a", "1", 4e-3), of("a", "2", 3e-3, 2))
+    assert Team(places["alice"]).meet() == Met(0, 2)
+    dump = backup(served)
+    # What comes after the backup is lost on the server: some of it alice has handed over, some she has taken.
+    write(places["bob"].path, "b", of("b", "3", 2e-3, 3))
+    assert Team(places["bob"]).meet() == Met(2, 1)
+    write(places["alice"].path, "c", of("c", "4", 2e-3, 4))
+    assert Team(places["alice"]).meet() == Met(1, 1)
+    restore(served, dump)
+    # Another one, who knows nothing of it, adds as many: the numbers that were lost are given again.
+    write(places["carla"].path, "d", of("d", "5", 2e-3, 5), of("d", "6", 1e-3, 6))
+    assert Team(places["carla"]).meet() == Met(2, 2)
+    caplog.clear()
+    assert Team(places["bob"]).meet(with_efforts=False) == Met(2, 1)
+    assert Team(places["alice"]).meet() == Met(2, 1)
+    assert [line for line in caplog.messages if "restored from a backup: it is read anew" in line] == caplog.messages
+    assert len(caplog.messages) == 2
+    assert Team(places["bob"]).meet() == Met(1, 0), "what alice alone had"
+    assert Team(places["alice"]).meet() == Met(0, 0)
+    assert Team(places["carla"]).meet() == Met(2, 0)
+    assert len(caplog.messages) == 2
+    for place in places.values():
+        with SharedReader(place.path) as reader:
+            assert sorted(record.uid for record in reader) == ["1", "2", "3", "4", "5", "6"]
+            assert sorted(effort.run_id for effort, _ in reader.efforts()) == ["a", "b", "c", "d"]
+    with TeamStore(places["alice"].server) as store:
+        found = store.since(0)
+        assert sorted(record.uid for record in held(found)) == ["1", "2", "3", "4", "5", "6"]
+        assert sorted(effort.run_id for effort, _ in found.efforts()) == ["a", "b", "c", "d"]
+
+
+def test_what_was_removed_is_not_handed_over_again_and_counts_for_no_quota(served: Served, tmp_path: Path) -> None:
+    with emptied(served):
+        pass
+    place = StorePlace(tmp_path / "copy.db", address(served, "alice", records=2))
+    write(place.path, "a", of("a", "1", 1e-3), of("a", "2", 2e-3, 2))
+    assert Team(place).meet() == Met(0, 2)
+    with TeamStore(served.folder.key_of(OWNER)) as store:
+        assert store.remove(["2", "none"]) == 1
+        assert store.remove(["2"]) == 0
+    assert Team(place).meet() == Met(0, 0), "a store whose records were removed is no older one"
+    with shared_store(place.path) as copy:  # as one that forgot where it was
+        copy.annotate({f"given to {_id_of(place)}": "0"})
+    assert Team(place).meet() == Met(0, 0)
+    write(place.path, "b", of("b", "3", 1e-3, 3))
+    assert Team(place).meet() == Met(0, 1)
+    (found,) = [each for each in keys(served.folder) if each.name == "alice"]
+    assert (found.records, found.most_records) == (2, 2)
+    with TeamStore(place.server) as store:
+        assert [record.uid for record in held(store.since(0))] == ["1", "3"]
+
+
+def _id_of(place: StorePlace) -> str:
+    with TeamStore(place.server) as store:
+        return store.id
+
+
+def test_a_meeting_costs_what_is_new(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with emptied(served):
+        pass
+    place = StorePlace(tmp_path / "copy.db", address(served, "alice"))
+    write(place.path, "a", of("a", "1", 1e-3), of("a", "2", 1e-3, 2, DENSE))
+    team = Team(place)
+    assert (team.meet(), team.meet()) == (Met(0, 2), Met(0, 0))
+    looked_at: list[str] = []
+    written: list[object] = []
+    rows, turn = TeamStore._rows, TeamStore._turn
+
+    def counted(store: TeamStore, query: str, *values: object) -> list[Any]:
+        found = rows(store, query, *values)
+        looked_at.extend([query.partition(" FROM ")[2].partition(" ")[0]] * len(found))
+        return found
+
+    def told(store: TeamStore) -> Any:
+        written.append(store)
+        return turn(store)
+
+    monkeypatch.setattr(TeamStore, "_rows", counted)
+    monkeypatch.setattr(TeamStore, "_turn", told)
+    assert team.meet(with_efforts=False) == Met(0, 0)
+    assert not written
+    tables = {name for name in looked_at if name.startswith("fleet_tune.")}
+    assert tables == {"fleet_tune.meta", "fleet_tune.records"}
+    assert looked_at.count("fleet_tune.records") == 3, "the last one: whether it is there, and twice which it is"
+    write(place.path, "b", of("b", "3", 1e-3, 3))
+    assert team.meet() == Met(0, 1)
+    assert len(written) == 5, "a task, a run, the unit of its class, a record, what that run has spent and no other"
 
 
 def test_keys_quotas_and_what_they_refuse(served: Served) -> None:
@@ -339,7 +449,7 @@ def test_a_key_that_is_removed_ends_its_sessions(served: Served) -> None:
         store.put_task(CONV)
         remove_key(served.folder, "dora")
         with pytest.raises(StoreUnreachableError):
-            store.last_seq()
+            store.last()
     assert "dora" not in [each.name for each in keys(served.folder)]
     with TeamStore(address(served, "dora")) as store:
         assert store.add([of("a", "1", 1e-3)]) == 1, "the name is free again"
