@@ -63,7 +63,8 @@ class Moved:
 def export(store: Path, file: Path, keep_best: int | None = None, device_class: str | None = None) -> Moved:
     """Write the records of a store to a file: all, or see :class:`Excerpt`. Raises :class:`RecordFileError`."""
     with Upkeep(store_at(store)) as reader, RecordsFileWriter(file) as writer:
-        return Moved(copy_records(Excerpt(reader, keep_best, device_class), writer))
+        is_whole = keep_best is None and device_class is None
+        return Moved(copy_records(reader if is_whole else Excerpt(reader, keep_best, device_class), writer))
 
 
 def import_file(file: Path, store: Path) -> Moved:
