@@ -7,10 +7,8 @@ import contextlib
 import dataclasses
 import logging
 import os
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ from actors.clients.recorder import RecorderClient, StoreWriter
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
-from actors.processes.builder import Worker, builder_actor
-from actors.processes.device import device_actor
+from actors.hosts import Hosts, OpenDevice
+from actors.processes.builder import Worker
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
@@ -34,13 +32,10 @@ from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
 from actors.session_plan import SessionPlan, dealt_out, planned
 from actors.turns.run_turns import RunTurns
-from devices.builds.builder import BuildWorker
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
-from devices.protocol import Device
-from devices.simulated.recorded import RecordedBuilder
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection, RecordedConnection
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection
 from fleet_tune.device_state import Admin
 from fleet_tune.domain import Fingerprint, Record
 from fleet_tune.errors import (
@@ -82,21 +77,18 @@ class TuningSession:
         fleet: FleetConfig,
         run_id: str,
         artifacts: Path | None = None,
-        open_device: Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]] = opened_device,
+        open_device: OpenDevice = opened_device,
         make_worker: Callable[[], Worker] | None = None,
         party: Party | None = None,
     ) -> None:
-        self._turns = None if party is None else RunTurns(party, cluster.node_id)
         self._cluster = cluster
         self._fleet = fleet
         self._run_id = run_id
-        self._artifacts = artifacts
-        self._open_device = open_device
-        self._make_worker = make_worker
-        # A device of this host shares its cores with the builders and searchers: they pause while it measures.
-        shared = any(device.is_here for device in fleet.devices)
-        self._window = str(Path(tempfile.gettempdir()) / f"fleet-tune-quiet-{os.getuid()}") if shared else None
-        self._devices: dict[str, Any] = {}
+        self._in_turns = party is not None
+        turns = None if party is None else RunTurns(party)
+        self._hosts = Hosts(cluster, fleet, run_id, artifacts, open_device, make_worker, turns)
+        self._window = str(self._hosts.windows.folder) if self._hosts.windows is not None else None
+        self._hostless: set[str] = set()  # devices that are waited for until their host is there
         self._late: dict[str, str] = {}  # classes of the devices that join later, empty where it is not known
         self._configs = {device.name: device for device in fleet.devices}
         self._classes: dict[str, str] = {}  # of the devices that have said what they are
@@ -105,7 +97,6 @@ class TuningSession:
         self._searching: list[SearcherClient] = []
         self._searcher_of: dict[str, SearcherClient] = {}  # by task id
         self._notices: list[str] = []
-        self._builders: list[Any] = []
         self._actors: list[Any] = []
         self._recorder: RecorderClient | None = None
         self._scheduling: Scheduling | None = None
@@ -132,25 +123,13 @@ class TuningSession:
         Raises :class:`fleet_tune.errors.FleetFileError` where none answers, naming one, or one has a wrong target or
         another version of TVM, and VersionsDifferError for another machine of the cluster that has.
         """
-        here = self._cluster.here()
-        workers = self._fleet.build.workers or max(1, len(os.sched_getaffinity(0)))
-        builder = builder_actor(scheduling_strategy=here if self._window else "SPREAD")
-        # Where datasets answer for all devices, they answer for the builds too.
-        datasets = self._fleet.datasets
-        make_worker = self._make_worker or (
-            partial(RecordedBuilder, *datasets)
-            if datasets
-            else partial(BuildWorker, self._artifacts, workers, window=self.window)
-        )
-        self._builders = [builder.remote(make_worker) for _ in range(workers)]
-        self._actors += self._builders
-        for device in self._fleet.devices:
-            self._start_device(device)
-        out_of_use = await self._out_of_use(self._devices)
-        asked = [name for name in self._devices if name not in out_of_use]
-        actors = {name: self._devices[name] for name in asked}
-        answers = await (fingerprints(actors) if self._turns is None else fingerprints_in_turn(actors, tell))
-        await self._check_versions(asked, self._builders)
+        _ = self.window  # what is wrong with its folder is told before anything starts
+        out_of_use = await self._out_of_use(self._configs)
+        await self._hosts.start(self._configs, out_of_use)
+        actors = {name: actor for name, actor in self._hosts.devices.items() if name not in out_of_use}
+        asked = list(actors)
+        answers = await (fingerprints_in_turn(actors, tell) if self._in_turns else fingerprints(actors))
+        await self._check_versions(asked, self._hosts.builders)
         prints: dict[str, Fingerprint] = {}
         absent: dict[str, DeviceUnreachableError] = {}
         for name, answer in zip(asked, answers, strict=True):
@@ -164,47 +143,27 @@ class TuningSession:
             except LOST as error:
                 absent[name] = DeviceUnreachableError(name, first_line(error))
         self._let_join_later(prints, absent, out_of_use)
-        for one in self._builders:
+        for one in self._hosts.builders:
             BuilderClient(one).warm_up()
         return prints
-
-    def _start_device(self, device: DeviceConfig) -> None:
-        actor = device_actor(scheduling_strategy=self._cluster.here() if device.is_here else "DEFAULT")
-        self._devices[device.name] = actor.remote(
-            device.name,
-            partial(self._open_device, device, self._fleet.measure.realtime),
-            self._run_id,
-            self._window if device.is_here else None,
-            self._turns.asker(device, self._number_of(device)) if self._turns is not None else None,
-            leaves=not isinstance(device.connection, LocalConnection),
-        )
-        self._actors.append(self._devices[device.name])
 
     def _client(self, name: str, target: str = "") -> DeviceClient:
         """``target``: of the device's class, empty while that is not known."""
         assert self._recorder is not None
-        return DeviceClient(self._devices[name], target, self._recorder, self._turns is not None)
-
-    def _number_of(self, device: DeviceConfig) -> int:
-        """Which of the devices with its address it is, from 1."""
-        same = [each.name for each in self._configs.values() if each.connect == device.connect]
-        return 1 + same.index(device.name)
+        return DeviceClient(self._hosts.devices[name], target, self._recorder, self._in_turns)
 
     def holding(
         self, names: Collection[str], tell: Callable[[str], None], is_over: Callable[[], bool] = lambda: False
     ) -> contextlib.AbstractContextManager[None]:
         """The turns on these devices for oneself, also after the session is closed; each is waited for in this thread,
         until ``is_over``. ``tell``: as of :meth:`start_hosts`."""
-        if self._turns is None:
-            return contextlib.nullcontext()
-        devices = [(each, self._number_of(each)) for each in self._configs.values() if each.name in names]
-        return self._turns.holding(devices, tell, is_over)
+        return self._hosts.holding(self._configs, names, tell, is_over)
 
     async def _check_versions(self, devices: Iterable[str], builders: Sequence[Any] = ()) -> None:
         """Raises VersionsDifferError where one of these processes has another TVM than this one. Those that do not
         answer are missed elsewhere."""
         parts = {f"builder {number}": builder for number, builder in enumerate(builders)}
-        parts |= {f"the process of device {name}": self._devices[name] for name in devices}
+        parts |= {f"the process of device {name}": self._hosts.devices[name] for name in devices}
         asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in parts.items())
         hosts = await asyncio.gather(*asking, return_exceptions=True)
         for what, host in zip(parts, hosts, strict=True):
@@ -242,10 +201,10 @@ class TuningSession:
             known = known if known in classes else ""
             if name in absent:
                 self._notices.append(f"{absent[name]}: the run begins without it, and takes it when it answers")
-            elif known:
+            elif known and name in self._hosts.devices:
                 self._notices.append(f"device {name} is out of use: it joins when it is resumed")
             else:
-                del self._devices[name]
+                self._hosts.end_device(name)
                 self._notices.append(f"device {name} is out of use: it is asked what it is when it is resumed")
                 continue
             self._late[name] = known
@@ -279,7 +238,7 @@ class TuningSession:
         )
         self._actors.append(learner)
         learning = LearnerClient(learner, self.window)
-        dealt = dealt_out(plan.tasks, min(searchers(len(self._devices)), len(os.sched_getaffinity(0))))
+        dealt = dealt_out(plan.tasks, min(searchers(len(self._hosts.devices)), len(os.sched_getaffinity(0))))
         searching = self._searching
         for number in range(1 + max(dealt.values(), default=0)):
             others = frozenset(task_id for task_id, dealt_to in dealt.items() if dealt_to != number)
@@ -303,22 +262,23 @@ class TuningSession:
         # A class without a task has no work: its devices are left alone.
         targets = {entry.task.device_class.name: entry.task.device_class.target for entry in plan.tasks}
         self._used = {
-            name: self._client(name, targets[classes[name]]) for name in self._devices if classes[name] in targets
+            name: self._client(name, targets[classes[name]]) for name in self._hosts.devices if classes[name] in targets
         }
         run = RunPlan(
             run_id=plan.run_id,
             tasks=tuple(
                 planned(entry, dealt[entry.task.id], plan.settled.get(entry.task.id, "")) for entry in plan.tasks
             ),
-            devices={name: classes[name] for name in self._devices},
-            builders=len(self._builders),
+            devices={name: classes[name] for name in self._hosts.devices},
+            builders=len(self._hosts.builders),
             limits=plan.limits,
             rule=self._fleet.measure.applied_to(plan.rule),
             check_every_secs=self._fleet.measure.check_every_secs,
+            candidate_secs={name: each.patience.candidate_secs for name, each in self._configs.items()},
             window_wait_secs=WINDOW_WAIT_SECS,
             build_timeout_secs=self._fleet.build.timeout_secs,
         )
-        builders = [BuilderClient(builder) for builder in self._builders]
+        builders = [BuilderClient(builder) for builder in self._hosts.builders]
         schedule = SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices))
 
         def scheduler_for(run: RunPlan) -> SchedulerClient:
@@ -347,7 +307,7 @@ class TuningSession:
                 Member(f"builder {number}", each.beat, each.restart, is_one_of_many=True)
                 for number, each in enumerate(builders)
             ),
-            *(self._member_of(name) for name in self._devices),
+            *(self._member_of(name) for name in self._hosts.devices),
         ]
         self._reception = Reception(self._scheduling, targets, self._take, self._notices)
         await self._scheduling.started()
@@ -394,7 +354,7 @@ class TuningSession:
     @property
     def devices(self) -> dict[str, DeviceConfig]:
         """The devices of the run by their names, also those that are waited for."""
-        return {name: self._configs[name] for name in self._devices}
+        return {name: self._configs[name] for name in (*self._hosts.devices, *self._hostless)}
 
     async def add_device(self, device: DeviceConfig) -> bool:
         """The fleet has a device more, which is waited for and then used. False while people have it out of use.
@@ -406,23 +366,60 @@ class TuningSession:
         assert self._heartbeats is not None
         if device.name in await self._out_of_use([device.name]):
             return False
-        if device.is_here and self._window is None:
-            problem = f"device {device.name} shares the cores of this machine, which nobody keeps quiet in this run"
+        if device.shares_host and self._window is None:
+            host = "this machine" if device.via is None else f"host {device.via}"
+            problem = f"device {device.name} shares the cores of {host}, which nobody keeps quiet in this run"
             raise UserError(problem, "start the run again: it resumes")
         if self._fleet.datasets or isinstance(device.connection, RecordedConnection):
             problem = f"device {device.name}: recorded devices are those that a run begins with"
             raise UserError(problem, "start the run again: it resumes")
         self._configs[device.name] = device
-        self._start_device(device)
-        try:
-            await self._check_versions([device.name])
-        except UserError:
-            self._end_device(device.name)
-            raise
-        await self._scheduling.add_device(device.name)
-        self._heartbeats.add(self._member_of(device.name))
-        self._reception.expect(device.name, self._client(device.name))
+        hostless = await self._started(device.name)
+        await self._scheduling.add_device(device.name, device.patience.candidate_secs)
+        if hostless:
+            self._wait_for_host(device.name, hostless)
+        else:
+            self._expect(device.name)
         return True
+
+    async def _started(self, name: str) -> str:
+        """Start the process of a device; why its host is not there, in words. Raises VersionsDifferError."""
+        hostless = await self._hosts.start_device(self._configs, name)
+        if not hostless:
+            try:
+                await self._check_versions([name])
+            except UserError:
+                self._hosts.end_device(name)
+                raise
+        return hostless
+
+    def _expect(self, name: str) -> None:
+        assert self._reception is not None
+        assert self._heartbeats is not None
+        self._heartbeats.add(self._member_of(name))
+        self._reception.expect(name, self._client(name))
+
+    def _wait_for_host(self, name: str, reason: str) -> None:
+        self._hostless.add(name)
+        self.notice(f"device {name} is waited for: {reason}", False)
+
+    async def follow_hosts(self) -> None:
+        """Devices whose host has left the cluster are waited for, and those whose host has come join when they answer:
+        to be called every few seconds."""
+        assert self._scheduling is not None
+        for name in await self._hosts.gone():
+            await self.remove_device(name, f"its host {self._configs[name].via} has left the cluster")
+            await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
+            self._wait_for_host(name, "its host may come back")
+        for name in sorted(self._hostless):
+            try:
+                if await self._started(name):
+                    continue
+            except UserError as error:
+                await self.remove_device(name, str(error))
+            else:
+                self._hostless.discard(name)
+                self._expect(name)
 
     async def remove_device(self, name: str, reason: str) -> None:
         """The fleet has a device less: what it works on is done elsewhere, and nobody is blamed."""
@@ -434,15 +431,8 @@ class TuningSession:
         await self._scheduling.remove_device(name, reason)
         self._used.pop(name, None)
         self._classes.pop(name, None)
-        self._end_device(name)
-
-    def _end_device(self, name: str) -> None:
-        import ray
-
-        actor = self._devices.pop(name)
-        self._actors.remove(actor)
-        with contextlib.suppress(Exception):  # it may be gone by itself
-            ray.kill(actor, no_restart=True)
+        self._hostless.discard(name)
+        self._hosts.end_device(name)
 
     def notice(self, text: str, well: bool) -> None:
         """People are to be told this; ``well``: it is nothing bad."""
@@ -559,13 +549,11 @@ class TuningSession:
         if self._recorder is not None:
             with contextlib.suppress(FleetTuneError):
                 await self._recorder.close()
-        hosts = [*self._builders, *self._devices.values()]
-        closing = (ask(actor.close.remote(), 0.5, "close") for actor in hosts)
-        # A host that is busy is ended below; its child processes end with it.
-        await asyncio.gather(*closing, return_exceptions=True)
+        await self._hosts.close()
         for actor in reversed(self._actors):  # who calls others first
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
+        self._hosts.end()
         if self._roster is not None:
             await asyncio.to_thread(self._roster.close)
 

@@ -70,7 +70,7 @@ def opened_device(config: DeviceConfig, realtime: bool = True) -> Iterator[Devic
 def _expected_key(config: DeviceConfig) -> bytes | None:
     """The key of the file that the fleet file names, else of this user's own servers, if there is one."""
     if config.key_file is not None:
-        return read_key(Path(config.key_file))
+        return read_key(Path(config.key_file).expanduser())
     own = default_key_file()
     return read_key(own) if own.exists() else None
 

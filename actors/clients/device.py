@@ -49,11 +49,13 @@ class BatchReport:
 @dataclass(frozen=True)
 class TaskPlaces:
     """What a device needs of a task. ``oracle``, ``rival``: the object references of its unscheduled program and of its
-    incumbent's artifact, in lists, so that each is fetched only where it is lacking; no rival where it is not built."""
+    incumbent's artifact, in lists, so that each is fetched only where it is lacking; no rival where it is not built.
+    ``limit_secs``: what measuring a candidate may take, None for what the rule says."""
 
     oracle: list[Any]
     incumbent: Incumbent = field(default_factory=Incumbent)
     rival: list[Any] = field(default_factory=list)
+    limit_secs: float | None = None
 
 
 class DeviceHandle(Protocol):

@@ -46,9 +46,9 @@ class SchedulerClient(ActorClient):
         )
         return added
 
-    async def add_device(self, device_id: str) -> None:
+    async def add_device(self, device_id: str, candidate_secs: float) -> None:
         """See :meth:`actors.scheduling.scheduler.Scheduler.add_device`."""
-        await ask(self._actor.add_device.remote(device_id), _TELL_SECS, "a device that is waited for")
+        await ask(self._actor.add_device.remote(device_id, candidate_secs), _TELL_SECS, "a device that is waited for")
 
     async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
         """See :meth:`actors.scheduling.scheduler.Scheduler.appeared`."""

@@ -17,9 +17,11 @@ import psutil  # type: ignore[import-untyped]
 from actors.clients.calls import first_line
 from actors.clusters.embedded_ray import LOOPBACK, only_what_is_used
 from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
+from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from actors.clusters.run_folder import run_folder
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
 from fleet_tune.errors import ClusterError
+from policies.runs.placement import Node
 
 _REACH_SECS = 10.0
 _RAY = "r"  # as short as run_folder's: sockets lie below
@@ -52,9 +54,11 @@ class Cluster:
 
     def here(self) -> Any:
         """Scheduling strategy that pins an actor to the driver's node."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        return pinned_to(self.node_id)
 
-        return NodeAffinitySchedulingStrategy(node_id=self.node_id, soft=False)
+    def nodes(self) -> tuple[Node, ...]:
+        """The machines that are there now."""
+        return nodes_of_cluster(self.node_id)
 
 
 @contextlib.contextmanager

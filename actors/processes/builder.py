@@ -24,7 +24,15 @@ class Builder:
     """One build at a time, by the worker that ``make_worker`` returns."""
 
     def __init__(self, make_worker: Callable[[], Worker]) -> None:
-        self._worker = make_worker()
+        self._make_worker = make_worker
+        self._made: Worker | None = None
+
+    @property
+    def _worker(self) -> Worker:
+        """Made when first asked for, so that what is wrong with it is the answer of a call, not a dead actor."""
+        if self._made is None:
+            self._made = self._make_worker()
+        return self._made
 
     def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact | None]:
         """Two return values, so that the scheduler learns of a failure without fetching the artifact."""
@@ -45,7 +53,8 @@ class Builder:
         self._worker.start()
 
     def close(self) -> None:
-        self._worker.close()
+        if self._made is not None:
+            self._made.close()
 
 
 def builder_actor(**options: Any) -> Any:

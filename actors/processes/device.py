@@ -8,12 +8,12 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from actors.clients.calls import WINDOW_WAIT_SECS, fetch, remote_actor
+from actors.clients.calls import fetch, remote_actor
 from actors.clients.device import BatchReport, TaskPlaces
 from actors.clients.recorder import RecorderClient
+from actors.clusters.nodes import Windows
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import Asker, DeviceTurn
@@ -51,9 +51,9 @@ def _in_turn(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate
 class DeviceActor:
     """One device, which ``open_device`` connects to (see :func:`devices.opening.opened_device`).
 
-    A device that shares its host with builders (``quiet_window``) is measured in quiet windows, a batch in each. One
-    that other runs use too (``asker``) is used in turns; ``leaves``: nobody else can connect to it while this process
-    is connected.
+    A device that shares its host with builders (``windows``) is measured in quiet windows, a batch in each. One that
+    other runs use too (``asker``) is used in turns; ``leaves``: nobody else can connect to it while this process is
+    connected.
     """
 
     def __init__(
@@ -61,19 +61,21 @@ class DeviceActor:
         device_id: str,
         open_device: Callable[[], contextlib.AbstractContextManager[Device]],
         run_id: str,
-        quiet_window: str | None,
+        windows: Windows | None,
         asker: Asker | None = None,
         leaves: bool = True,
     ) -> None:
         self._device_id = device_id
         self._open_device = open_device
         self._run_id = run_id
-        self._window = QuietWindow(Path(quiet_window), WINDOW_WAIT_SECS) if quiet_window else None
+        self._windows = windows
+        self._window: QuietWindow | None = None  # once it was needed
         self._opened = contextlib.ExitStack()
         self._turn = None if asker is None else DeviceTurn(asker, self._leave if leaves else lambda: None)
         self._connected: Device | None = None
         self._incumbents: dict[str, Incumbent] = {}
         self._rivals: dict[str, Artifact] = {}  # artifacts of incumbents, by task
+        self._limits: dict[str, float | None] = {}  # of measuring a candidate, by task
         self._speed = Speedometer()
         self._usual_speed = 1.0  # as it was stored last
         self._target: str | None = None  # canonical text, once the device was asked
@@ -253,8 +255,10 @@ class DeviceActor:
 
     def _measure(self, artifact: Artifact, rule: StopRule, speed: float) -> Measurement:
         """``speed``: of the device by now; the incumbent would take so much less."""
-        incumbent = self._incumbents[artifact.task_id]
+        incumbent, limit_secs = self._incumbents[artifact.task_id], self._limits.get(artifact.task_id)
         incumbent_secs = incumbent.cost_secs / speed
+        if limit_secs is not None:
+            rule = dataclasses.replace(rule, timeout_secs=limit_secs)
         following_rule, confirm = following(rule, incumbent_secs), confirmation(rule, incumbent_secs)
         measured = self._ask(MeasureRequest(artifact, incumbent_secs, following_rule, confirm))
         rival = self._rivals.get(artifact.task_id)
@@ -273,6 +277,7 @@ class DeviceActor:
             [oracle] = places.oracle
             self._device.add_oracle(fetch(oracle, _FETCH_DEADLINE_SECS, "fetch an oracle"))
         self._incumbents[task_id] = places.incumbent
+        self._limits[task_id] = places.limit_secs
         rival = self._rivals.get(task_id)
         if rival is None or rival.candidate is None or rival.candidate.id != places.incumbent.candidate_id:
             self._rivals.pop(task_id, None)
@@ -351,7 +356,11 @@ class DeviceActor:
         self._rivals.clear()
 
     def _quiet(self) -> contextlib.AbstractContextManager[Any]:
-        return self._window.quiet() if self._window else contextlib.nullcontext()
+        if self._windows is None:
+            return contextlib.nullcontext()
+        if self._window is None:
+            self._window = self._windows.here()
+        return self._window.quiet()
 
 
 def _lost(measured: Sequence[Measured]) -> str:

@@ -48,7 +48,10 @@ class DeviceLane:
     def measure(self, command: Measure) -> Awaitable[BatchMeasured | BatchLost | Postponed]:
         """Measure a batch. The artifacts are looked up at once, before anything can be forgotten."""
         artifacts = [self._artifacts[each.id] for each in command.candidates]
-        tasks = {each: self._places(each, incumbent) for each, incumbent in command.incumbents.items()}
+        tasks = {
+            each: self._places(each, incumbent, command.limits.get(each))
+            for each, incumbent in command.incumbents.items()
+        }
         return self._measure(command, artifacts, tasks)
 
     def shoot_out(self, command: ShootOut) -> Awaitable[ShotOut | BatchLost | Postponed]:
@@ -60,9 +63,9 @@ class DeviceLane:
         """End the process that owns the device."""
         self._device.restart()
 
-    def _places(self, task_id: str, incumbent: Incumbent) -> TaskPlaces:
+    def _places(self, task_id: str, incumbent: Incumbent, limit_secs: float | None = None) -> TaskPlaces:
         rival = self._artifacts.find(incumbent.candidate_id)
-        return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival])
+        return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival], limit_secs)
 
     async def _measure(
         self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskPlaces]

@@ -121,13 +121,15 @@ class Scheduler:
         self._events.put_nowait(ev.ClassAdded(device_class, tuple(tasks)))
         return True
 
-    async def add_device(self, device_id: str) -> None:
-        """The fleet has a device more, which is waited for."""
+    async def add_device(self, device_id: str, candidate_secs: float | None = None) -> None:
+        """The fleet has a device more, which is waited for. ``candidate_secs``: see
+        :attr:`policies.runs.plan.RunPlan.candidate_secs`."""
         states = await self._recorder.device_states()
         latest = {} if self._orders is None else await asyncio.to_thread(self._orders.latest)
         order = latest.get(device_id)
         admin, reason = (Admin.ACTIVE, "") if order is None else (order.admin, order.reason)
-        self._events.put_nowait(ev.DeviceAdded(device_id, states.get(device_id, DeviceState()), admin, reason))
+        state = states.get(device_id, DeviceState())
+        self._events.put_nowait(ev.DeviceAdded(device_id, state, admin, reason, candidate_secs))
 
     async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
         """A device that was waited for answers, and is of a class for which the run tunes."""

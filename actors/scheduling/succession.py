@@ -130,11 +130,15 @@ class Scheduling:
                 return False
         return True
 
-    async def add_device(self, device_id: str) -> None:
-        """The fleet has a device more, which is waited for."""
-        self._plan = dataclasses.replace(self._plan, devices={**self._plan.devices, device_id: ""})
+    async def add_device(self, device_id: str, candidate_secs: float) -> None:
+        """The fleet has a device more, which is waited for. ``candidate_secs``: see :attr:`RunPlan.candidate_secs`."""
+        self._plan = dataclasses.replace(
+            self._plan,
+            devices={**self._plan.devices, device_id: ""},
+            candidate_secs={**self._plan.candidate_secs, device_id: candidate_secs},
+        )
         with contextlib.suppress(*LOST):
-            await self._scheduler.add_device(device_id)
+            await self._scheduler.add_device(device_id, candidate_secs)
 
     async def appeared(self, device_id: str, device_class: str, device: DeviceHandle) -> None:
         """A device that was waited for answers, and is of a class that has tasks."""

@@ -17,34 +17,34 @@ _HOLD_SECS = 3.0  # until it is told that a device is waited for
 
 
 class RunTurns:
-    """``party``: the run. ``node_id``: of the host whose own devices are ``local`` to it."""
+    """``party``: the run."""
 
-    def __init__(self, party: Party, node_id: str) -> None:
+    def __init__(self, party: Party) -> None:
         self._party = party
-        self._node_id = node_id
 
-    def asker(self, device: DeviceConfig, number: int) -> TurnClient | None:
-        """Asks for this run's turn on the device, the ``number``-th of the fleet's with its address; None for one that
-        a dataset answers for."""
+    def asker(self, device: DeviceConfig, number: int, node_id: str) -> TurnClient | None:
+        """Asks for this run's turn on the device, the ``number``-th of the fleet's with its address, which is driven
+        from this node; None for one that a dataset answers for."""
         if isinstance(device.connection, RecordedConnection):
             return None
         target = device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
-        return TurnClient(turn_keeper, self._party, self._place(device, number), device.device_class or target)
+        return TurnClient(turn_keeper, self._party, self._place(device, number, node_id), device.device_class or target)
 
     @contextlib.contextmanager
     def holding(
         self,
-        devices: Iterable[tuple[DeviceConfig, int]],
+        devices: Iterable[tuple[DeviceConfig, int, str]],
         tell: Callable[[str], None],
         is_over: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """The turns on these devices, each with its number, for oneself; each is waited for in this thread, until
-        ``is_over``. ``tell``: is told what is waited for where that takes long, and nothing once it is over."""
+        """The turns on these devices, each with its number and its node, for oneself; each is waited for in this
+        thread, until ``is_over``. ``tell``: is told what is waited for where that takes long, and nothing once it is
+        over."""
         # In one order for all runs: of two that need the same devices, none has what the other waits for.
         ordered = sorted(devices, key=lambda each: self._place(*each))
         with contextlib.ExitStack() as stack:
-            for device, number in ordered:
-                asker = self.asker(device, number)
+            for device, number, node_id in ordered:
+                asker = self.asker(device, number, node_id)
                 if asker is not None:
                     turn = DeviceTurn(asker, leave=lambda: None)
                     stack.callback(turn.close)
@@ -55,9 +55,10 @@ class RunTurns:
             tell("")
             yield
 
-    def _place(self, device: DeviceConfig, number: int) -> str:
+    def _place(self, device: DeviceConfig, number: int, node_id: str) -> str:
         """What the device is called by every run of the cluster."""
-        if device.is_here:
-            return f"{self._node_id} {device.connect}"
+        # Of another host, whose networks may be others.
+        seen_from = f"{node_id} " if device.is_dialled_at_home or device.via is not None else ""
         # A tracker's devices are any of those of their key.
-        return f"{device.connect} #{number}" if isinstance(device.connection, TrackerConnection) else device.connect
+        which = f" #{number}" if isinstance(device.connection, TrackerConnection) and not device.shares_host else ""
+        return f"{seen_from}{device.connect}{which}"

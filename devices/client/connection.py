@@ -103,7 +103,7 @@ class Connection:
                 self.target = self._told_target(session)
             kind = device_kind(self.target)
             with session.deadline(self.timeout_secs):
-                return Workbench(session, kind, self._cache_bytes)
+                return Workbench(session, kind, self._cache_bytes, self._config.patience)
         except BaseException:
             session.close()
             raise
@@ -140,7 +140,7 @@ class Connection:
 
         Our own server ends hanging kernels itself; a plain one is asked for a session that expires.
         """
-        known = self._name, self._server_key, self._config.silence_secs
+        known = self._name, self._server_key, self._config.patience.silence_secs
         if self._tracker_key is None:
             return RpcSession(self._host, self._port, "", timeout_secs, _PLAIN_SESSION_SECS, *known)
         deadline = time.monotonic() + timeout_secs

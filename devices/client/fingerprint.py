@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 
 from devices.client import probe_kernels
-from devices.client.probe import ASK_SECS, Probe, parallelism
+from devices.client.probe import Probe, parallelism
 from devices.client.probe_kernels import ProbeKernel
 from devices.client.workbench import Workbench
 from devices.cuda.tensor_cores import tensor_cores, tensor_flops
@@ -45,19 +45,19 @@ def probe(bench: Workbench, device_class: DeviceClass, threads: int | None) -> F
     ``threads``: threads that the fleet file asks for, checked against what the server runs kernels on. Raises
     :class:`fleet_tune.errors.VersionsDifferError` where the device has another version of TVM than this process.
     """
-    with bench.session.deadline(ASK_SECS):
+    with bench.session.deadline(bench.patience.probe_secs):
         says = describe(bench)
     if says["tvm_version"] not in (UNTOLD, tvm.__version__):
         raise tvm_differs("the device", says["tvm_version"], tvm.__version__)
     actual = says["threads"]
     if threads is not None and bench.kind == "cpu" and threads != actual:
         _log.warning("kernels run on %d threads of the device's server, the fleet file says %d", actual, threads)
-    with bench.session.deadline(ASK_SECS):
+    with bench.session.deadline(bench.patience.probe_secs):
         cores, lanes = parallelism(bench, device_class.target, actual)
     kernel = probe_kernels.arithmetic(device_class.target, cores, lanes)
-    with bench.session.deadline(ASK_SECS):
+    with bench.session.deadline(bench.patience.probe_secs):
         ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
-    with bench.session.deadline(ASK_SECS):
+    with bench.session.deadline(bench.patience.probe_secs):
         is_cuda = bench.kind == "cuda"
         limits = cuda_limits(bench.device) if is_cuda else _cpu_limits(device_class.target, says["caches"])
     abstraction = DeviceAbstraction(
@@ -110,11 +110,12 @@ def describe(bench: Workbench) -> dict[str, Any]:
 def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any]) -> float:
     """Best of many short timings of a probe kernel, as far as they are short: what the device can do, not what others
     left of it."""
-    with bench.session.deadline(2 * kernel.allowed_secs):  # TVM's timer begins with a run that it does not count
+    # TVM's timer begins with a run that it does not count.
+    with bench.session.deadline(2 * (bench.patience.probe_secs + kernel.slowest_secs)):
         module = bench.load(kernel.library)
         first_secs = float(module.time_evaluator("main", bench.device, number=1, repeat=1)(*tensors).results[0])
     repeats = min(_REPEATS, max(_LEAST_REPEATS, int(_REPEAT_SECS / max(first_secs, 1e-9))))
-    with bench.session.deadline(ASK_SECS + 10 * repeats * first_secs):
+    with bench.session.deadline(bench.patience.probe_secs + 10 * repeats * first_secs):
         timer = module.time_evaluator("main", bench.device, number=1, repeat=repeats)
         return float(min(timer(*tensors).results))
 
@@ -124,7 +125,7 @@ def bandwidth_bytes(bench: Workbench, target: str, lanes: int, cache_bytes: int)
     low, high = _TRIAD_BYTES
     elements = min(max(cache_bytes, low), high) // (4 * probe_kernels.CHUNK) * probe_kernels.CHUNK
     filling = probe_kernels.fill(target, elements, lanes)
-    with bench.session.deadline(3 * filling.allowed_secs):
+    with bench.session.deadline(3 * (bench.patience.probe_secs + filling.slowest_secs)):
         make = bench.load(filling.library)
         tensors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
         for tensor in tensors:

@@ -21,9 +21,6 @@ _RUNS = 3
 _ROWS = 64  # of the arithmetic, for each core: half a millisecond on a server
 _TRIAD_BYTES = 8 << 20
 
-ASK_SECS = 60.0
-"""What a device has to answer a question about itself, on a slow link."""
-
 # Compiled once for each kind of device that this process knows.
 _arithmetic = functools.lru_cache(maxsize=16)(probe_kernels.arithmetic)
 _triad = functools.lru_cache(maxsize=16)(probe_kernels.triad)
@@ -33,28 +30,28 @@ _fill = functools.lru_cache(maxsize=16)(probe_kernels.fill)
 class Probe:
     """The probe's two kernels, loaded on the device of ``bench`` with their tensors.
 
-    Making one and running it block on the device, each for as long as the slowest device may take
-    (:func:`devices.client.probe_kernels.allowed_secs`). Both raise SessionLostError, and what TVM raises where a kernel
+    Making one and running it block on the device, each for as long as the slowest device may take, beside
+    ``probe_secs`` of its patience. Both raise SessionLostError, and what TVM raises where a kernel
     does not load or run.
     """
 
     def __init__(self, bench: Workbench, target: str) -> None:
         self.bench = bench
-        with bench.session.deadline(ASK_SECS):
+        with bench.session.deadline(bench.patience.probe_secs):
             threads = int(bench.session.function("runtime.NumThreads")()) if bench.kind == "cpu" else 0
             cores, lanes = parallelism(bench, target, threads)
         kernel = _arithmetic(target, cores, lanes, _ROWS)
         elements = _TRIAD_BYTES // 4
         fill, triad = _fill(target, elements, lanes), _triad(target, elements, lanes)
-        with bench.session.deadline(3 * fill.allowed_secs):
+        with bench.session.deadline(3 * (bench.patience.probe_secs + fill.slowest_secs)):
             ones = [tvm.runtime.tensor(np.ones(shape, np.float32), bench.device) for shape in kernel.shapes]
             make = bench.load(fill.library)
             vectors = [bench.empty(TensorSpec((elements,), "float32")) for _ in range(3)]
             for vector in vectors:
                 make["main"](vector)
             self._parts: list[tuple[Any, list[Any], float]] = [
-                (bench.load(kernel.library), ones, kernel.allowed_secs),
-                (bench.load(triad.library), vectors, triad.allowed_secs),
+                (bench.load(kernel.library), ones, kernel.slowest_secs),
+                (bench.load(triad.library), vectors, triad.slowest_secs),
             ]
 
     def secs(self) -> float:
@@ -62,9 +59,10 @@ class Probe:
         times = [min(self._run_secs(*part)) for part in self._parts]
         return math.sqrt(math.prod(times))
 
-    def _run_secs(self, module: Any, tensors: list[Any], allowed_secs: float) -> tuple[float, ...]:
-        """``allowed_secs``: of one run."""
-        bench, most_secs = self.bench, (_RUNS + 1) * allowed_secs  # one is not counted
+    def _run_secs(self, module: Any, tensors: list[Any], slowest_secs: float) -> tuple[float, ...]:
+        """``slowest_secs``: of one run on the slowest device."""
+        bench = self.bench
+        most_secs = (_RUNS + 1) * (bench.patience.probe_secs + slowest_secs)  # one run is not counted
         with bench.session.deadline(most_secs):
             if bench.session.ours:  # under the same conditions as candidates, real-time priority among them
                 rule = StopRule(

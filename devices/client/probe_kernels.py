@@ -25,7 +25,6 @@ _ROWS = 256  # for each core: some milliseconds on a server
 SLOWEST_FLOPS, SLOWEST_BYTES = 1e6, 1e7
 """FLOP/s of a core and bytes/s of a memory that are slower than those of any device worth a thought: an emulated board
 does twenty times as much. How slow a device is, is not known before its probe has run."""
-_LINK_SECS = 60.0
 # Elements that one parallel step of the memory kernels takes; sizes are multiples of it.
 CHUNK = 4096
 
@@ -33,12 +32,12 @@ CHUNK = 4096
 @dataclass(frozen=True)
 class ProbeKernel:
     """A library whose ``main`` runs over float32 tensors of ``shapes``; ``work`` is its FLOP or bytes per run, and
-    ``allowed_secs`` what the slowest device has for it, from when it is uploaded."""
+    ``slowest_secs`` what a run takes on the slowest device."""
 
     library: bytes
     shapes: tuple[tuple[int, ...], ...]
     work: float
-    allowed_secs: float
+    slowest_secs: float
 
 
 def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> ProbeKernel:
@@ -77,8 +76,8 @@ def arithmetic(target: str, cores: int, lanes: int, core_rows: int = _ROWS) -> P
         schedule.decompose_reduction(block, step)
         schedule.vectorize(schedule.split(schedule.get_loops(local)[-1], [None, lanes])[1])
     work = 2.0 * rows * width * _STEPS
-    allowed_secs = allowed(work / cores, SLOWEST_FLOPS)
-    return ProbeKernel(_compile(schedule, target), ((width,), (_STEPS,), (rows, width)), work, allowed_secs)
+    slowest_secs = work / cores / SLOWEST_FLOPS
+    return ProbeKernel(_compile(schedule, target), ((width,), (_STEPS,), (rows, width)), work, slowest_secs)
 
 
 def triad(target: str, elements: int, lanes: int) -> ProbeKernel:
@@ -89,8 +88,8 @@ def triad(target: str, elements: int, lanes: int) -> ProbeKernel:
     c = te.compute((elements,), lambda i: a[i] + b[i] * 3.0, name="C")
     schedule = Schedule(_module(te.create_prim_func([a, b, c])))
     _spread(schedule, "C", cuda, lanes)
-    allowed_secs = allowed(12.0 * elements, SLOWEST_BYTES)
-    return ProbeKernel(_compile(schedule, target), ((elements,),) * 3, 12.0 * elements, allowed_secs)
+    work = 12.0 * elements
+    return ProbeKernel(_compile(schedule, target), ((elements,),) * 3, work, work / SLOWEST_BYTES)
 
 
 def fill(target: str, elements: int, lanes: int) -> ProbeKernel:
@@ -99,14 +98,8 @@ def fill(target: str, elements: int, lanes: int) -> ProbeKernel:
     a = te.compute((elements,), lambda _i: te.const(1.0, "float32"), name="A")
     schedule = Schedule(_module(te.create_prim_func([a])))
     _spread(schedule, "A", cuda, lanes)
-    return ProbeKernel(
-        _compile(schedule, target), ((elements,),), 4.0 * elements, allowed(4.0 * elements, SLOWEST_BYTES)
-    )
-
-
-def allowed(work: float, slowest: float) -> float:
-    """Seconds for ``work`` on a device that does ``slowest`` of it in a second, and to get it there."""
-    return _LINK_SECS + work / slowest
+    work = 4.0 * elements
+    return ProbeKernel(_compile(schedule, target), ((elements,),), work, work / SLOWEST_BYTES)
 
 
 def _spread(schedule: Schedule, name: str, cuda: bool, lanes: int) -> None:

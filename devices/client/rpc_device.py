@@ -52,7 +52,7 @@ class RpcDevice:
         server_key: ServerKey = NO_KEY,
     ) -> None:
         self._config = config
-        wait_secs = config.connect_secs if connect_timeout_secs is None else connect_timeout_secs
+        wait_secs = config.patience.connect_secs if connect_timeout_secs is None else connect_timeout_secs
         self._connection = Connection(config, host, port, tracker_key, wait_secs, cache_bytes, server_key)
         self._decide = load_decide(decide)
         self._oracles: dict[str, Oracle] = {}

@@ -17,17 +17,20 @@ from devices.client.session import RpcSession
 from devices.protocol import Artifact, CheckPlan, TensorSpec
 from devices.timing.arguments import Array, make_checked_inputs, make_inputs, nbytes, numpy_dtype, poison
 from devices.wire.linking_there import is_archive
+from fleet_tune.config.patience import CPU, Patience
 
 
 class Workbench:
     """Tensors and kernels on a device, over one session.
 
     ``cache_bytes``: tensors of the tasks used last are kept up to this size, those of the task in use in any case.
+    ``patience``: what may take how long on the device.
     Every method blocks on the device: call it inside ``session.deadline``.
     """
 
-    def __init__(self, session: RpcSession, kind: str, cache_bytes: int) -> None:
+    def __init__(self, session: RpcSession, kind: str, cache_bytes: int, patience: Patience = CPU) -> None:
         self.session = session
+        self.patience = patience
         self.kind = kind
         self.device = session.device(kind)
         self._cache_bytes = cache_bytes

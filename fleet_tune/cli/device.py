@@ -48,8 +48,9 @@ def list_command(fleet: Path, out: Path | None, events: int, as_json: bool) -> N
 @click.command()
 @_fleet_argument
 @click.argument("names", nargs=-1, metavar="[DEVICE]...")
+@click.option("--address", help="Address of the Ray cluster whose machines drive devices with via.")
 @json_option
-def check(fleet: Path, names: tuple[str, ...], as_json: bool) -> None:
+def check(fleet: Path, names: tuple[str, ...], address: str | None, as_json: bool) -> None:
     """Connect to the devices of FLEET, run the probe on each, and print what they are.
 
     Ends with code 2 where one does not pass. A device that a run is using is busy: check it when the run has ended.
@@ -61,7 +62,7 @@ def check(fleet: Path, names: tuple[str, ...], as_json: bool) -> None:
 
     config = _devices_of(fleet)
     known_devices(config, names)
-    checks = list(check_devices(config, names))
+    checks = list(check_devices(config, names, address))
     make_console(stderr=as_json).print(render_checks(checks))
     if as_json:
         click.echo(checks_json(checks))

@@ -291,11 +291,18 @@ def version() -> None:
 
 
 def _report(result: TuneResult, as_json: bool, svg: Path | None) -> int:
-    """Prints the result and returns the exit code."""
+    """Prints the result, leaves it in the output folder too, and returns the exit code."""
+    from fleet_tune.report.result_file import RESULT_FILE, write_result
     from fleet_tune.report.run import make_console, render_summary, save_svg, to_json_line
 
     summary = render_summary(result)
     make_console(stderr=as_json).print(summary)
+    # A line of its own, however long the path: programs look for it in the log of a job.
+    try:
+        click.echo(f"result: {write_result(result)}", err=as_json)
+    except OSError as error:
+        problem = error.strerror or error
+        click.echo(f"warning: {RESULT_FILE} cannot be written to {result.out}: {problem}", err=True)
     if svg is not None:
         save_svg(summary, svg, PROGRAM)
     if as_json:

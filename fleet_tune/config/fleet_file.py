@@ -5,18 +5,22 @@
     [[device]]
     name = "jetson-1"                       # unique
     connect = "192.168.1.20:9090"           # or "local", "tracker://host:9190/key", "recorded:dataset.ftd"
+    via = "lab-pc"                          # of a cluster, the host that drives it; default: the one that the run is on
     target = "nvidia/jetson-agx-orin-64gb"  # a TVM target's name, a table, or "native" (the device's own CPU)
     key_file = "jetson-1.key"               # a copy of its server's; default: ~/.config/fleet-tune/device.key
     threads = 8                             # threads a kernel runs on; default: all usable cores
     device_class = "orin"                   # devices of one class share records; default: from the fingerprint
     count = 3                               # with tracker://: so many devices of this key, jetson-1-1 to jetson-1-3;
                                             # "all": as many as the tracker lists, those that come later too
-    connect_secs = 15                       # until its server answers, or a tracker has one
-    upload_secs = 60                        # until what is sent to it lies there, beside a second for each megabyte
-    silence_secs = 3                        # until it gives a sign of life, while it works
+    connect_secs = 20                       # until its server answers, or a tracker has one
+    upload_secs = 120                       # until what is sent to it lies there, beside a second for each megabyte
+    silence_secs = 6                        # until it gives a sign of life, while it works
+    candidate_secs = 30                     # of measuring a candidate, beside what its operations take
+    probe_secs = 120                        # until a probe has run, beside what that takes on the slowest device
 
     [build]
-    workers = 2                             # builder processes; default: from the number of cores
+    workers = 2                             # builder processes of each host; default: by its free CPUs and memory
+    total_workers = 16                      # of all hosts together; default: no limit
     timeout_secs = 60                       # of one build; default: ten times what those of its task take, at least 5
 
     [measure]
@@ -34,13 +38,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from fleet_tune.config.patience import Patience
+from fleet_tune.config.patience import BOARD, CPU, GPU, Patience
 from fleet_tune.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError
@@ -81,6 +85,8 @@ _CONNECTIONS = '"local", "host:port", "tracker://host:port/key" or "recorded:FIL
 MOST_OF_A_KEY = 256
 """Devices that one entry may stand for."""
 _MOST_CHARACTERS = 4096
+_GPUS = ("cuda", "nvidia/")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _RECORDED = "recorded:"
 _REPLAY = "replay:"  # the old word, still read
 _Patient = Annotated[float, Field(gt=0, le=3600)]
@@ -88,22 +94,27 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class DeviceConfig(Frozen):
-    """One device. ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key
-    that its server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one
-    and the server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
-    of it, and of ``all`` one, to which :func:`with_listed` adds. ``connect_secs``, ``upload_secs`` and
-    ``silence_secs``: see :class:`Patience`."""
+    """One device. ``via``: the host that drives it, to which ``connect`` and the paths of files are those of that host:
+    a node of the Ray cluster, see :func:`policies.runs.placement.device_place`; None for the driver's own.
+    ``threads`` and ``device_class`` are None where the device itself shall say. ``key_file``: of the key that its
+    server must have, in a fleet file relative to it; None for that of this user's own servers, if there is one and the
+    server asks. ``count``: of devices that a tracker hands out under one key; :func:`load_fleet` makes as many
+    of it, and of ``all`` one, to which :func:`with_listed` adds. ``connect_secs`` and the other
+    seconds: see :class:`Patience`; None for what is usual for its kind."""
 
     name: Name
     connect: str = "local"
+    via: Annotated[str, Field(pattern=r"^[A-Za-z0-9:][A-Za-z0-9._:-]{0,254}$")] | None = None
     target: str | dict[str, Any] = "native"
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     device_class: Name | None = None
     key_file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     count: Annotated[int, Field(ge=1, le=MOST_OF_A_KEY)] | Literal["all"] = 1
-    connect_secs: _Patient = Patience().connect_secs
-    upload_secs: _Patient = Patience().upload_secs
-    silence_secs: Annotated[float, Field(ge=1, le=3600)] = Patience().silence_secs
+    connect_secs: _Patient | None = None
+    upload_secs: _Patient | None = None
+    silence_secs: Annotated[float, Field(ge=1, le=3600)] | None = None
+    candidate_secs: _Patient | None = None
+    probe_secs: _Patient | None = None
 
     @field_validator("connect")
     @classmethod
@@ -139,16 +150,30 @@ class DeviceConfig(Frozen):
 
     @property
     def patience(self) -> Patience:
-        """How long it is waited for."""
-        return Patience(self.connect_secs, self.upload_secs, self.silence_secs)
+        """How long it is waited for: as its entry says, else as devices of its kind are."""
+        given = {each.name: getattr(self, each.name) for each in fields(Patience)}
+        return replace(self._usual_patience, **{name: secs for name, secs in given.items() if secs is not None})
 
     @property
-    def is_here(self) -> bool:
-        """Whether the device shares this host's cores. One at a port of this host does, unless it has another target
-        than this machine's own: then the port leads through a tunnel."""
-        address = self.connect.removeprefix("tracker://")
-        loopback = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
-        return self.connect == "local" or (loopback and self.target == "native")
+    def _usual_patience(self) -> Patience:
+        if self.connect != "local" and not self.shares_host:
+            return BOARD
+        kind = self.target.get("kind") if isinstance(self.target, dict) else self.target
+        return GPU if str(kind).startswith(_GPUS) else CPU
+
+    @property
+    def is_dialled_at_home(self) -> bool:
+        """Whether ``connect`` means something else on every host: the host itself, or a port of it."""
+        connection = self.connection
+        if isinstance(connection, RpcConnection | TrackerConnection):
+            return connection.host.lower().rstrip(".") in _LOOPBACK
+        return isinstance(connection, LocalConnection)
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether the device shares the cores of the host that drives it. One at a port of that host does, unless it
+        has another target than the host's own: then the port leads through a tunnel."""
+        return self.connect == "local" or (self.is_dialled_at_home and self.target == "native")
 
     @property
     def connection(self) -> Connection:
@@ -157,10 +182,12 @@ class DeviceConfig(Frozen):
 
 
 class BuildConfig(Frozen):
-    """How candidates are built. ``workers``: processes per build host, None for a number that fits its cores.
-    ``timeout_secs``: what a build may take, None for ten times what those of its task take, at least 5."""
+    """How candidates are built. ``workers``: processes of each host of the cluster that has CPUs for it, None for a
+    number that fits its free CPUs and memory; ``total_workers``: of all hosts together at most. ``timeout_secs``: what
+    a build may take, None for ten times what those of its task take, at least 5."""
 
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    total_workers: Annotated[int, Field(ge=1, le=65536)] | None = None
     timeout_secs: Annotated[float, Field(gt=0, le=3600)] | None = None
 
 
@@ -237,10 +264,11 @@ def load_fleet(path: Path) -> FleetConfig:
     file, text = read_toml(path, _KIND, _FleetFile)
     source = FleetSource(path, text.text)
     names: dict[str, int] = {}
-    addresses: dict[tuple[str, int], int] = {}
+    addresses: dict[tuple[str, str, int], int] = {}
     devices: list[DeviceConfig] = []
     all_of_a_key: list[DeviceConfig] = []
     for index, table in enumerate(file.device):
+        _check_via(source, index, table)
         address = _address(table)
         if address in addresses:
             first = source.where(("device", addresses[address], "connect"))
@@ -292,13 +320,34 @@ def with_listed(fleet: FleetConfig, listed: Mapping[str, int]) -> FleetConfig:
     return fleet.model_copy(update={"devices": tuple(devices), "source": source})
 
 
-def _address(table: DeviceConfig) -> tuple[str, int] | None:
-    """Where the device's own server is; None for one that has none, or that a tracker finds."""
+def _check_via(source: FleetSource, index: int, table: DeviceConfig) -> None:
+    """Raises FleetFileError for what cannot be done on another host: it knows nothing of this file's folder, and here
+    nobody can ask its tracker."""
+    if table.via is None:
+        return
+    recorded = table.connection.path if isinstance(table.connection, RecordedConnection) else None
+    absolute = "give the absolute path that it has there"
+    if recorded is not None and not recorded.is_absolute():
+        key, problem, next_step = "connect", "is not relative to this file", absolute
+    elif table.key_file is not None and not table.key_file.startswith(("/", "~/")):
+        key, problem, next_step = "key_file", "is not relative to this file", f"{absolute}, or one that begins with ~/"
+    elif table.count == "all":
+        key, problem, next_step = "count", "cannot be counted from here", "give the number of boards"
+    else:
+        return
+    value = as_toml(getattr(table, key))
+    raise FleetFileError(
+        f"{source.where(('device', index, key))}: {key} = {value} is of host {table.via} and {problem}", next_step
+    )
+
+
+def _address(table: DeviceConfig) -> tuple[str, str, int] | None:
+    """Where the device's own server is, seen from which host; None for one that has none, or that a tracker finds."""
     connection = table.connection
     if not isinstance(connection, RpcConnection):
         return None
     host = connection.host.lower().rstrip(".")
-    return "127.0.0.1" if host in ("localhost", "::1") else host, connection.port
+    return table.via or "", "127.0.0.1" if host in _LOOPBACK else host, connection.port
 
 
 def _counted(table: DeviceConfig) -> list[DeviceConfig]:
@@ -313,7 +362,10 @@ def _numbered(table: DeviceConfig, number: int) -> DeviceConfig:
 
 
 def _relative_to(folder: Path, device: DeviceConfig) -> DeviceConfig:
-    """The device with the paths of its files resolved: actors run in other working directories."""
+    """The device with the paths of its files resolved: actors run in other working directories. Paths of another host
+    are as they are."""
+    if device.via is not None:
+        return device
     if device.key_file is not None:
         return device.model_copy(update={"key_file": str(folder / os.path.expanduser(device.key_file))})
     if isinstance(device.connection, RecordedConnection):
@@ -360,6 +412,7 @@ _EXPECTED = {
     "flush_cache_bytes": f"a whole number of bytes from 0 to {256 << 20}",
     "name": NAME_FORM,
     "connect": _CONNECTIONS,
+    "via": "the name or address of a node of the Ray cluster, or NAME of its resource fleet-tune-host:NAME",
     "target": '"native", the name of a TVM target, or a table with kind, as in { kind = "llvm", mcpu = "cortex-a78" }',
     "threads": "a whole number from 1 to 4096",
     "device_class": NAME_FORM,
@@ -368,7 +421,10 @@ _EXPECTED = {
     "connect_secs": "a number of seconds above 0, at most 3600",
     "upload_secs": "a number of seconds above 0, at most 3600",
     "silence_secs": "a number of seconds from 1 to 3600",
+    "candidate_secs": "a number of seconds above 0, at most 3600",
+    "probe_secs": "a number of seconds above 0, at most 3600",
     "workers": "a whole number from 1 to 1024",
+    "total_workers": "a whole number from 1 to 65536",
     "timeout_secs": "a number of seconds above 0, at most 3600",
 }
 _KIND = FileKind(

@@ -1,4 +1,4 @@
-"""How long a device is waited for, and what is sent to it."""
+"""How long a device is waited for, and what is sent to it and runs there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,28 @@ SLOWEST_LINK_BYTES = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds after which a device counts as lost. ``connect_secs``: until its server answers, or a tracker has one.
-    ``upload_secs``: until what is sent to it lies there, beside what its bytes take. ``silence_secs``: until a sign of
-    life, while it works."""
+    """Seconds after which a device counts as lost, or a candidate as too slow. What it does takes its time beside them:
+    the more, the more work there is and the slower the device.
+
+    ``connect_secs``: until its server answers, or a tracker has one. ``upload_secs``: until what is sent to it lies
+    there, beside what its bytes take. ``silence_secs``: until a sign of life, while it works. ``candidate_secs``: of
+    measuring a candidate, beside what its operations take (:mod:`policies.measuring.run_limit`). ``probe_secs``: until
+    it has told something of itself, or run a probe, beside what that takes on the slowest device."""
 
     connect_secs: float = 15.0
     upload_secs: float = 60.0
     silence_secs: float = 3.0
+    candidate_secs: float = 10.0
+    probe_secs: float = 60.0
 
     def sending_secs(self, size_bytes: float) -> float:
         """What sending so much may take."""
         return self.upload_secs + size_bytes / SLOWEST_LINK_BYTES
+
+
+CPU = Patience()
+"""A processor of the host that drives it."""
+GPU = Patience(connect_secs=30.0, silence_secs=5.0, probe_secs=120.0)
+"""A GPU of that host: its driver takes seconds to begin, in which a process may stand still."""
+BOARD = Patience(connect_secs=20.0, upload_secs=120.0, silence_secs=6.0, candidate_secs=30.0, probe_secs=120.0)
+"""Whatever is reached over a network or a tunnel: it may be small, and the way to it narrow."""

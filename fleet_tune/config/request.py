@@ -22,6 +22,7 @@ from fleet_tune.records.store_place import StorePlace, is_address, place_of
 DEFAULT_TIME_BUDGET_SECS = 600.0
 _PRIORITIES = (-100, 100)
 _WEIGHTS = (0.01, 100.0)
+_OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it for what a job runs; that is its name
 _T = TypeVar("_T")
 
 
@@ -107,8 +108,7 @@ def run_request(
             )
     return RunRequest(
         network=network,
-        # Actors run in other working directories.
-        out=values.path("the output folder", out, "--out").absolute(),
+        out=_output_folder(out),
         limits=Limits(
             time_budget_secs=_given(values.seconds, "a time budget", time_budget_secs, "--time-budget"),
             trials=_given(_trials, "the number of trials", trials, "--trials"),
@@ -129,6 +129,18 @@ def run_request(
         priority=values.whole_number("a priority", 0 if priority is None else priority, *_PRIORITIES, "--priority"),
         weight=values.number("a weight", 1.0 if weight is None else weight, *_WEIGHTS, "--weight"),
     )
+
+
+def _output_folder(out: Path | str) -> Path:
+    """``out`` as an absolute path: actors run in other working directories. Raises :class:`RequestError`."""
+    path = values.path("the output folder", out, "--out")
+    if not path.is_absolute() and _OF_A_JOB in os.environ:
+        raise RequestError(
+            f"the output folder {values.shown(str(path))} would lie in the folder that Ray has made for this job, and "
+            "removes when it is over",
+            "give --out an absolute path, which is one of the head node",
+        )
+    return path.absolute()
 
 
 def _given(check: Callable[[str, Any, str], _T], what: str, value: Any, option: str) -> _T | None:

@@ -36,14 +36,14 @@ def _device(fleet: str | None, name: str) -> DeviceConfig:
     raise StepError(f"the fleet has no device {name} any more")
 
 
-def ask(fleet: str | None, devices: Sequence[str]) -> list[dict[str, str]]:
+def ask(fleet: str | None, devices: Sequence[str], address: str | None = None) -> list[dict[str, str]]:
     """What devices are: the fields of :class:`policies.retuning.book.Device`."""
     from fleet_tune.records.origin import encode_origin
     from fleet_tune.runs.compiling.device_check import check_devices
     from fleet_tune.runs.preparing.preparation import origin_of
 
     answers = []
-    for check in check_devices(_fleet(fleet), devices):
+    for check in check_devices(_fleet(fleet), devices, address):
         if check.fingerprint is None or check.state != "good":
             answers.append({"name": check.device_id, "problem": check.detail or check.state})
             continue
@@ -102,23 +102,31 @@ def tune(
     return {**dataclasses.asdict(ran), "folder": None if ran.folder is None else str(ran.folder)}
 
 
-def meet(fleet: str | None, device: str, last: str, new: str, to_the_end: bool) -> dict[str, Any]:
+def meet(
+    fleet: str | None, device: str, last: str, new: str, to_the_end: bool, address: str | None = None
+) -> dict[str, Any]:
     """The fields of :class:`fleet_tune.retuning.hands.Meeting`."""
     from fleet_tune.retuning.timing import met, timer_on
 
-    with timer_on(_device(fleet, device)) as timer:
+    with timer_on(_device(fleet, device), address) as timer:
         return dataclasses.asdict(met(timer, Path(last), Path(new), to_the_end))
 
 
 def check(
-    fleet: str | None, device: str, folder: str, against: Mapping[str, float] | None, slower: float, drift: float
+    fleet: str | None,
+    device: str,
+    folder: str,
+    against: Mapping[str, float] | None,
+    slower: float,
+    drift: float,
+    address: str | None = None,
 ) -> list[dict[str, float]]:
     """The fields of :class:`policies.retuning.slowdown.Timed` of each pair."""
     from fleet_tune.retuning.timing import checked, timer_on
     from policies.retuning.slowdown import Baseline
 
     baseline = None if against is None else Baseline(**against)
-    with timer_on(_device(fleet, device)) as timer:
+    with timer_on(_device(fleet, device), address) as timer:
         return [dataclasses.asdict(pair) for pair in checked(timer, Path(folder), baseline, slower, drift)]
 
 

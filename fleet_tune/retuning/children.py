@@ -92,7 +92,8 @@ class Children:
         return state.hexdigest()
 
     def ask(self, devices: Sequence[str], limit_secs: float) -> list[Device]:
-        found = {each["name"]: Device(**each) for each in self._step("ask", limit_secs, devices=list(devices))}
+        answers = self._step("ask", limit_secs, devices=list(devices), address=self._config.address)
+        found = {each["name"]: Device(**each) for each in answers}
         return [found.get(name, Device(name, problem="it is not in the fleet file any more")) for name in devices]
 
     def tune(self, network: NetworkConfig, devices: Sequence[str], folder: Path, secs: float, limit_secs: float) -> Ran:
@@ -111,7 +112,15 @@ class Children:
         return Ran(**{**answer, "folder": None if answer["folder"] is None else Path(answer["folder"])})
 
     def meet(self, last: Path, new: Path, device: str, to_the_end: bool, limit_secs: float) -> Meeting:
-        answer = self._step("meet", limit_secs, device=device, last=str(last), new=str(new), to_the_end=to_the_end)
+        answer = self._step(
+            "meet",
+            limit_secs,
+            device=device,
+            last=str(last),
+            new=str(new),
+            to_the_end=to_the_end,
+            address=self._config.address,
+        )
         return Meeting(tuple(Turn(**turn) for turn in answer["turns"]), answer["last_problem"])
 
     def check(self, folder: Path, device: str, against: Baseline | None, limit_secs: float) -> tuple[Timed, ...]:
@@ -124,6 +133,7 @@ class Children:
             against=None if against is None else dataclasses.asdict(against),
             slower=watch.slower,
             drift=watch.drift,
+            address=self._config.address,
         )
         return tuple(Timed(**pair) for pair in answer)
 

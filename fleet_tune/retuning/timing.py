@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devices.client.rpc_device import RpcDevice
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.tensor_file import read
-from devices.opening import opened_device
+from devices.timing.network_device import NetworkDevice
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.errors import NetworkRunError, OutputFolderError, UncheckedError
 from fleet_tune.retuning.artifacts import INPUTS
 from fleet_tune.retuning.hands import Meeting, StepError, Turn
+from fleet_tune.runs.opening import opened, reached
 from policies.measuring.duel import MAX_PAIRS, challenger_first, judged
 from policies.retuning.slowdown import Baseline, Timed, found
 
@@ -30,7 +30,7 @@ _FIRST_PAIRS = 8
 class Timer:
     """Runs versions on one device."""
 
-    def __init__(self, device: RpcDevice) -> None:
+    def __init__(self, device: NetworkDevice) -> None:
         self._device = device
 
     def secs(self, folder: Path) -> float:
@@ -46,10 +46,11 @@ class Timer:
 
 
 @contextmanager
-def timer_on(config: DeviceConfig) -> Iterator[Timer]:
-    """A device of the fleet. Raises StepError for one that answers from a dataset, and as opening it does."""
-    with opened_device(config) as device:
-        if not isinstance(device, RpcDevice):
+def timer_on(config: DeviceConfig, address: str | None = None) -> Iterator[Timer]:
+    """A device of the fleet; ``address``: of the cluster a machine of which may drive it. Raises StepError for one that
+    answers from a dataset, and as opening it does."""
+    with reached([config], address), opened(config) as device:
+        if not isinstance(device, NetworkDevice):
             raise StepError(f"device {config.name} answers from a dataset and runs nothing")
         yield Timer(device)
 

@@ -6,13 +6,14 @@ Of what is changed there only the devices count; the tables ``[build]`` and ``[m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from actors.tuning_session import TuningSession
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, load_fleet
-from fleet_tune.errors import FleetFileError, FleetOrdersError, UserError
+from fleet_tune.errors import ClusterError, FleetFileError, FleetOrdersError, UserError
 from fleet_tune.runs.interruption import in_thread
 from fleet_tune.runs.preparing.boards import with_boards
 
@@ -54,12 +55,14 @@ class FleetWatch:
         self._refused: dict[str, DeviceConfig] = {}  # that cannot take part: told once
 
     async def follow(self, session: TuningSession) -> None:
-        """Have the session's devices be those of the file, for ever."""
+        """Have the session's devices be those of the file, each where its host is, for ever."""
         while True:
             await asyncio.sleep(LOOK_SECS)
             for text, well in await in_thread(self.look):
                 session.notice(text, well)
             await self.apply(session)
+            with contextlib.suppress(ClusterError):  # a cluster that is lost ends the run by itself
+                await session.follow_hosts()
 
     def look(self) -> list[tuple[str, bool]]:
         """Read the file where it has changed, and ask trackers for their boards. What people are to be told: a file

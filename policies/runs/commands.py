@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fleet_tune.device_state import DeviceEvent
@@ -50,13 +50,15 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class Measure:
     """Measure these candidates on the device under the lease ``epoch`` and make the records durable, within
-    ``deadline_secs``. ``incumbents``: by the task ids of the batch. Ends with ``BatchMeasured``, ``BatchLost``."""
+    ``deadline_secs``. ``incumbents``: by the task ids of the batch. ``limits``: by them, seconds that measuring a
+    candidate may take, where that is not what the run's rule says. Ends with ``BatchMeasured``, ``BatchLost``."""
 
     device_id: str
     epoch: int
     candidates: tuple[Candidate, ...]
     incumbents: Mapping[str, Incumbent]
     deadline_secs: float
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

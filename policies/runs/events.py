@@ -153,12 +153,14 @@ class ClassAdded:
 @dataclass(frozen=True, slots=True)
 class DeviceAdded:
     """The fleet has a device more, which is waited for as those of the plan are. ``state``: the last one that is known
-    of it; ``admin``, ``reason``: what people want of it."""
+    of it; ``admin``, ``reason``: what people want of it. ``candidate_secs``: as those of the plan are, None for what
+    the rule says."""
 
     device_id: str
     state: DeviceState = field(default_factory=DeviceState)
     admin: Admin = Admin.ACTIVE
     reason: str = ""
+    candidate_secs: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

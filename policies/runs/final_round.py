@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Candidate
@@ -146,7 +146,8 @@ class FinalRound:
                 self._builds.add(Job(task.task, Trial(candidate), finalist=True))
 
     def _begin(self, contest: Contest, device_id: str, now: float) -> ShootOut:
-        rule = self._plan.rule
+        limit_secs = self._devices.limit_secs(device_id, contest.task.task.id)
+        rule = replace(self._plan.rule, timeout_secs=limit_secs)
         entered = contest.entered
         # A duel begins no pair past the rule's timeout; each of its last runs may take twice that.
         deadline_secs = self._plan.window_wait_secs + len(entered) * (5 * rule.timeout_secs + 4 * _SPARE_SECS)

@@ -17,6 +17,7 @@ from fleet_tune.device_state import Admin, Connectivity, Health
 from fleet_tune.domain import Candidate, Measurement, Outcome
 from fleet_tune.errors import DevicesLostError
 from policies.measuring import health
+from policies.measuring.run_limit import run_limit
 from policies.runs.commands import Abort, Check, Command, Measure, RecordFailure, RestartDevice, Say
 from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, Unreachable
 from policies.runs.fleet import Fleet
@@ -87,6 +88,7 @@ class MeasureStage:
         self._given_up: list[tuple[Trial, Measurement]] = []
         self._hopeless_since: dict[str, float] = {}  # classes of which no device can work
         self._deserted_since: dict[str, float] = {}  # classes without any device
+        self._candidate_secs = dict(plan.candidate_secs)
         self.awaited_classes = set(plan.awaited_classes)  # for which the network is just being prepared
         self._tuning = True
         for device_class in classes:
@@ -369,20 +371,29 @@ class MeasureStage:
         return batch
 
     def _measure(self, device_id: str, batch: list[Trial], now: float) -> Measure:
-        rule = self._plan.rule
+        limits = {each: self.limit_secs(device_id, each) for each in {trial.candidate.task_id for trial in batch}}
         # Measured, once more, and against the incumbent.
-        deadline_secs = self._plan.window_wait_secs + len(batch) * (7 * rule.timeout_secs + 4 * _SPARE_SECS)
+        measuring_secs = sum(7 * limits[trial.candidate.task_id] + 4 * _SPARE_SECS for trial in batch)
         # An oracle runs on both kinds of inputs, and once more with twice the time where that was not enough.
-        oracles = {trial.candidate.task_id for trial in batch}
-        deadline_secs += 6 * sum(self._tasks[each].oracle_secs for each in oracles)
+        oracles_secs = 6 * sum(self._tasks[each].oracle_secs for each in limits)
+        deadline_secs = self._plan.window_wait_secs + measuring_secs + oracles_secs
         epoch = self.lease(device_id, Work.BATCH, deadline_secs, now)
         self.lanes[device_id].batch = batch
         self._on_devices[self.lanes[device_id].device_class] += len(batch)
-        incumbents = {
-            each: self._tasks[each].ranking.incumbent for each in {trial.candidate.task_id for trial in batch}
-        }
+        incumbents = {each: self._tasks[each].ranking.incumbent for each in limits}
         candidates = tuple(trial.candidate for trial in batch)
-        return Measure(device_id, epoch, candidates, incumbents, deadline_secs)
+        return Measure(device_id, epoch, candidates, incumbents, deadline_secs, limits)
+
+    def limit_secs(self, device_id: str, task_id: str) -> float:
+        """Seconds that measuring a candidate of the task may take on the device."""
+        candidate_secs = self._candidate_secs.get(device_id, self._plan.rule.timeout_secs)
+        return run_limit(candidate_secs, self._tasks[task_id].floor_secs)
+
+    def restrict(self, device_id: str, candidate_secs: float | None) -> None:
+        """A device more, with the limit of its candidates (see :attr:`RunPlan.candidate_secs`)."""
+        self._candidate_secs.pop(device_id, None)
+        if candidate_secs is not None:
+            self._candidate_secs[device_id] = candidate_secs
 
     def lease(self, device_id: str, work: Work, secs: float, now: float) -> int:
         """An idle device begins ``work`` that takes ``secs`` at most; the epoch of its lease."""

@@ -69,6 +69,7 @@ class Membership:
         """A device is waited for, if it is not there."""
         if event.device_id not in self._fleet:
             self._fleet.add(event.device_id, event.state, (event.admin, event.reason), now)
+            self._devices.restrict(event.device_id, event.candidate_secs)
 
     def appeared(self, event: Appeared) -> list[Command]:
         """A device that was waited for is used from now on, if there are tasks for it."""

@@ -87,9 +87,11 @@ class RunPlan:
     """``devices``: the class of each device by its id, empty for one that has never answered: it may appear later.
     ``awaited_classes``: device classes for which the network is just being prepared.
     ``device_patience_secs``: how long a run waits for a device when none can work any more. ``check_every_secs``: how
-    often a device that works runs its probe. ``window_wait_secs``: the longest wait for a quiet window, part of every
-    lease. ``build_timeout_secs``: what every build may take, None for what the builds of its task take
-    (:mod:`policies.measuring.build_limit`). ``before``: of a run that goes on in another process."""
+    often a device that works runs its probe. ``candidate_secs``: of measuring a candidate at most, beside what its
+    operations take (:mod:`policies.measuring.run_limit`), by device id; else what ``rule`` says. ``window_wait_secs``:
+    the longest wait for a quiet window, part of every lease. ``build_timeout_secs``: what every build may take, None
+    for what the builds of its task take (:mod:`policies.measuring.build_limit`). ``before``: of a run that goes on in
+    another process."""
 
     run_id: str
     tasks: tuple[PlannedTask, ...]
@@ -100,6 +102,7 @@ class RunPlan:
     flow: Flow = field(default_factory=Flow)
     device_patience_secs: float = DEVICE_PATIENCE_SECS
     check_every_secs: float = PROBE_EVERY_SECS
+    candidate_secs: Mapping[str, float] = field(default_factory=dict)
     window_wait_secs: float = 900.0
     build_timeout_secs: float | None = None
     awaited_classes: frozenset[str] = frozenset()

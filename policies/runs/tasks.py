@@ -69,7 +69,7 @@ class TaskTrials:
         self.is_left_out = planned.rules == ()  # it turned out to have no sketch
         self.is_late = planned.late
         self.oracle_secs = planned.oracle_secs  # of one run
-        self._floor_secs = planned.floor_secs
+        self.floor_secs = planned.floor_secs
         self._limit = limit
 
     @property
@@ -138,7 +138,7 @@ class TaskTrials:
             best_history=self.best_history or self._found,
             pending=self.in_flight,
             finished=self.room(grant) == 0,
-            floor_secs=self._floor_secs,
+            floor_secs=self.floor_secs,
             kind=kind_of_name(self.task.workload.name),
         )
 

@@ -46,7 +46,7 @@ def session(tmp_path: Path) -> TuningSession:
         '[[device]]\nname = "c"\nconnect = "10.0.0.3:9090"\n'
     )
     made = TuningSession(cast(Any, None), load_fleet(path), "run")
-    made._devices = {"a": object(), "b": object(), "c": object()}
+    made._hosts.devices = {"a": object(), "b": object(), "c": object()}
     return made
 
 
@@ -57,13 +57,13 @@ def gone(name: str) -> DeviceUnreachableError:
 def test_a_device_of_a_class_that_another_one_shows_joins_later(session: TuningSession) -> None:
     session._let_join_later({"a": ORIN, "c": ORIN}, {"b": ActorTimeoutError("device b: no answer")}, set())
     assert session._late == {"b": "orin"}
-    assert set(session._devices) == {"a", "b", "c"}
+    assert set(session._hosts.devices) == {"a", "b", "c"}
 
 
 def test_a_device_of_which_nothing_is_known_is_missed_and_waited_for(session: TuningSession) -> None:
     session._let_join_later({"a": ORIN, "b": ORIN}, {"c": gone("c")}, set())
     assert session._late == {"c": ""}
-    assert set(session._devices) == {"a", "b", "c"}
+    assert set(session._hosts.devices) == {"a", "b", "c"}
     assert session._notices == ["device c: no route to host: the run begins without it, and takes it when it answers"]
 
 
@@ -85,7 +85,7 @@ def test_a_device_out_of_use_is_not_missed(session: TuningSession) -> None:
         "device c is out of use: it is asked what it is when it is resumed",
     ]
     assert session._late == {"b": "orin"}  # joins when it is resumed
-    assert set(session._devices) == {"a", "b"}  # nothing is known of c
+    assert set(session._hosts.devices) == {"a", "b"}  # nothing is known of c
 
 
 def test_a_fleet_that_is_out_of_use_altogether_says_so(session: TuningSession) -> None:

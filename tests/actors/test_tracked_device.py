@@ -57,4 +57,4 @@ def test_a_device_is_opened_through_its_tracker(tracker_port: int) -> None:
     ],
 )
 def test_a_device_of_this_host_is_measured_in_quiet_windows(connect: str, local: bool) -> None:
-    assert DeviceConfig(name="a", connect=connect).is_here is local
+    assert DeviceConfig(name="a", connect=connect).shares_host is local

@@ -14,7 +14,7 @@ from actors.tuning_session import TuningSession
 from devices.host.versions import Host
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, StopRule
-from fleet_tune.errors import VersionsDifferError
+from fleet_tune.errors import FleetFileError, VersionsDifferError
 from tests.actors.conftest import search_task
 
 
@@ -44,6 +44,7 @@ class Call:
 class Here:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.node_id = "head"
 
     def here(self) -> str:
         return "here"
@@ -77,3 +78,23 @@ async def test_another_version_of_tvm_on_a_machine_of_the_cluster_is_told_with_b
                 await session.start_hosts()
         finally:
             await session.close()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+async def test_a_host_that_is_no_node_of_the_cluster_is_told_with_those_that_are(tmp_path: Path) -> None:
+    data = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
+    (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{data}"\nvia = "lab"\n')
+    with connected(None) as cluster:
+        session = TuningSession(cluster, load_fleet(tmp_path / "fleet.toml"), "run")
+        try:
+            with pytest.raises(FleetFileError) as caught:
+                await session.start_hosts()
+        finally:
+            await session.close()
+    [node] = cluster.nodes()
+    assert caught.value.problem == (
+        f"{tmp_path / 'fleet.toml'}, line 4: device 'a': no node of the cluster has the name or address lab, or the "
+        f"resource fleet-tune-host:lab (its nodes: {node})"
+    )
+    assert 1 <= node.free_cpus <= node.cpus
+    assert node.free_bytes > 0

@@ -1,6 +1,7 @@
 """A run of recorded devices on a cluster: ``python -m tests.helpers.cluster_run ADDRESS FOLDER`` tunes until the
 cluster is lost, and prints a line of JSON for each step: how many records are acknowledged, what people are told, and
-in the end why the cluster is lost."""
+in the end why the cluster is lost. The fleet is that of ``FOLDER/fleet.toml``, where there is one; its "local" devices
+answer from the dataset too, and note what they see (:mod:`tests.helpers.watching`)."""
 
 from __future__ import annotations
 
@@ -8,18 +9,22 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.clusters.cluster import Cluster, connected
+from actors.hosts import OpenDevice
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
-from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
+from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.records.dataset import load
 from fleet_tune.search_task import SearchTask
 from tests.helpers.slow_recorded import opened_slowly
+from tests.helpers.watching import opened_watching
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 DEVICES = 3
@@ -29,25 +34,37 @@ def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
+FOLLOW_SECS = 1.0
+
+
 @contextlib.contextmanager
 def nodes_of(session: TuningSession) -> Iterator[None]:
     """Say on which nodes the hosts of the session are."""
     yield
     import ray
 
-    hosts = [*session._builders, *session._devices.values()]
-    asked = [each.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for each in hosts]
-    say(nodes=ray.get(asked, timeout=120))
+    def nodes(actors: Iterable[Any]) -> list[str]:
+        asked = [each.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for each in actors]
+        found: list[str] = ray.get(asked, timeout=120)
+        return found
+
+    devices = session._hosts.devices
+    driven = dict(zip(devices, nodes(devices.values()), strict=True))
+    say(head=session._cluster.node_id, builders=nodes(session._hosts.builders), devices=driven)
 
 
 async def tune(cluster: Cluster, folder: Path) -> None:
     """Until the cluster is lost."""
+    written = folder / "fleet.toml"
     config = FleetConfig(
         devices=tuple(DeviceConfig(name=f"device-{at}", connect=f"recorded:{DATA}") for at in range(DEVICES)),
         build=BuildConfig(workers=4),
     )
+    open_device: OpenDevice = opened_slowly
+    if written.exists():
+        config, open_device = load_fleet(written), partial(opened_watching, folder, DATA)
     tasks = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in load(DATA))
-    session = TuningSession(cluster, config, "run", open_device=opened_slowly)
+    session = TuningSession(cluster, config, "run", open_device=open_device)
     losing = asyncio.ensure_future(cluster.lost())
     try:
         with nodes_of(session):
@@ -58,20 +75,31 @@ async def tune(cluster: Cluster, folder: Path) -> None:
         session.begin()
         for entry in tasks:
             await session.join(entry)
-        telling = asyncio.ensure_future(tell(session))
+        beside = [asyncio.ensure_future(each) for each in (tell(session), follow_hosts(session))]
         say(lost=await losing)
-        telling.cancel()
+        for each in beside:
+            each.cancel()
     finally:
         losing.cancel()
         await session.close()
+
+
+async def follow_hosts(session: TuningSession) -> None:
+    """As a run does whose fleet has a file."""
+    while True:
+        await asyncio.sleep(FOLLOW_SECS)
+        await session.follow_hosts()
 
 
 async def tell(session: TuningSession) -> None:
     """Say what becomes of the run."""
     said: set[str] = set()
     count = 0
+    measured: Counter[str] = Counter()
     async for record in session.records():
         count += record is not None
+        if record is not None:
+            measured[record.device_id] += 1
         if record is not None and count % 10:
             continue
         with contextlib.suppress(Exception):
@@ -79,7 +107,7 @@ async def tell(session: TuningSession) -> None:
                 if notice.text not in said:
                     said.add(notice.text)
                     say(notice=notice.text)
-        say(records=count)
+        say(records=count, measured=measured)
 
 
 def main() -> None:

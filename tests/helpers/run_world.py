@@ -28,6 +28,7 @@ from fleet_tune.domain import (
     Task,
 )
 from fleet_tune.errors import FleetTuneError
+from policies.measuring.run_limit import run_limit
 from policies.runs import commands as to_do
 from policies.runs import events as ev
 from policies.runs.measuring import Work
@@ -48,7 +49,8 @@ class World:
     durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer; ``builds_killed``: of those
     builds whose process is ended from outside. ``starts_fail``: when builders do not start, but the first
     ``builders_that_start``. ``searcher_dies``: names of workloads over which the searcher always dies, with all that it
-    was asked for. ``oracle_run_secs``: what the plan says of every oracle's
+    was asked for. ``floor_secs``: of every task; ``candidate_secs``: of candidates on the devices for which the fleet
+    file says it. ``oracle_run_secs``: what the plan says of every oracle's
     runs. ``appear``: when devices answer for the first time of whose class nothing is known before. ``script``: events
     of other people's making by their time. ``stored``: what earlier runs left. ``described_at``: when tasks are
     described, by their id; the others are so from the start. ``left_out``: ids of those that turn out to have no
@@ -81,6 +83,8 @@ class World:
     builders_that_start: int = 0
     searcher_dies: frozenset[str] = frozenset()
     oracle_run_secs: float = 0.0
+    floor_secs: float = 1e-9
+    candidate_secs: Mapping[str, float] = field(default_factory=dict)
     appear: Mapping[str, float] = field(default_factory=dict)
     patience_secs: float = 120.0
     check_every_secs: float = 120.0
@@ -171,6 +175,7 @@ class World:
             flow=self.flow,
             device_patience_secs=self.patience_secs,
             check_every_secs=self.check_every_secs,
+            candidate_secs={name: secs for name, secs in self.candidate_secs.items() if name in self._there},
             build_timeout_secs=self.build_timeout_secs,
             before=before or Before(),
         )
@@ -179,7 +184,7 @@ class World:
         return PlannedTask(
             task,
             self._rules(task.id, now),
-            1e-9,
+            self.floor_secs,
             self.oracle_run_secs,
             settled=self.settled.get(task.id, ""),
             enough=self._enough(task.id, now),
@@ -220,7 +225,7 @@ class World:
     def _is_added(self, name: str) -> None:
         self._there[name] = ""
         state = next((each.state for each in reversed(self.events) if each.device_id == name), DeviceState())
-        self._do(self.state.handle(ev.DeviceAdded(name, state), self.now))
+        self._do(self.state.handle(ev.DeviceAdded(name, state, candidate_secs=self.candidate_secs.get(name)), self.now))
 
     def _leaves(self, name: str) -> None:
         self._there.pop(name, None)
@@ -538,7 +543,9 @@ class World:
         self.measured_under[name].append(command.epoch)
         assert all(each.id in self.built for each in command.candidates), "measured before it was built"
         assert {each.task_id for each in command.candidates} <= self.built, "measured without its oracle"
-        assert command.deadline_secs >= 900.0 + 6 * self.oracle_run_secs
+        limit_secs = self._limit_secs(name)
+        assert set(command.limits.values()) == {limit_secs}
+        assert command.deadline_secs >= 900.0 + 6 * self.oracle_run_secs + 7 * limit_secs * len(command.candidates)
         if self._waits_for_others(device, name, command.epoch):
             return
         if len(self.measured_under[name]) <= device.endings:
@@ -589,10 +596,15 @@ class World:
         self._later(self.now + PATIENCE_SECS, ev.Postponed(name, epoch))
         return True
 
+    def _limit_secs(self, name: str) -> float:
+        """What measuring a candidate may take on the device."""
+        return run_limit(self.candidate_secs.get(name, self.rule.timeout_secs), self.floor_secs)
+
     def _shoot_out(self, command: to_do.ShootOut) -> None:
         name = command.device_id
         device = self.devices[name]
         self.measured_under[name].append(command.epoch)
+        assert command.rule.timeout_secs == self._limit_secs(name)
         assert all(each.id in self.built for each, _ in command.finalists)
         assert command.task_id in self.built
         if self._waits_for_others(device, name, command.epoch):

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devices.opening import opened_device, told_with_its_place
-from fleet_tune.config.fleet_file import FleetConfig
+from devices.opening import told_with_its_place
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, FleetFileError, ProbeError
 from fleet_tune.records.orders import FleetOrders, Order, orders_path
 from fleet_tune.records.reader import RecordReader
+from fleet_tune.runs.opening import opened, reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +58,33 @@ class FleetListing:
     records: Path | None
 
 
-def check_devices(fleet: FleetConfig, names: Sequence[str] = ()) -> Iterator[DeviceCheck]:
-    """Connect to each device (to ``names``, where there are some), run its probe and take its fingerprint.
+def check_devices(fleet: FleetConfig, names: Sequence[str] = (), address: str | None = None) -> Iterator[DeviceCheck]:
+    """Connect to each device (to ``names``, where there are some), run its probe and take its fingerprint. ``address``:
+    of the cluster whose machines drive those with ``via``.
 
-    Raises :class:`FleetFileError` for a name that the fleet does not have, and for a wrong target or dataset.
+    Raises :class:`FleetFileError` for a name that the fleet does not have, and for a wrong target or dataset,
+    ClusterError.
     """
     known_devices(fleet, names)
-    for config in fleet.devices:
-        if names and config.name not in names:
-            continue
-        ping_secs = None
-        try:
-            # What people must correct in the fleet file is told as such; what does not answer is an answer here.
-            with told_with_its_place(fleet, config.name, unreachable=False), opened_device(config) as device:
-                ping_secs = device.ping()
-                probe_secs = device.probe_secs()
-                fingerprint, vitals = device.fingerprint(), device.vitals()
-                yield DeviceCheck(config.name, config.connect, "good", "", ping_secs, probe_secs, fingerprint, vitals)
-        except DeviceUnreachableError as error:
-            yield DeviceCheck(config.name, config.connect, "lost", error.detail, ping_secs)
-        except ProbeError as error:
-            yield DeviceCheck(config.name, config.connect, "failed", error.detail, ping_secs)
+    devices = [config for config in fleet.devices if not names or config.name in names]
+    with reached(devices, address):
+        for config in devices:
+            yield _checked(fleet, config)
+
+
+def _checked(fleet: FleetConfig, config: DeviceConfig) -> DeviceCheck:
+    ping_secs = None
+    try:
+        # What people must correct in the fleet file is told as such; what does not answer is an answer here.
+        with told_with_its_place(fleet, config.name, unreachable=False), opened(config) as device:
+            ping_secs = device.ping()
+            probe_secs = device.probe_secs()
+            fingerprint, vitals = device.fingerprint(), device.vitals()
+            return DeviceCheck(config.name, config.connect, "good", "", ping_secs, probe_secs, fingerprint, vitals)
+    except DeviceUnreachableError as error:
+        return DeviceCheck(config.name, config.connect, "lost", error.detail, ping_secs)
+    except ProbeError as error:
+        return DeviceCheck(config.name, config.connect, "failed", error.detail, ping_secs)
 
 
 def list_devices(fleet: FleetConfig, records: Path | None, events: int) -> FleetListing:

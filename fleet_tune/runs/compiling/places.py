@@ -7,15 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from devices.client.network import LoadedNetwork
-from devices.client.rpc_device import RpcDevice
 from devices.networks import fresh_process
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.network import Array
-from devices.opening import opened_device
 from devices.timing.in_place import InPlace
+from devices.timing.network_device import NetworkDevice, NetworkThere
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.errors import FleetTuneError, UncheckedError
+from fleet_tune.runs.opening import opened
 
 # Of measuring one network.
 _BUDGET_SECS = 3.0
@@ -82,7 +81,7 @@ class OnDevice:
         self._config = config
         self._inputs = inputs
         self._open = ExitStack()
-        self._device: RpcDevice | None = None
+        self._device: NetworkDevice | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         return self._loaded(folder).outputs()
@@ -110,13 +109,13 @@ class OnDevice:
         self._device = None
         self._open.close()
 
-    def _loaded(self, folder: Path) -> LoadedNetwork:
+    def _loaded(self, folder: Path) -> NetworkThere:
         if self._device is None:
             try:
-                device = self._open.enter_context(opened_device(self._config))
+                device = self._open.enter_context(opened(self._config))
             except FleetTuneError as error:
                 raise UncheckedError(f"device {self.name}: {error}") from error
-            if not isinstance(device, RpcDevice):
+            if not isinstance(device, NetworkDevice):
                 raise UncheckedError(f"device {self.name} answers from a dataset and runs nothing")
             self._device = device
         library, parameters = read_for_elsewhere(folder)

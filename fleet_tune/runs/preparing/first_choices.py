@@ -23,12 +23,12 @@ from actors.processes.recorder import make_record
 from actors.processes.searcher import group_observations, pools_of
 from devices.builds.builder import BuildWorker
 from devices.failures import last_line
-from devices.opening import opened_device
 from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
 from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.store import RecordStore
+from fleet_tune.runs.opening import opened
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 from policies.measuring.stopping import following
@@ -69,8 +69,8 @@ class FirstChoices:
         if not entries:
             return
         try:
-            opened = opened_device(self.device, self.measuring.realtime)
-            with opened as device, closing(_Builders(self.artifacts, deadline)) as builders:
+            opening = opened(self.device, self.measuring.realtime)
+            with opening as device, closing(_Builders(self.artifacts, deadline)) as builders:
                 for count in _CHOICES:
                     entries = self._round(entries, count, deadline, device, builders)
         except Exception as error:  # the device is gone, say, or the disk full: a network can do without this

@@ -22,7 +22,7 @@ from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement
 from devices.networks.lowering_process import LoweringProcess
 from devices.networks.network import Array
-from devices.opening import opened_device, told_with_its_place
+from devices.opening import told_with_its_place
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
@@ -49,6 +49,7 @@ from fleet_tune.runs.compiling.compilation import (
 )
 from fleet_tune.runs.compiling.incumbents import Supply
 from fleet_tune.runs.compiling.places import Here, OnDevice, Place
+from fleet_tune.runs.opening import opened
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
@@ -159,7 +160,7 @@ def imported(
         by_device[device.name].device_class.name
         for device in fleet.devices
         if device.name in by_device  # the others join later
-        if device.connect == "local" or is_this_machine(by_device[device.name])
+        if (device.connect == "local" and device.via is None) or is_this_machine(by_device[device.name])
     )
     lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
     left_out = tuple(
@@ -292,7 +293,7 @@ def probe_fleet(fleet: FleetConfig) -> dict[str, Fingerprint]:
     for config in fleet.devices:
         name = config.name
         try:
-            with told_with_its_place(fleet, name, unreachable=False), opened_device(config) as device:
+            with told_with_its_place(fleet, name, unreachable=False), opened(config) as device:
                 prints[name] = device.fingerprint()
         except DeviceUnreachableError as error:
             absent[name] = error

@@ -85,7 +85,7 @@ class Bench:
     def _open(self) -> Iterator[Device]:
         yield cast(Device, self.device)
 
-    def measure(self, told_secs: float, run_secs: float) -> MeasureRequest:
+    def measure(self, told_secs: float, run_secs: float, limit_secs: float | None = None) -> MeasureRequest:
         """What the device was asked for a candidate that takes ``run_secs``, with an incumbent of ``told_secs``."""
         self._built += 1
         self.device.run_secs = run_secs
@@ -93,7 +93,8 @@ class Bench:
         oracle = ray.put(Artifact("task", None, b"", (), (), (), (), "", 0.0))
         incumbent = Incumbent("" if math.isinf(told_secs) else "told", told_secs, told_secs)
         before = len(self.device.asked)
-        self.actor.measure([ray.put(artifact)], {"task": TaskPlaces([oracle], incumbent)}, StopRule(), self.stored, 1)
+        places = TaskPlaces([oracle], incumbent, limit_secs=limit_secs)
+        self.actor.measure([ray.put(artifact)], {"task": places}, StopRule(), self.stored, 1)
         return self.device.asked[before]
 
 
@@ -104,6 +105,13 @@ def test_what_the_scheduler_says_of_the_incumbent_holds_in_both_directions() -> 
     # That one was measured on a device that was off: it does not count any more.
     assert bench.measure(3.0, 2.0).incumbent_secs == 3.0
     assert bench.stored.records[-1].measurement.verified
+
+
+def test_a_candidate_may_take_what_its_task_is_allowed_on_the_device() -> None:
+    bench = Bench()
+    assert bench.measure(math.inf, 3.0).rule.timeout_secs == StopRule().timeout_secs
+    assert bench.measure(math.inf, 3.0, limit_secs=70.0).rule.timeout_secs == 70.0
+    assert bench.measure(0.1, 0.2, limit_secs=70.0).rule.timeout_secs == 20.0, "it follows the incumbent"
 
 
 def test_a_device_that_is_faster_is_as_good_as_it_was() -> None:

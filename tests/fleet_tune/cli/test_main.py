@@ -38,6 +38,12 @@ RESULT = TuneResult(
 )
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these results name as their output folder lies here."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Recorded:
     """Stands for a function of the API that carries out a request: keeps the requests, reports progress once, returns
     the result."""
@@ -129,6 +135,32 @@ def test_json_is_the_last_line_of_stdout_and_alone_there(tuned: Recorded, capsys
     assert tuned.requests
 
 
+@pytest.mark.usefixtures("tuned")
+def test_the_result_is_left_in_a_file_that_a_line_of_its_own_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "result.json").write_text("of an earlier command")
+    for options in ([], ["--json"]):
+        assert cli.main(["tune", "net.onnx", *options]) == 0
+        out, err = capsys.readouterr()
+        assert f"result: {tmp_path}/out/result.json" in (err if options else out).splitlines()
+    assert json.loads((tmp_path / "out" / "result.json").read_text()) == json.loads(out)
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["result.json"]
+
+
+def test_a_result_that_cannot_be_written_is_told_and_the_run_has_ended_well(
+    tuned: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("a file")
+    assert cli.main(["tune", "net.onnx", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["model"] == "net"
+    assert "warning: result.json cannot be written to out: " in err
+    assert "result:" not in err
+    assert tuned.requests
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_prints_its_summary_and_tells_the_signal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
@@ -139,6 +171,7 @@ def test_an_interrupted_run_prints_its_summary_and_tells_the_signal(
     out, err = capsys.readouterr()
     assert json.loads(out)["interrupted"] is True
     assert "Stopped early" in err
+    assert json.loads(Path("out/result.json").read_text())["interrupted"] is True
 
 
 def test_a_signal_before_there_is_anything_ends_without_a_traceback(
@@ -331,8 +364,8 @@ def test_a_process_ends_with_code_2_and_no_traceback(program: list[str], tmp_pat
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines() == [
         "error: fleet.toml, line 4: unknown key 'thread' in [[device]]",
-        "next: did you mean threads? keys known here: name, connect, target, threads, device_class, key_file, count, "
-        "connect_secs, upload_secs, silence_secs",
+        "next: did you mean threads? keys known here: name, connect, via, target, threads, device_class, key_file, "
+        "count, connect_secs, upload_secs, silence_secs, candidate_secs, probe_secs",
     ]
     assert not (tmp_path / "fleet-tune-out").exists()
 

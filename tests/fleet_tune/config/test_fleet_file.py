@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +24,7 @@ from fleet_tune.config.fleet_file import (
     load_fleet,
     parse_connection,
 )
-from fleet_tune.config.patience import Patience
+from fleet_tune.config.patience import BOARD, CPU, GPU, Patience
 from fleet_tune.config.values import duration
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import FleetFileError, UserError
@@ -63,13 +65,30 @@ timeout_secs = 30
 
 
 def test_how_long_a_device_is_waited_for_is_its_own(tmp_path: Path) -> None:
-    slow = "= 8\nconnect_secs = 60\nupload_secs = 300.5\nsilence_secs = 20\n"
-    path = tmp_path / "fleet.toml"
-    path.write_text(FULL.replace("= 8", slow) + '[[device]]\nname = "last"\n')
-    patience = {device.name: device.patience for device in load_fleet(path).devices}
-    assert Patience(60.0, 300.5, 20.0) in patience.values()
-    assert patience["last"] == Patience() == Patience(15.0, 60.0, 3.0)
+    slow = "= 8\nconnect_secs = 60\nupload_secs = 300.5\nsilence_secs = 20\ncandidate_secs = 7\nprobe_secs = 9\n"
+    fleet = _load(tmp_path, FULL.replace("= 8", slow) + '[[device]]\nname = "last"\n')
+    patience = {device.name: device.patience for device in fleet.devices}
+    assert patience["jetson-1"] == Patience(60.0, 300.5, 20.0, 7.0, 9.0)
+    assert patience["last"] == CPU == Patience(15.0, 60.0, 3.0, 10.0, 60.0)
     assert patience["last"].sending_secs(40e6) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("connect", "target", "kind"),
+    [
+        ("local", "native", CPU),
+        ("127.0.0.1:9090", "native", CPU),
+        ("local", "nvidia/nvidia-a100", GPU),
+        ("local", {"kind": "cuda", "arch": "sm_90"}, GPU),
+        ("127.0.0.1:9090", "nvidia/jetson-agx-orin-64gb", BOARD),
+        ("10.0.0.2:9090", "native", BOARD),
+        ("tracker://10.0.0.2:9190/orin", {"kind": "cuda", "arch": "sm_87"}, BOARD),
+    ],
+)
+def test_what_nobody_says_is_what_is_usual_for_the_kind(connect: str, target: Any, kind: Patience) -> None:
+    assert DeviceConfig(name="a", connect=connect, target=target).patience == kind
+    mine = DeviceConfig(name="a", connect=connect, target=target, candidate_secs=77.0).patience
+    assert mine == replace(kind, candidate_secs=77.0)
 
 
 def test_a_count_makes_devices_of_one_key(tmp_path: Path) -> None:
@@ -99,6 +118,32 @@ def test_a_fleet_file_is_read(tmp_path: Path) -> None:
     assert fleet.devices[0].connection == LocalConnection()
     assert fleet.devices[1].connection == TrackerConnection("10.0.0.1", 9190, "orin")
     assert pickle.loads(pickle.dumps(fleet)) == fleet
+
+
+def test_a_device_may_be_driven_from_another_host_whose_paths_are_its_own(tmp_path: Path) -> None:
+    text = '[[device]]\nname = "here"\nconnect = "127.0.0.1:9090"\nkey_file = "my.key"\n'
+    text += '[[device]]\nname = "there"\nconnect = "localhost:9090"\nvia = "10.0.0.7"\nkey_file = "~/my.key"\n'
+    here, there = _load(tmp_path, text).devices
+    assert (here.via, here.key_file) == (None, str(tmp_path / "my.key"))
+    assert (there.via, there.key_file) == ("10.0.0.7", "~/my.key")
+
+
+@pytest.mark.parametrize(
+    ("connect", "target", "at_home", "shares"),
+    [
+        ("local", "native", True, True),
+        ("local", "nvidia/nvidia-a100", True, True),
+        ("127.0.0.1:9090", "native", True, True),
+        ("[::1]:9090", "native", True, True),
+        ("localhost:9091", "nvidia/jetson-agx-orin-64gb", True, False),  # through a tunnel
+        ("tracker://localhost:9190/orin", "nvidia/jetson-agx-orin-64gb", True, False),
+        ("10.0.0.2:9090", "native", False, False),
+        ("recorded:a.ftd", "native", False, False),
+    ],
+)
+def test_what_an_address_means_may_depend_on_the_host(connect: str, target: str, at_home: bool, shares: bool) -> None:
+    device = DeviceConfig(name="a", connect=connect, target=target)
+    assert (device.is_dialled_at_home, device.shares_host) == (at_home, shares)
 
 
 def test_how_devices_are_watched_is_read(tmp_path: Path) -> None:
@@ -173,6 +218,27 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             FULL.replace("= 8", "= 8\ncount = 2").replace('"laptop"', '"jetson-1-2"'),
             "FILE, line 7: name = 'jetson-1-2' is used already (FILE, line 3)",
             "own name",
+        ),
+        (FULL.replace("= 8", '= 8\nvia = "a b"'), 'FILE, line 11: via = "a b" is not valid', "fleet-tune-host:NAME"),
+        (
+            FULL.replace("= 8", '= 8\nvia = "lab"\nkey_file = "my.key"'),
+            'FILE, line 12: key_file = "my.key" is of host lab and is not relative to this file',
+            "the absolute path that it has there, or one that begins with ~/",
+        ),
+        (
+            '[[device]]\nname = "a"\nvia = "lab"\nconnect = "recorded:a.ftd"',
+            'FILE, line 4: connect = "recorded:a.ftd" is of host lab',
+            "the absolute path",
+        ),
+        (
+            FULL.replace("= 8", '= 8\nvia = "lab"\ncount = "all"'),
+            'FILE, line 12: count = "all" is of host lab and cannot be counted from here',
+            "give the number",
+        ),
+        (
+            FULL.replace("workers", "total_workers").replace("= 4", "= 0"),
+            "FILE, line 16: total_workers = 0",
+            "to 65536",
         ),
         (f"{FULL}[measure]\nwarm_up_secs = 2", "FILE, line 19: warm_up_secs = 2 is not valid", "from 0 to 1"),
         (f"{FULL}[measure]\nflush_cache_bytes = -1", "FILE, line 19: flush_cache_bytes = -1", "from 0 to 268435456"),

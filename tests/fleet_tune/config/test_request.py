@@ -41,6 +41,16 @@ def test_a_limit_takes_the_place_of_the_default(values: dict[str, Any], limits: 
     assert run_request("net.onnx", out="o", **values).limits == limits
 
 
+def test_a_job_of_a_cluster_keeps_its_results_out_of_the_folder_that_ray_removes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"metadata": {"job_submission_id": "resnet18"}}')
+    with pytest.raises(RequestError, match="the output folder 'out' would lie in") as told:
+        run_request("net.onnx", out="out")
+    assert "--out an absolute path" in told.value.next_step
+    assert run_request("net.onnx", out=tmp_path).out == tmp_path
+
+
 def test_the_ends_of_the_ranges_are_in_them() -> None:
     for values in ({"seed": 0, "metrics_port": 1}, {"seed": MAX_SEED, "metrics_port": 65535}):
         request = run_request("net.onnx", out="o", **values)

@@ -39,6 +39,15 @@ def test_a_quiet_fleet_measures_everything_once() -> None:
     assert all(task.finish_reason == "exhausted: all its candidates are measured (60)" for task in progress.tasks)
 
 
+def test_a_candidate_may_take_what_its_device_and_its_work_need() -> None:
+    devices = {"server": Device("server"), "board-1": Device("orin", secs=20.0), "board-2": Device("orin", secs=20.0)}
+    added = {"board-2": 30.0}
+    limits = {"board-1": 60.0, "board-2": 90.0}
+    # The world asserts the limit of every command, and that its deadline leaves time for it.
+    world = played(devices, supply=12, floor_secs=0.5, candidate_secs=limits, added=added, scheduler_lost_at=(60.0,))
+    assert {record.device_id for record in world.trials()} == set(devices)
+
+
 def test_an_outage_costs_its_time_and_no_record() -> None:
     world = played({"server": Device("server", outages=((2.0, 40.0),))})
     assert outcomes(world) == {Outcome.OK: 60}

@@ -538,7 +538,7 @@ def test_a_fault_of_the_first_choices_leaves_the_tasks_as_they_are(
     by_id = {entry.task.id: entry for entry in entries}
     device = DeviceConfig(name="local", threads=2)
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, budget_secs=0.0)(list(by_id))
-    monkeypatch.setattr("fleet_tune.runs.preparing.first_choices.opened_device", refuse)
+    monkeypatch.setattr("fleet_tune.runs.preparing.first_choices.opened", refuse)
     teller = Teller()
     FirstChoices(by_id, device, records, tmp_path / "artifacts", seed=0, teller=teller)(list(by_id))
     [notice] = teller.notices

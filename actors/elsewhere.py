@@ -1,0 +1,172 @@
+"""A device that another machine of the cluster drives, for the driver itself: when a run is over, its networks are
+checked and timed on devices, and other commands ask what devices are."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from actors.clients.calls import LOST, fetch, first_line, remote_actor
+from actors.clusters.nodes import nodes_of_cluster, pinned_to
+from devices.host.child import without_torch
+from devices.opening import opened_device
+from devices.protocol import Artifact, Device, MeasureRequest
+from devices.timing.arguments import Array
+from devices.timing.in_place import InPlace
+from devices.timing.network_device import NetworkDevice, NetworkThere
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.domain import Fingerprint, Measurement, Outcome
+from fleet_tune.errors import DeviceUnreachableError, UncheckedError
+from policies.runs.placement import device_place
+
+# A device keeps deadlines of its own, among them those of loading a network on a slow link.
+_CALL_SECS = 3600.0
+_CLOSE_SECS = 5.0
+
+
+@contextlib.contextmanager
+def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[Device]:
+    """The device of an entry with ``via``, on the machine that drives it, of the cluster that this process is connected
+    to; else as :func:`devices.opening.opened_device`. Raises DeviceUnreachableError where there is no such machine."""
+    import ray
+
+    if not ray.is_initialized():
+        reason = f"it is driven from host {config.via} of a cluster: give its address with --address"
+        raise DeviceUnreachableError(config.name, reason)
+    head = ray.get_runtime_context().get_node_id()
+    place = device_place(nodes_of_cluster(head), head, config.via)
+    if place.node_id is None:
+        raise DeviceUnreachableError(config.name, place.reason)
+    there = config.model_copy(update={"via": None})
+    actor = remote_actor(DeviceThere, scheduling_strategy=pinned_to(place.node_id)).remote(there, realtime)
+    try:
+        yield RemoteDevice(config.name, actor)
+    finally:
+        with contextlib.suppress(Exception):
+            fetch(actor.close.remote(), _CLOSE_SECS, "close")
+        with contextlib.suppress(Exception):
+            ray.kill(actor)
+
+
+class DeviceThere:
+    """The actor on that machine. Opens the device when it is first asked for something, so that what is wrong with it
+    is the answer of a call."""
+
+    def __init__(self, config: DeviceConfig, realtime: bool) -> None:
+        without_torch()
+        self._config = config
+        self._opened = contextlib.ExitStack()
+        self._open = functools.cache(lambda: self._opened.enter_context(opened_device(config, realtime)))
+        self._networks: dict[int, NetworkThere] = {}
+        self._numbers = itertools.count()
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What a method of the device answers."""
+        return getattr(self._open(), method)(*arguments)
+
+    def load_network(self, library: bytes, arguments: Sequence[Array]) -> int:
+        """The number of a network that is loaded now. Raises UncheckedError."""
+        device = self._open()
+        if not isinstance(device, NetworkDevice):
+            raise UncheckedError(f"device {self._config.name} answers from a dataset and runs nothing")
+        number = next(self._numbers)
+        # What comes from the object store cannot be written to, and may be gone later.
+        self._networks[number] = device.load_network(library, [array.copy() for array in arguments])
+        return number
+
+    def ask_network(self, number: int, method: str, *arguments: Any) -> Any:
+        """What a method of a loaded network answers."""
+        return getattr(self._networks[number], method)(*arguments)
+
+    def forget_network(self, number: int) -> None:
+        """Nobody needs it any more."""
+        self._networks.pop(number, None)
+
+    def close(self) -> None:
+        self._networks.clear()
+        self._opened.close()
+
+
+class RemoteDevice:
+    """See :class:`devices.protocol.NetworkDevice`."""
+
+    def __init__(self, device_id: str, actor: Any) -> None:
+        self._device_id = device_id
+        self._actor = actor
+
+    def fingerprint(self) -> Fingerprint:
+        fingerprint: Fingerprint = self._asked("fingerprint")
+        return fingerprint
+
+    def ping(self) -> float:
+        return float(self._asked("ping"))
+
+    def probe_secs(self) -> float:
+        return float(self._asked("probe_secs"))
+
+    def vitals(self) -> dict[str, float]:
+        try:
+            return dict(self._asked("vitals"))
+        except DeviceUnreachableError:
+            return {}
+
+    def add_oracle(self, artifact: Artifact) -> None:
+        self._asked("add_oracle", artifact)
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        try:
+            measurement: Measurement = self._asked("measure", request)
+        except DeviceUnreachableError as error:
+            return Measurement(Outcome.DEVICE_LOST, detail=error.detail)
+        return measurement
+
+    def load_network(self, library: bytes, arguments: Sequence[Array]) -> RemoteNetwork:
+        """Raises UncheckedError where it cannot be loaded."""
+        try:
+            number = fetch(self._actor.load_network.remote(library, list(arguments)), _CALL_SECS, "load a network")
+        except LOST as error:
+            raise UncheckedError(f"device {self._device_id}: {first_line(error)}") from error
+        return RemoteNetwork(self._actor, number)
+
+    def close(self) -> None:
+        """Whoever opened it closes it."""
+
+    def _asked(self, method: str, *arguments: Any) -> Any:
+        try:
+            return fetch(self._actor.ask.remote(method, *arguments), _CALL_SECS, method)
+        except LOST as error:
+            raise DeviceUnreachableError(self._device_id, first_line(error)) from error
+
+
+class RemoteNetwork:
+    """See :class:`devices.protocol.NetworkThere`. It is let go of with this object."""
+
+    def __init__(self, actor: Any, number: int) -> None:
+        self._actor = actor
+        self._number = number
+        weakref.finalize(self, _forget, actor, number)
+
+    def outputs(self) -> tuple[Array, ...]:
+        return tuple(array.copy() for array in self._asked("outputs"))
+
+    def measure_within(self, budget_secs: float) -> float:
+        return float(self._asked("measure_within", budget_secs))
+
+    def in_place(self, budget_secs: float) -> InPlace:
+        timed: InPlace = self._asked("in_place", budget_secs)
+        return timed
+
+    def _asked(self, method: str, *arguments: Any) -> Any:
+        try:
+            return fetch(self._actor.ask_network.remote(self._number, method, *arguments), _CALL_SECS, method)
+        except LOST as error:
+            raise UncheckedError(f"the machine that drives the device was lost: {first_line(error)}") from error
+
+
+def _forget(actor: Any, number: int) -> None:
+    with contextlib.suppress(Exception):  # the actor is gone, or Ray is
+        actor.forget_network.remote(number)

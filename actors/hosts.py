@@ -1,0 +1,171 @@
+"""Who builds and who measures for a run: the builders, and the processes that own its devices, each on its machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from actors.clients.calls import ask
+from actors.clusters.cluster import Cluster
+from actors.clusters.nodes import Windows, own_window_folder, pinned_to
+from actors.processes.builder import Worker, builder_actor
+from actors.processes.device import device_actor
+from actors.turns.run_turns import RunTurns
+from devices.builds.builder import BuildWorker
+from devices.protocol import Device
+from devices.simulated.recorded import RecordedBuilder
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection
+from fleet_tune.errors import FleetFileError
+from policies.runs.placement import Node, builder_places, device_place
+
+OpenDevice = Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]]
+_CLOSE_SECS = 0.5
+
+
+class Hosts:
+    """``run_id``, ``artifacts``, ``open_device``, ``make_worker``: as of
+    :class:`actors.tuning_session.TuningSession`. ``turns``: with other runs on the devices; None where there are none.
+
+    ``windows``: the quiet windows of the machines; None where no device shares the cores of its machine. ``builders``:
+    handles of actors. ``devices``: handles by the names of devices, of those that have a process.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: FleetConfig,
+        run_id: str,
+        artifacts: Path | None,
+        open_device: OpenDevice,
+        make_worker: Callable[[], Worker] | None,
+        turns: RunTurns | None,
+    ) -> None:
+        # A device shares the cores of its host with builders, here also with searchers: they pause while it measures.
+        shared = any(device.shares_host for device in fleet.devices)
+        self.windows = Windows(cluster.node_id, own_window_folder()) if shared else None
+        self.builders: list[Any] = []
+        self.devices: dict[str, Any] = {}
+        self._cluster = cluster
+        self._fleet = fleet
+        self._run_id = run_id
+        self._artifacts = artifacts
+        self._open_device = open_device
+        self._make_worker = make_worker
+        self._turns = turns
+        self._nodes: dict[str, str] = {}  # from which each device is driven
+
+    async def start(self, configs: Mapping[str, DeviceConfig], out_of_use: Collection[str]) -> None:
+        """Start the builders, and a process for each device. One whose host is not there is left out where people have
+        it ``out_of_use``; else raises FleetFileError."""
+        nodes = await asyncio.to_thread(self._cluster.nodes)
+        head = self._cluster.node_id
+        places = {name: device_place(nodes, head, device.via) for name, device in configs.items()}
+        for name, place in places.items():
+            if place.node_id is None and name not in out_of_use:
+                raise FleetFileError(
+                    f"{self._fleet.where(name, 'via')}: device {name!r}: {place.reason}",
+                    "correct via, or have the host join the cluster that --address gives",
+                )
+        self._start_builders(nodes)
+        for name, place in places.items():
+            if place.node_id is not None:
+                self._start_device(configs, name, place.node_id)
+
+    async def start_device(self, configs: Mapping[str, DeviceConfig], name: str) -> str:
+        """Start a process for a device more; why that cannot be, in words, where its host is not there."""
+        nodes = () if configs[name].via is None else await asyncio.to_thread(self._cluster.nodes)
+        place = device_place(nodes, self._cluster.node_id, configs[name].via)
+        if place.node_id is not None:
+            self._start_device(configs, name, place.node_id)
+        return place.reason
+
+    async def gone(self) -> list[str]:
+        """The devices whose host has left the cluster. Their processes can only be ended, and begin anew when it is
+        there again."""
+        if set(self._nodes.values()) <= {self._cluster.node_id}:
+            return []
+        there = {node.node_id for node in await asyncio.to_thread(self._cluster.nodes)}
+        return [name for name, node_id in self._nodes.items() if node_id not in there]
+
+    def end_device(self, name: str) -> None:
+        """End the process of a device, if it has one."""
+        import ray
+
+        self._nodes.pop(name, None)
+        actor = self.devices.pop(name, None)
+        if actor is not None:
+            with contextlib.suppress(Exception):  # it may be gone by itself
+                ray.kill(actor, no_restart=True)
+
+    def holding(
+        self,
+        configs: Mapping[str, DeviceConfig],
+        names: Collection[str],
+        tell: Callable[[str], None],
+        is_over: Callable[[], bool],
+    ) -> contextlib.AbstractContextManager[None]:
+        """See :meth:`actors.turns.run_turns.RunTurns.holding`."""
+        if self._turns is None:
+            return contextlib.nullcontext()
+        known = [name for name in configs if name in names and name in self._nodes]
+        return self._turns.holding(
+            [(configs[name], _number_of(configs, name), self._nodes[name]) for name in known], tell, is_over
+        )
+
+    async def close(self) -> None:
+        """Close all of them. Who is busy is ended by :meth:`end`; its child processes end with it."""
+        hosts = [*self.builders, *self.devices.values()]
+        closing = (ask(actor.close.remote(), _CLOSE_SECS, "close") for actor in hosts)
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    def end(self) -> None:
+        """End their processes."""
+        import ray
+
+        for actor in (*self.devices.values(), *self.builders):
+            with contextlib.suppress(Exception):
+                ray.kill(actor, no_restart=True)
+
+    def _start_builders(self, nodes: Sequence[Node]) -> None:
+        """Where a machine is lost, its builders begin anew on others."""
+        build = self._fleet.build
+        places = builder_places(nodes, self._cluster.node_id, build.workers, build.total_workers)
+        for node_id, workers in places.items():
+            # Where datasets answer for all devices, they answer for the builds too.
+            datasets = self._fleet.datasets
+            make_worker = self._make_worker or (
+                partial(RecordedBuilder, *datasets)
+                if datasets
+                else partial(_build_worker, self._artifacts, workers, self.windows)
+            )
+            builder = builder_actor(scheduling_strategy=pinned_to(node_id, soft=True))
+            self.builders += [builder.remote(make_worker) for _ in range(workers)]
+
+    def _start_device(self, configs: Mapping[str, DeviceConfig], name: str, node_id: str) -> None:
+        device = configs[name]
+        self._nodes[name] = node_id
+        self.devices[name] = device_actor(scheduling_strategy=pinned_to(node_id)).remote(
+            name,
+            # On that host its entry is one as any other.
+            partial(self._open_device, device.model_copy(update={"via": None}), self._fleet.measure.realtime),
+            self._run_id,
+            self.windows if device.shares_host else None,
+            self._turns.asker(device, _number_of(configs, name), node_id) if self._turns is not None else None,
+            leaves=not isinstance(device.connection, LocalConnection),
+        )
+
+
+def _number_of(configs: Mapping[str, DeviceConfig], name: str) -> int:
+    """Which of the devices with its address it is, from 1."""
+    address = configs[name].connect, configs[name].via
+    same = [each.name for each in configs.values() if (each.connect, each.via) == address]
+    return 1 + same.index(name)
+
+
+def _build_worker(artifacts: Path | None, workers: int, windows: Windows | None) -> BuildWorker:
+    """One of so many on its host, which stands still while a device of that host measures."""
+    return BuildWorker(artifacts, workers, window=None if windows is None else windows.here())

@@ -1,0 +1,32 @@
+"""What runs whole networks: a device behind a server, from here or from another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from devices.protocol import Device
+from devices.timing.arguments import Array
+from devices.timing.in_place import InPlace
+
+
+class NetworkThere(Protocol):
+    """A compiled network that is loaded on a device with its inputs and parameters. Every method raises
+    :class:`fleet_tune.errors.NetworkRunError` where the network fails or crashes, UncheckedError where the device is
+    lost, and the latter also for what its server cannot do."""
+
+    def outputs(self) -> tuple[Array, ...]: ...
+
+    def measure_within(self, budget_secs: float) -> float:
+        """Median seconds per run, of runs that take about so long."""
+
+    def in_place(self, budget_secs: float) -> InPlace:
+        """The time of each kernel in its place."""
+
+
+@runtime_checkable
+class NetworkDevice(Device, Protocol):
+    """A device that runs whole networks too."""
+
+    def load_network(self, library: bytes, arguments: Sequence[Array]) -> NetworkThere:
+        """A compiled network with its inputs and parameters, in the order of its arguments. Raises UncheckedError."""

@@ -1,0 +1,22 @@
+"""The file in which a command leaves how it ended, for programs: what ``--json`` prints, beside what was made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fleet_tune.records.atomic_file import write_atomically
+from fleet_tune.report.run import to_json
+from fleet_tune.results import TuneResult
+
+RESULT_FILE = "result.json"
+
+
+def write_result(result: TuneResult) -> Path:
+    """Write ``result.json`` into the output folder, in place of that of an earlier command, and return its absolute
+    path. It is there whole or not at all. Raises OSError."""
+    path = result.out.absolute() / RESULT_FILE
+    text = json.dumps(to_json(result), ensure_ascii=False, allow_nan=False, indent=2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, f"{text}\n".encode())
+    return path

@@ -1,0 +1,150 @@
+"""A device that another machine of the cluster drives, as the driver asks it for what is no tuning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from actors.clients.calls import remote_actor
+from actors.clusters.nodes import nodes_of_cluster
+from actors.elsewhere import DeviceThere, RemoteDevice
+from devices.protocol import Artifact, MeasureRequest
+from devices.timing.arguments import Array
+from devices.timing.in_place import InPlace
+from devices.timing.network_device import NetworkDevice
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.domain import Candidate, Measurement, Outcome
+from fleet_tune.errors import DeviceUnreachableError, NetworkRunError, ProbeError, UncheckedError
+from fleet_tune.runs.opening import opened, reached
+
+DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
+IN_PLACE = InPlace(3.0, {"kernel": 2.0}, {"kernel": 1}, 1.0)
+
+
+class Network:
+    """Its output is the sum of what it was loaded with."""
+
+    def __init__(self, arguments: Sequence[Array]) -> None:
+        self._arguments = arguments
+
+    def outputs(self) -> tuple[Array, ...]:
+        for array in self._arguments:
+            array += 1  # type: ignore[misc]  # as TVM may, which takes them for its own
+        return (sum(self._arguments[1:], self._arguments[0]),)
+
+    def measure_within(self, budget_secs: float) -> float:
+        if budget_secs == 0.0:
+            raise NetworkRunError("it fails on the device")
+        return 2 * budget_secs
+
+    def in_place(self, _budget_secs: float) -> InPlace:
+        return IN_PLACE
+
+
+class Board:
+    """Answers, but for its probe."""
+
+    def ping(self) -> float:
+        return 0.25
+
+    def probe_secs(self) -> float:
+        raise ProbeError("board", "no such instruction")
+
+    def vitals(self) -> dict[str, float]:
+        return {"celsius": 50.0}
+
+    def add_oracle(self, artifact: Artifact) -> None:
+        assert artifact.candidate is None
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        return Measurement(Outcome.OK, (request.incumbent_secs,))
+
+    def load_network(self, _library: bytes, arguments: Sequence[Array]) -> Network:
+        return Network(arguments)
+
+    def fingerprint(self) -> None:
+        """Never asked for here."""
+
+    close = fingerprint
+
+
+class OfABoard(DeviceThere):
+    def __init__(self) -> None:
+        super().__init__(DeviceConfig(name="board"), realtime=False)
+        board: Any = Board()
+        self._open: Callable[[], Any] = lambda: board
+
+
+@pytest.fixture
+def board(ray_cluster: None) -> Iterator[tuple[RemoteDevice, Any]]:  # noqa: ARG001
+    actor = remote_actor(OfABoard).remote()
+    yield RemoteDevice("board", actor), actor
+    ray.kill(actor)
+
+
+def test_a_device_is_asked_where_it_is(board: tuple[RemoteDevice, Any]) -> None:
+    device, actor = board
+    assert isinstance(device, NetworkDevice)
+    assert device.ping() == 0.25
+    assert device.vitals() == {"celsius": 50.0}
+    with pytest.raises(ProbeError, match="no such instruction"):
+        device.probe_secs()
+    oracle = Artifact("task", None, b"", (), (), (), (), "", 0.0)
+    device.add_oracle(oracle)
+    artifact = Artifact("task", Candidate("task", 0, "s", ()), b"", (), (), (), (), "", 0.0)
+    assert device.measure(MeasureRequest(artifact, 2.0)).run_secs == (2.0,)
+
+    weights = np.full(1 << 20, 1.5, np.float32)  # in the object store, which nobody can write to
+    network = device.load_network(b"library", [weights, weights])
+    (output,) = network.outputs()
+    assert output.flags.writeable
+    assert output[0] == 5.0
+    assert network.measure_within(1.5) == 3.0
+    assert network.in_place(1.0) == IN_PLACE
+    with pytest.raises(NetworkRunError, match="it fails on the device"):
+        network.measure_within(0.0)
+
+    # What nobody holds any more is let go of.
+    kept = ray.get(actor.__ray_call__.remote(lambda there: len(there._networks)))
+    del network
+    left = ray.get(actor.__ray_call__.remote(lambda there: len(there._networks)))
+    assert (kept, left) == (1, 0)
+
+    ray.kill(actor, no_restart=True)
+    with pytest.raises(DeviceUnreachableError, match="device board: "):
+        device.ping()
+    assert device.vitals() == {}
+    assert device.measure(MeasureRequest(artifact, math.inf)).outcome is Outcome.DEVICE_LOST
+    with pytest.raises(UncheckedError, match="device board: "):
+        device.load_network(b"", [])
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_device_is_opened_on_the_host_that_its_entry_names() -> None:
+    [node] = nodes_of_cluster(ray.get_runtime_context().get_node_id())
+    there = DeviceConfig(name="a", connect=f"recorded:{DATA}", via=node.address)
+    with opened(there) as device:
+        assert device.fingerprint().probe_secs > 0
+        assert isinstance(device, NetworkDevice)
+        with pytest.raises(UncheckedError, match="device a answers from a dataset"):
+            device.load_network(b"", [])
+    nowhere = there.model_copy(update={"via": "lab"})
+    with pytest.raises(DeviceUnreachableError, match=r"the name or address lab, .*its nodes: "), opened(nowhere):
+        pass
+
+
+def test_without_a_cluster_nobody_dials_the_address_of_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    device = DeviceConfig(name="a", connect="127.0.0.1:9090", via="lab")
+    with (
+        pytest.raises(DeviceUnreachableError, match="driven from host lab of a cluster: give its address with --addr"),
+        reached([device], None),
+        opened(device),
+    ):
+        pass

@@ -1,0 +1,58 @@
+"""Recorded devices that note which children of builders stand still while they measure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from devices.opening import opened_device
+from devices.protocol import Device, MeasureRequest
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.domain import Measurement
+
+_BUILDS = "devices.builds.worker"
+
+
+class Watching:
+    """A device that writes a line into ``notes`` before each measurement, as long as there are few: for the children of
+    builders whose temporary files are below ``folder``, by the name of the folder there, whether they stand still."""
+
+    def __init__(self, device: Device, folder: Path, notes: Path) -> None:
+        self._device = device
+        self._folder = folder
+        self._notes = notes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        with self._notes.open("a") as notes:
+            if notes.tell() < 10_000:
+                notes.write(json.dumps(self._seen()) + "\n")
+        return self._device.measure(request)
+
+    def _seen(self) -> dict[str, list[bool]]:
+        seen: dict[str, list[bool]] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.uids().real == os.getuid() and _BUILDS in process.cmdline():
+                    temporary = Path(process.environ().get("TMPDIR", "/"))
+                    if temporary.parent == self._folder:
+                        stopped = process.status() == psutil.STATUS_STOPPED
+                        seen.setdefault(temporary.name, []).append(stopped)
+        return seen
+
+
+@contextlib.contextmanager
+def opened_watching(folder: Path, data: Path, device: DeviceConfig, realtime: bool) -> Iterator[Any]:
+    """In the place of :func:`devices.opening.opened_device`; notes are written to ``folder/NAME.seen``, of children in
+    the folder above it."""
+    recorded = device.model_copy(update={"connect": f"recorded:{data}"})
+    with opened_device(recorded, realtime) as opened:
+        yield Watching(opened, folder.parent, folder / f"{device.name}.seen")
