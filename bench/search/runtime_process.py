@@ -1,0 +1,79 @@
+"""One search of the real runtime on recorded devices: ``python -m bench.search.runtime_process --method fleet`` prints
+one line of JSON with the trials after which it arrived.
+
+Scheduler, searchers, learner and recorder are those of a run; builders and devices answer from the dataset and take a
+stated time asleep, so that candidates are under way while models are trained and others are proposed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+
+from actors.clusters.cluster import connected
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
+from bench.measured import read
+from bench.runs.chaos_run import BUILDERS, SlowBuilder, opened_slowly
+from bench.search.replay_runs import TOLERANCE
+from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
+from fleet_tune.domain import Limits
+from fleet_tune.search_task import SearchTask
+
+
+async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path) -> int:
+    """Trials, in the order of their records, until the weighted sum of the tasks' best costs is within
+    :data:`TOLERANCE` of what it can be (see :func:`bench.search.replay_runs.run_network`)."""
+    data = read(dataset)
+    entries = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in data)
+    weights = {each.task.id: each.task.weight for each in data}
+    goal_secs = (1 + TOLERANCE) * sum(each.task.weight * each.best_secs for each in data)
+    bests = dict.fromkeys(weights, np.inf)
+    config = FleetConfig(
+        devices=tuple(DeviceConfig(name=f"device-{at}", connect=f"recorded:{dataset}") for at in range(devices)),
+        build=BuildConfig(workers=BUILDERS),
+    )
+    trials = 0
+    with connected(None) as cluster:
+        session = TuningSession(
+            cluster, config, "run", open_device=opened_slowly, make_worker=partial(SlowBuilder, dataset)
+        )
+        try:
+            prints = await session.start_hosts()
+            classes = {name: each.device_class.name for name, each in prints.items()}
+            plan = SessionPlan("run", method, seed, entries, Limits(trials=sum(len(each) for each in data)))
+            await session.start_tuning(plan, out / "records.db", {"network": "replay"}, classes)
+            session.begin()
+            for entry in entries:
+                await session.join(entry)
+            async for record in session.records():
+                if record is None or record.revision:
+                    continue
+                trials += 1
+                # What the dataset says: a recorded device answers with it, in its own micro-batches.
+                bests[record.task_id] = min(bests[record.task_id], record.measurement.cost_secs)
+                if sum(weights[name] * secs for name, secs in bests.items()) <= goal_secs:
+                    return trials
+        finally:
+            await session.close()
+    raise SystemExit(f"{method} measured all {trials} candidates and did not find the best")
+
+
+@click.command()
+@click.option("--dataset", type=click.Path(path_type=Path), required=True)
+@click.option("--method", default="fleet")
+@click.option("--devices", type=int, default=1)
+@click.option("--seed", type=int, default=0)
+def main(dataset: Path, method: str, devices: int, seed: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="fleet-tune-bench-") as folder:
+        print(json.dumps({"trials": asyncio.run(arrival(dataset, method, devices, seed, Path(folder)))}))
+
+
+if __name__ == "__main__":
+    main()

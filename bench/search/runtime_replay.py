@@ -1,0 +1,68 @@
+"""The search of a run, asynchronous and with candidates in flight, beside the same method in rounds: trials until a
+network of all recorded tasks is within 5% of its best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env, cores
+from bench.measured import read
+from bench.processes import run_json
+from bench.result import BenchResult
+from bench.search.replay_runs import RecordedTask, quartiles, run_network
+from bench.tables import markdown
+from policies.search.methods import method_named
+
+_RUN_SECS = 1800.0
+
+
+def run(dataset: Path, method: str, devices: int, seeds: int) -> BenchResult:
+    """``ours``: median trials of the runtime, ``peer``: of the rounds; ``ratio``: how many times more it needs."""
+    args = ["-m", "bench.search.runtime_process", "--dataset", str(dataset), "--method", method]
+    args += ["--devices", str(devices)]
+    runtime = [
+        float(run_json([*args, "--seed", str(seed)], env=bench_env(cores()), timeout_secs=_RUN_SECS)["trials"])
+        for seed in range(seeds)
+    ]
+    tasks = [RecordedTask(data) for data in read(dataset)]
+    rounds = [float(run_network(tasks, method_named(method), seed)) for seed in range(seeds)]
+    details = {
+        "method": method,
+        "devices": devices,
+        "seeds": seeds,
+        "tasks": len(tasks),
+        "runtime": quartiles(runtime),
+        "rounds": quartiles(rounds),
+    }
+    ours, peer = details["runtime"]["median"], details["rounds"]["median"]
+    return BenchResult("runtime-replay", ours, peer, ours / peer, "trials", details)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    rows = [
+        (name, "{median:.0f} ({q1:.0f} to {q3:.0f})".format(**details[key]))
+        for name, key in (("the runtime, in flight", "runtime"), ("the same in rounds", "rounds"))
+    ]
+    return markdown((f"`{details['method']}`, {details['tasks']} tasks, {details['seeds']} seeds", "trials"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="runtime-replay",
+    help="Trials of the real, asynchronous runtime on recorded devices, beside the same method in rounds.",
+    options=(
+        options.dataset(),
+        click.Option(["--method"], default="fleet", show_default=True, help="A method of fleet-tune."),
+        options.count("--devices", 1, "Recorded devices."),
+        options.count("--seeds", 5),
+    ),
+    short=("--seeds", "1"),
+    run=run,
+    table=table,
+)
