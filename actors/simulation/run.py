@@ -177,7 +177,7 @@ class SimulatedRun:
                 SchedulerPlan(plan, "random", 0),
                 self._records,
                 {task_id: searching[at] for task_id, at in number.items()},
-                [BuilderClient(build_host)] * fleet.builders,
+                dict.fromkeys(range(fleet.builders), BuilderClient(build_host)),
                 {name: SimulatedHandle(self._hosts, name, secs) for name, (_, secs) in fleet.handles.items()},
             )
         )
