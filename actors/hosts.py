@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from actors.clients.calls import ask
+from actors.clients.threads import in_thread
 from actors.clusters.cluster import Cluster
 from actors.clusters.nodes import Windows, own_window_folder, pinned_to
 from actors.processes.builder import Worker, builder_actor
@@ -31,7 +34,8 @@ class Hosts:
     :class:`actors.tuning_session.TuningSession`. ``turns``: with other runs on the devices; None where there are none.
 
     ``windows``: the quiet windows of the machines; None where no device shares the cores of its machine. ``builders``:
-    handles of actors. ``devices``: handles by the names of devices, of those that have a process.
+    handles of actors by the numbers of builders, each of which only one has had. ``devices``: handles by the names of
+    devices, of those that have a process.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class Hosts:
         # A device shares the cores of its host with builders, here also with searchers: they pause while it measures.
         shared = any(device.shares_host for device in fleet.devices)
         self.windows = Windows(cluster.node_id, own_window_folder()) if shared else None
-        self.builders: list[Any] = []
+        self.builders: dict[int, Any] = {}
         self.devices: dict[str, Any] = {}
         self._cluster = cluster
         self._fleet = fleet
@@ -57,11 +61,14 @@ class Hosts:
         self._make_worker = make_worker
         self._turns = turns
         self._nodes: dict[str, str] = {}  # from which each device is driven
+        self._builder_nodes: dict[int, str] = {}
+        self._numbers = itertools.count()
+        self._unfit: set[str] = set()  # nodes that cannot build
 
     async def start(self, configs: Mapping[str, DeviceConfig], out_of_use: Collection[str]) -> None:
         """Start the builders, and a process for each device. One whose host is not there is left out where people have
         it ``out_of_use``; else raises FleetFileError."""
-        nodes = await asyncio.to_thread(self._cluster.nodes)
+        nodes = await self.nodes()
         head = self._cluster.node_id
         places = {name: device_place(nodes, head, device.via) for name, device in configs.items()}
         for name, place in places.items():
@@ -70,26 +77,55 @@ class Hosts:
                     f"{self._fleet.where(name, 'via')}: device {name!r}: {place.reason}",
                     "correct via, or have the host join the cluster that --address gives",
                 )
-        self._start_builders(nodes)
+        for node_id, workers in self._builder_places(nodes).items():
+            self._start_builders(node_id, workers)
         for name, place in places.items():
             if place.node_id is not None:
                 self._start_device(configs, name, place.node_id)
 
-    async def start_device(self, configs: Mapping[str, DeviceConfig], name: str) -> str:
+    async def nodes(self) -> tuple[Node, ...]:
+        """The machines that are there now. Raises ClusterError."""
+        return await in_thread(self._cluster.nodes)
+
+    def start_device(self, configs: Mapping[str, DeviceConfig], name: str, nodes: Sequence[Node]) -> str:
         """Start a process for a device more; why that cannot be, in words, where its host is not there."""
-        nodes = () if configs[name].via is None else await asyncio.to_thread(self._cluster.nodes)
         place = device_place(nodes, self._cluster.node_id, configs[name].via)
         if place.node_id is not None:
             self._start_device(configs, name, place.node_id)
         return place.reason
 
-    async def gone(self) -> list[str]:
+    def gone(self, nodes: Sequence[Node]) -> list[str]:
         """The devices whose host has left the cluster. Their processes can only be ended, and begin anew when it is
         there again."""
-        if set(self._nodes.values()) <= {self._cluster.node_id}:
-            return []
-        there = {node.node_id for node in await asyncio.to_thread(self._cluster.nodes)}
+        there = {node.node_id for node in nodes}
         return [name for name, node_id in self._nodes.items() if node_id not in there]
+
+    def builders_gone(self, nodes: Sequence[Node]) -> list[int]:
+        """The numbers of the builders whose host has left the cluster, which are none any more."""
+        there = {node.node_id for node in nodes}
+        gone = [number for number, node_id in self._builder_nodes.items() if node_id not in there]
+        self.end_builders(gone)
+        return gone
+
+    def more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
+        """Start builders on each machine that has come, and can build."""
+        by_id = {node.node_id: node for node in nodes if node.node_id not in self._unfit}
+        for node_id, workers in self._builder_places(list(by_id.values())).items():
+            yield by_id[node_id], self._start_builders(node_id, workers)
+
+    def leave_out(self, node: Node, builders: Iterable[int]) -> None:
+        """A machine cannot build: it is not tried again."""
+        self._unfit.add(node.node_id)
+        self.end_builders(builders)
+
+    def end_builders(self, numbers: Iterable[int]) -> None:
+        """End these builders."""
+        import ray
+
+        for number in numbers:
+            del self._builder_nodes[number]
+            with contextlib.suppress(Exception):  # it may be gone by itself
+                ray.kill(self.builders.pop(number), no_restart=True)
 
     def end_device(self, name: str) -> None:
         """End the process of a device, if it has one."""
@@ -118,7 +154,7 @@ class Hosts:
 
     async def close(self) -> None:
         """Close all of them. Who is busy is ended by :meth:`end`; its child processes end with it."""
-        hosts = [*self.builders, *self.devices.values()]
+        hosts = [*self.builders.values(), *self.devices.values()]
         closing = (ask(actor.close.remote(), _CLOSE_SECS, "close") for actor in hosts)
         await asyncio.gather(*closing, return_exceptions=True)
 
@@ -126,24 +162,28 @@ class Hosts:
         """End their processes."""
         import ray
 
-        for actor in (*self.devices.values(), *self.builders):
+        for actor in (*self.devices.values(), *self.builders.values()):
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
 
-    def _start_builders(self, nodes: Sequence[Node]) -> None:
-        """Where a machine is lost, its builders begin anew on others."""
-        build = self._fleet.build
-        places = builder_places(nodes, self._cluster.node_id, build.workers, build.total_workers)
-        for node_id, workers in places.items():
-            # Where datasets answer for all devices, they answer for the builds too.
-            datasets = self._fleet.datasets
-            make_worker = self._make_worker or (
-                partial(RecordedBuilder, *datasets)
-                if datasets
-                else partial(_build_worker, self._artifacts, workers, self.windows)
-            )
-            builder = builder_actor(scheduling_strategy=pinned_to(node_id, soft=True))
-            self.builders += [builder.remote(make_worker) for _ in range(workers)]
+    def _builder_places(self, nodes: Sequence[Node]) -> dict[str, int]:
+        build, there = self._fleet.build, Counter(self._builder_nodes.values())
+        return builder_places(nodes, self._cluster.node_id, build.workers, build.total_workers, there)
+
+    def _start_builders(self, node_id: str, workers: int) -> dict[int, Any]:
+        """So many on a machine."""
+        # Where datasets answer for all devices, they answer for the builds too.
+        datasets = self._fleet.datasets
+        make_worker = self._make_worker or (
+            partial(RecordedBuilder, *datasets)
+            if datasets
+            else partial(_build_worker, self._artifacts, workers, self.windows)
+        )
+        builder = builder_actor(scheduling_strategy=pinned_to(node_id))
+        started = {next(self._numbers): builder.remote(make_worker) for _ in range(workers)}
+        self.builders |= started
+        self._builder_nodes |= dict.fromkeys(started, node_id)
+        return started
 
     def _start_device(self, configs: Mapping[str, DeviceConfig], name: str, node_id: str) -> None:
         device = configs[name]

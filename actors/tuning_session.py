@@ -9,9 +9,11 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from actors.builder_watch import builder_member, follow_builders
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
 from actors.clients.device import DeviceClient, fingerprints, fingerprints_in_turn
@@ -143,7 +145,7 @@ class TuningSession:
             except LOST as error:
                 absent[name] = DeviceUnreachableError(name, first_line(error))
         self._let_join_later(prints, absent, out_of_use)
-        for one in self._hosts.builders:
+        for one in self._hosts.builders.values():
             BuilderClient(one).warm_up()
         return prints
 
@@ -159,10 +161,10 @@ class TuningSession:
         until ``is_over``. ``tell``: as of :meth:`start_hosts`."""
         return self._hosts.holding(self._configs, names, tell, is_over)
 
-    async def _check_versions(self, devices: Iterable[str], builders: Sequence[Any] = ()) -> None:
+    async def _check_versions(self, devices: Iterable[str], builders: Mapping[int, Any] | None = None) -> None:
         """Raises VersionsDifferError where one of these processes has another TVM than this one. Those that do not
         answer are missed elsewhere."""
-        parts = {f"builder {number}": builder for number, builder in enumerate(builders)}
+        parts = {f"builder {number}": builder for number, builder in (builders or {}).items()}
         parts |= {f"the process of device {name}": self._hosts.devices[name] for name in devices}
         asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in parts.items())
         hosts = await asyncio.gather(*asking, return_exceptions=True)
@@ -278,7 +280,6 @@ class TuningSession:
             window_wait_secs=WINDOW_WAIT_SECS,
             build_timeout_secs=self._fleet.build.timeout_secs,
         )
-        builders = [BuilderClient(builder) for builder in self._hosts.builders]
         schedule = SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices))
 
         def scheduler_for(run: RunPlan) -> SchedulerClient:
@@ -286,7 +287,7 @@ class TuningSession:
                 dataclasses.replace(schedule, run=run),
                 self._recorder,
                 self._searcher_of,
-                builders,
+                {number: BuilderClient(builder) for number, builder in self._hosts.builders.items()},
                 self._used,
                 learning,
             )
@@ -303,10 +304,7 @@ class TuningSession:
                 Member(f"searcher {number}", each.beat, each.restart, True, clock)
                 for number, each in enumerate(searching)
             ),
-            *(
-                Member(f"builder {number}", each.beat, each.restart, is_one_of_many=True)
-                for number, each in enumerate(builders)
-            ),
+            *(builder_member(number, builder) for number, builder in self._hosts.builders.items()),
             *(self._member_of(name) for name in self._hosts.devices),
         ]
         self._reception = Reception(self._scheduling, targets, self._take, self._notices)
@@ -383,8 +381,10 @@ class TuningSession:
         return True
 
     async def _started(self, name: str) -> str:
-        """Start the process of a device; why its host is not there, in words. Raises VersionsDifferError."""
-        hostless = await self._hosts.start_device(self._configs, name)
+        """Start the process of a device; why its host is not there, in words. Raises VersionsDifferError,
+        ClusterError."""
+        nodes = () if self._configs[name].via is None else await self._hosts.nodes()
+        hostless = self._hosts.start_device(self._configs, name, nodes)
         if not hostless:
             try:
                 await self._check_versions([name])
@@ -404,10 +404,16 @@ class TuningSession:
         self.notice(f"device {name} is waited for: {reason}", False)
 
     async def follow_hosts(self) -> None:
-        """Devices whose host has left the cluster are waited for, and those whose host has come join when they answer:
-        to be called every few seconds."""
+        """Machines leave the cluster, with their builders, and their devices are waited for; those that come build too,
+        and devices that wait for them join when they answer. To be called every few seconds. Raises ClusterError."""
+        if self._cluster.is_embedded:
+            return
         assert self._scheduling is not None
-        for name in await self._hosts.gone():
+        assert self._heartbeats is not None
+        nodes = await self._hosts.nodes()
+        check = partial(self._check_versions, [])
+        await follow_builders(self._hosts, nodes, self._scheduling, self._heartbeats, check)
+        for name in self._hosts.gone(nodes):
             await self.remove_device(name, f"its host {self._configs[name].via} has left the cluster")
             await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
             self._wait_for_host(name, "its host may come back")
@@ -415,6 +421,8 @@ class TuningSession:
             try:
                 if await self._started(name):
                     continue
+            except ClusterError:
+                raise
             except UserError as error:
                 await self.remove_device(name, str(error))
             else:

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from actors.clients.base import ActorClient
-from actors.clients.calls import (
-    ask,
-)
+from actors.clients.builder import BuilderClient
+from actors.clients.calls import ask
 from actors.clients.device import DeviceHandle
 from actors.clients.searcher import SearcherClient
 from fleet_tune.results import Progress
@@ -45,6 +44,14 @@ class SchedulerClient(ActorClient):
             self._actor.add_class.remote(device_class, tasks, searchers), _TELL_SECS, "a class that joins"
         )
         return added
+
+    async def add_builders(self, builders: Mapping[int, BuilderClient]) -> None:
+        """See :meth:`actors.scheduling.scheduler.Scheduler.add_builders`."""
+        await ask(self._actor.add_builders.remote(builders), _TELL_SECS, "builders that join")
+
+    async def remove_builders(self, builders: Sequence[int]) -> None:
+        """See :meth:`actors.scheduling.scheduler.Scheduler.remove_builders`."""
+        await ask(self._actor.remove_builders.remote(builders), _TELL_SECS, "builders that leave")
 
     async def add_device(self, device_id: str, candidate_secs: float) -> None:
         """See :meth:`actors.scheduling.scheduler.Scheduler.add_device`."""

@@ -57,7 +57,13 @@ class Cluster:
         return pinned_to(self.node_id)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The machines that are there now."""
+        """The machines that are there now. Raises ClusterError."""
+        if not self.is_embedded:
+            try:  # Ray itself ends a process that asks a server which is gone, after a minute
+                _check_reachable(self.address)
+            except OSError as error:
+                problem = f"the Ray cluster at {self.address!r} does not answer: {error.strerror or error}"
+                raise ClusterError(problem, "run the same command again when it does: it resumes") from error
         return nodes_of_cluster(self.node_id)
 
 

@@ -48,12 +48,11 @@ def _node(told: Mapping[str, Any], free: Mapping[str, float], usable_cpus: float
     )
 
 
-def pinned_to(node_id: str, *, soft: bool = False) -> Any:
-    """The scheduling strategy of an actor that is on this node or nowhere; ``soft``: elsewhere where the node is
-    gone."""
+def pinned_to(node_id: str) -> Any:
+    """The scheduling strategy of an actor that is on this node or nowhere."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return NodeAffinitySchedulingStrategy(node_id=node_id, soft=soft)
+    return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
 def own_window_folder() -> Path:

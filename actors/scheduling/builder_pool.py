@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import ActorLostError, first_line, told
@@ -19,9 +19,13 @@ from policies.runs.events import BuilderLost, Built, Cause
 class BuilderPool:
     """``builders`` by their numbers."""
 
-    def __init__(self, builders: Sequence[BuilderClient], artifacts: Artifacts) -> None:
-        self._builders = builders
+    def __init__(self, builders: Mapping[int, BuilderClient], artifacts: Artifacts) -> None:
+        self._builders = dict(builders)
         self._artifacts = artifacts
+
+    def add(self, builders: Mapping[int, BuilderClient]) -> None:
+        """Builders more."""
+        self._builders |= builders
 
     async def build(self, command: Build) -> Built | BuilderLost:
         """Build, and keep the artifact."""

@@ -64,12 +64,12 @@ class Scheduler:
         plan: SchedulerPlan,
         recorder: RecorderClient,
         searchers: Mapping[str, SearcherClient],
-        builders: Sequence[BuilderClient],
+        builders: Mapping[int, BuilderClient],
         devices: Mapping[str, DeviceHandle],
         learner: LearnerClient | None = None,
     ) -> None:
-        """``searchers``: the searcher of each task id. ``devices``: by device id, those of the plan whose class is
-        known. ``learner``: None where nothing is learnt."""
+        """``searchers``: the searcher of each task id. ``builders``: by their numbers. ``devices``: by device id, those
+        of the plan whose class is known. ``learner``: None where nothing is learnt."""
         expect_many_objects()
         self._plan = plan
         self._recorder = recorder
@@ -120,6 +120,15 @@ class Scheduler:
         self._searchers |= searchers
         self._events.put_nowait(ev.ClassAdded(device_class, tuple(tasks)))
         return True
+
+    async def add_builders(self, builders: Mapping[int, BuilderClient]) -> None:
+        """A machine builds too."""
+        self._pool.add(builders)
+        self._events.put_nowait(ev.BuildersAdded(tuple(builders)))
+
+    async def remove_builders(self, builders: Sequence[int]) -> None:
+        """A machine is gone, and its builders with it."""
+        self._events.put_nowait(ev.BuildersLeft(tuple(builders)))
 
     async def add_device(self, device_id: str, candidate_secs: float | None = None) -> None:
         """The fleet has a device more, which is waited for. ``candidate_secs``: see

@@ -12,6 +12,7 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorDeadError, ActorLostError, first_line
 from actors.clients.device import DeviceHandle
 from actors.clients.scheduler import SchedulerClient
@@ -129,6 +130,22 @@ class Scheduling:
                 self._plan = plan
                 return False
         return True
+
+    async def add_builders(self, builders: Mapping[int, BuilderClient]) -> None:
+        """A machine builds too: builders with numbers above those of all others."""
+        known, most = self._plan.builders, 1 + max(builders)
+        never_there = set(range(known, most)) - builders.keys()  # they were begun, and turned out not to fit
+        left = self._plan.left_builders.union(never_there)
+        self._plan = dataclasses.replace(self._plan, builders=most, left_builders=left)
+        with contextlib.suppress(*LOST):
+            await self._scheduler.add_builders(builders)
+
+    async def remove_builders(self, builders: Sequence[int]) -> None:
+        """A machine is gone, and its builders with it."""
+        left = self._plan.left_builders.union(builders)
+        self._plan = dataclasses.replace(self._plan, left_builders=left)
+        with contextlib.suppress(*LOST):
+            await self._scheduler.remove_builders(builders)
 
     async def add_device(self, device_id: str, candidate_secs: float) -> None:
         """The fleet has a device more, which is waited for. ``candidate_secs``: see :attr:`RunPlan.candidate_secs`."""

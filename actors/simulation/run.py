@@ -170,7 +170,7 @@ class SimulatedRun:
                 SchedulerPlan(plan, "random", 0),
                 self._records,
                 parts.searcher_of,
-                [parts.builder] * fleet.builders,
+                dict.fromkeys(range(fleet.builders), parts.builder),
                 parts.devices,
             )
         )

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from actors.clients.threads import in_thread
 from fleet_tune.config.fleet_file import FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Task
@@ -18,7 +19,6 @@ from fleet_tune.records.dataset_codec import decode_value
 from fleet_tune.records.reader import RecordReader
 from fleet_tune.records.sources import RECORDS_FILE
 from fleet_tune.results import Collected, Progress
-from fleet_tune.runs.interruption import in_thread
 from fleet_tune.runs.run import Run
 from fleet_tune.runs.set_aside import set_aside
 from fleet_tune.sketch import Sketch

@@ -1,4 +1,5 @@
-"""The fleet file while a run goes on: devices that are added to it join, and those that are removed leave.
+"""The fleet file while a run goes on: devices that are added to it join, and those that are removed leave. So do
+machines of the cluster.
 
 Of what is changed there only the devices count; the tables ``[build]`` and ``[measure]`` are for the next run.
 """
@@ -11,10 +12,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from actors.clients.threads import in_thread
 from actors.tuning_session import TuningSession
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, load_fleet
 from fleet_tune.errors import ClusterError, FleetFileError, FleetOrdersError, UserError
-from fleet_tune.runs.interruption import in_thread
 from fleet_tune.runs.preparing.boards import with_boards
 
 LOOK_SECS = 2.0
@@ -101,8 +102,8 @@ class FleetWatch:
         try:
             if await session.add_device(device):
                 session.notice(f"device {device.name} is of the fleet now: it joins when it answers", True)
-        except FleetOrdersError:
-            return  # the orders are read again
+        except (FleetOrdersError, ClusterError):
+            return  # the orders are read again, and the cluster is asked again
         except UserError as error:
             self._refused[device.name] = device
             session.notice(str(error), False)

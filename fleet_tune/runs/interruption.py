@@ -1,4 +1,4 @@
-"""How a run is ended by a signal, and work that need not be waited for."""
+"""How a run is ended by a signal, and work beside it."""
 
 from __future__ import annotations
 
@@ -101,30 +101,3 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
-    """Run a blocking function in a daemon thread, so that an interrupted run need not wait for its end."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_T] = loop.create_future()
-
-    def settle(result: _T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def work() -> None:
-        result: _T | None = None
-        failure: BaseException | None = None
-        try:
-            result = function(*args)
-        except BaseException as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, daemon=True, name=function.__name__).start()
-    return await future

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.clients.calls import told
+from actors.clients.threads import in_thread
 from actors.clusters.cluster import Cluster, connected
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
@@ -32,7 +33,7 @@ from fleet_tune.records.team import Team, met
 from fleet_tune.results import LeftOut, NetworkResult, Progress, Transferred, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.fleet_watch import FleetWatch
-from fleet_tune.runs.interruption import Interrupted, Interruption, beside, in_thread
+from fleet_tune.runs.interruption import Interrupted, Interruption, beside
 from fleet_tune.runs.metrics import Metrics
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
@@ -242,7 +243,7 @@ class Run:
         stack.callback(self._joining.cancel)
         self._welcoming = asyncio.create_task(self._welcome(session, stack))
         stack.callback(self._welcoming.cancel)
-        if request.fleet.source is not None:
+        if request.fleet.source is not None or not cluster.is_embedded:
             self._following = asyncio.create_task(self._follow_fleet(session, request.fleet))
             stack.callback(self._following.cancel)
 
@@ -322,7 +323,8 @@ class Run:
             self._ready.append(ready)
 
     async def _follow_fleet(self, session: TuningSession, fleet: FleetConfig) -> None:
-        """Have the devices be those of the fleet file, as long as nothing unexpected is in the way."""
+        """Have the devices be those of the fleet file, and builders on the machines that are there, as long as nothing
+        unexpected is in the way."""
         try:
             await FleetWatch(fleet).follow(session)
         except Exception as error:

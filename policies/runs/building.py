@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fleet_tune.domain import Measurement, Outcome, Task
@@ -35,13 +35,13 @@ class Job:
 
 
 class BuildStage:
-    """A queue in front of ``builders`` builders, each of which builds one job at a time.
+    """A queue in front of builders, each of which builds one job at a time: ``builders`` by their numbers.
 
     Bounded by the granting, which looks at its length: what a lost builder leaves is always put back. ``limit_of``:
     seconds that a job may take.
     """
 
-    def __init__(self, builders: int, flow: Flow, timers: Timers, limit_of: Callable[[Job], float]) -> None:
+    def __init__(self, builders: Iterable[int], flow: Flow, timers: Timers, limit_of: Callable[[Job], float]) -> None:
         self._flow = flow
         self._timers = timers
         self._limit_of = limit_of
@@ -49,9 +49,14 @@ class BuildStage:
         self._jobs: dict[int, Job] = {}
         self._began: dict[int, float] = {}  # when each builder was given its job, the last one last
         self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
-        self._free = deque(range(builders))
+        self._there = set(builders)
+        self._free = deque(sorted(self._there))
         self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
-        self.builders = builders
+
+    @property
+    def builders(self) -> int:
+        """How many there are."""
+        return len(self._there)
 
     @property
     def waiting(self) -> int:
@@ -97,6 +102,22 @@ class BuildStage:
         self._of_class.subtract(job.device_class for job in dropped)
         self._queue = deque(job for job in self._queue if not unwanted(job))
         return dropped
+
+    def join(self, builders: Iterable[int]) -> None:
+        """Builders more, with numbers that nobody has had."""
+        for builder in sorted(set(builders) - self._there):
+            self._there.add(builder)
+            self._free.append(builder)
+
+    def leave(self, builder: int) -> None:
+        """A builder less. What it worked on is the next to be built, and nobody is blamed."""
+        self._there.discard(builder)
+        self._failures.pop(builder, None)
+        if builder in self._free:
+            self._free.remove(builder)
+        job = self._taken_from(builder)
+        if job is not None:
+            self._queue.appendleft(job)
 
     def start(self, now: float) -> list[Build]:
         """Give every free builder a job, as long as there are some."""
@@ -156,11 +177,13 @@ class BuildStage:
     @property
     def hopeless(self) -> bool:
         """Whether no builder works: each failed by itself again and again, and built nothing meanwhile."""
-        return len(self._failures) == self.builders and min(self._failures.values()) >= self._flow.starts
+        failures = self._failures.values()
+        return 0 < self.builders == len(failures) and min(failures) >= self._flow.starts
 
     def rested(self, builder: int) -> None:
-        """A lost builder may work again."""
-        self._free.append(builder)
+        """A lost builder may work again, unless it has left."""
+        if builder in self._there:
+            self._free.append(builder)
 
     def _taken_from(self, builder: int) -> Job | None:
         self._began.pop(builder, None)

@@ -151,6 +151,20 @@ class ClassAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildersAdded:
+    """A machine builds too: builders with these numbers, which nobody has had."""
+
+    builders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildersLeft:
+    """A machine is gone, and its builders with it."""
+
+    builders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceAdded:
     """The fleet has a device more, which is waited for as those of the plan are. ``state``: the last one that is known
     of it; ``admin``, ``reason``: what people want of it. ``candidate_secs``: as those of the plan are, None for what
@@ -274,6 +288,8 @@ Event = (
     | Appeared
     | ClassAwaited
     | ClassAdded
+    | BuildersAdded
+    | BuildersLeft
     | DeviceAdded
     | DeviceLeft
     | BatchMeasured

@@ -67,18 +67,25 @@ def device_place(nodes: Sequence[Node], head: str, via: str | None) -> Place:
 
 
 def builder_places(
-    nodes: Sequence[Node], head: str, workers: int | None = None, total: int | None = None
+    nodes: Sequence[Node],
+    head: str,
+    workers: int | None = None,
+    total: int | None = None,
+    there: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """How many builders each node has, by its id, at least one altogether.
+    """How many builders each node gets, by its id, so that there is at least one altogether.
 
     ``workers``: on every node that has CPUs for the cluster; None for as many as have a free CPU each, and
     :data:`BUILDER_BYTES` of half of the free memory. ``total``: no more altogether, dealt out in proportion.
+    ``there``: how many each node has by now; these keep theirs, and get no more.
     """
-    wanted = {node.node_id: _wanted(node, workers) for node in nodes}
-    if not any(wanted.values()):
+    there = there or {}
+    wanted = {node.node_id: _wanted(node, workers) for node in nodes if node.node_id not in there}
+    if not there and not any(wanted.values()):
         wanted[head] = 1
-    if total is not None and total < sum(wanted.values()):
-        wanted = _dealt_out(wanted, head, total)
+    room = math.inf if total is None else max(0, total - sum(there.values()))
+    if room < sum(wanted.values()):
+        wanted = _dealt_out(wanted, head, int(room))
     return {node_id: count for node_id, count in wanted.items() if count}
 
 

@@ -85,6 +85,7 @@ class Before:
 @dataclass(frozen=True)
 class RunPlan:
     """``devices``: the class of each device by its id, empty for one that has never answered: it may appear later.
+    ``builders``: how many there are, or have been; their numbers begin with 0. ``left_builders``: those that have left.
     ``awaited_classes``: device classes for which the network is just being prepared.
     ``device_patience_secs``: how long a run waits for a device when none can work any more. ``check_every_secs``: how
     often a device that works runs its probe. ``candidate_secs``: of measuring a candidate at most, beside what its
@@ -97,6 +98,7 @@ class RunPlan:
     tasks: tuple[PlannedTask, ...]
     devices: Mapping[str, str]
     builders: int
+    left_builders: frozenset[int] = frozenset()
     limits: Limits = field(default_factory=Limits)
     rule: StopRule = field(default_factory=StopRule)
     flow: Flow = field(default_factory=Flow)

@@ -25,6 +25,8 @@ from policies.runs.events import (
     BatchLost,
     BatchMeasured,
     BuilderLost,
+    BuildersAdded,
+    BuildersLeft,
     Built,
     CaughtUp,
     ClassAdded,
@@ -94,7 +96,8 @@ class RunState:
         self.tasks = {each.task.id: TaskTrials(each, plan.limits.task_trials) for each in plan.tasks}
         self.fleet = Fleet(plan.devices, plan.run_id, plan.before.device_changes)
         self._timers = Timers()
-        self._builds = BuildStage(plan.builders, plan.flow, self._timers, self._build_limit_secs)
+        builders = set(range(plan.builders)) - plan.left_builders
+        self._builds = BuildStage(builders, plan.flow, self._timers, self._build_limit_secs)
         classes = dict.fromkeys(task.device_class for task in self.tasks.values())
         self._pace = Pace(plan.flow, classes)
         self._devices = MeasureStage(plan, self.fleet, self.tasks, self._pace, self._timers, classes)
@@ -224,6 +227,11 @@ class RunState:
                 self._members.await_class(event)
             case ClassAdded():
                 return self._class_added(event)
+            case BuildersAdded(builders):
+                self._builds.join(builders)
+            case BuildersLeft(builders):
+                for builder in builders:
+                    self._builds.leave(builder)
             case DeviceAdded():
                 self._members.add_device(event, now)
             case DeviceLeft():

@@ -159,7 +159,7 @@ class Fleet:
             SchedulerPlan(run, self.method, 0, self.orders),
             records,
             {entry.task.id: search for entry in self.tasks},
-            [BuilderClient(builder) for builder in builders],
+            {number: BuilderClient(builder) for number, builder in enumerate(builders)},
             {name: DeviceClient(device, device_class.target, records) for name, device in devices.items()},
             None if learner is None else LearnerClient(learner),
         )

@@ -52,7 +52,7 @@ def test_a_node_that_is_gone_costs_what_was_on_it_and_a_head_that_is_gone_ends_t
         assert len(set(run.until(lambda line: "builders" in line, "its nodes")["builders"])) == 2
         run.more()
         other.part("raylet").kill()
-        run.told("answers again")
+        run.told("a machine has left the cluster, with its builders (4)")
         run.more()
 
         # The cluster's server, which stands still: Ray would go on for a minute, and then end without a word of it.

@@ -67,10 +67,14 @@ def test_each_host_has_builders_and_its_own_windows_and_a_host_that_comes_back_i
 
             # The host is gone, and comes back as another node.
             edge.kill()
-            run.told("device far leaves: its host edge has left the cluster")
-            run.told("device far is waited for")
+            run.told(
+                "a machine has left the cluster, with its builders (1)",
+                "device far leaves: its host edge has left the cluster",
+                "device far is waited for",
+            )
             before = run.more()["measured"].get("far", 0)
             edge_added()
+            run.told("fleet-tune-host:edge) builds now (builders: 1)")
             run.until(lambda line: line.get("measured", {}).get("far", 0) > before, "far measures again")
         finally:
             for each_run in runs:

@@ -21,6 +21,7 @@ from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig, load_fleet
 from fleet_tune.domain import Limits
+from fleet_tune.errors import ClusterError
 from fleet_tune.records.dataset import load
 from fleet_tune.search_task import SearchTask
 from tests.helpers.slow_recorded import opened_slowly
@@ -50,7 +51,7 @@ def nodes_of(session: TuningSession) -> Iterator[None]:
 
     devices = session._hosts.devices
     driven = dict(zip(devices, nodes(devices.values()), strict=True))
-    say(head=session._cluster.node_id, builders=nodes(session._hosts.builders), devices=driven)
+    say(head=session._cluster.node_id, builders=nodes(session._hosts.builders.values()), devices=driven)
 
 
 async def tune(cluster: Cluster, folder: Path) -> None:
@@ -88,7 +89,8 @@ async def follow_hosts(session: TuningSession) -> None:
     """As a run does whose fleet has a file."""
     while True:
         await asyncio.sleep(FOLLOW_SECS)
-        await session.follow_hosts()
+        with contextlib.suppress(ClusterError):
+            await session.follow_hosts()
 
 
 async def tell(session: TuningSession) -> None:

@@ -149,8 +149,15 @@ class Run:
         least = count + max((line["records"] for line in self.lines if "records" in line), default=0)
         return self.until(lambda line: line.get("records", 0) >= least, f"{least} records")
 
-    def told(self, text: str) -> None:
-        self.until(lambda line: text in line.get("notice", ""), text)
+    def told(self, *texts: str) -> None:
+        """Until people have been told all of these, in any order."""
+        missing = set(texts)
+
+        def all_told(line: dict[str, Any]) -> bool:
+            missing.difference_update([text for text in missing if text in line.get("notice", "")])
+            return not missing
+
+        self.until(all_told, " and ".join(texts))
 
     def end(self) -> None:
         self.process.kill()

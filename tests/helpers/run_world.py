@@ -59,7 +59,8 @@ class World:
     place. ``joins``: when the first device of a class answers of which nobody did at the start: the network is prepared
     for it for ``prepare_secs``, and where it is one of the ``unprepared`` ones in vain. ``added``: when devices are
     added to the fleet file that it has not had at the start; they answer a second later, or when they ``appear``.
-    ``leave``: when devices are removed from it."""
+    ``leave``: when devices are removed from it. ``builders_left_at``: when the machine of all builders leaves; that of
+    as many others comes a second later."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -102,6 +103,7 @@ class World:
     unprepared: frozenset[str] = frozenset()
     added: Mapping[str, float] = field(default_factory=dict)
     leave: Mapping[str, float] = field(default_factory=dict)
+    builders_left_at: float = math.inf
     run_id: str = "run"
     seed: int = 0
 
@@ -115,6 +117,7 @@ class World:
             del self._there[name]
         self._answered = {name for name in self.devices if name not in (*self.appear, *self.added)}
         self.now = 0.0
+        self._left_builders: set[int] = set()
         plan = self._plan()
         self.flow = plan.flow
         self.state = RunState(plan, TaskBandit(self.seed))
@@ -169,7 +172,8 @@ class World:
                 name: device_class if self._joined.get(device_class, True) else ""
                 for name, device_class in self._there.items()
             },
-            builders=self.builders,
+            builders=self.builders + len(self._left_builders),
+            left_builders=frozenset(self._left_builders),
             limits=self.limits,
             rule=self.rule,
             flow=self.flow,
@@ -219,6 +223,13 @@ class World:
             self._there[name] = device_class
             self._do(self.state.handle(ev.Appeared(name, device_class), self.now))
 
+    def _builders_leave(self) -> None:
+        """Those with the first numbers; others come a second later."""
+        self._left_builders = set(range(self.builders))
+        self._do(self.state.handle(ev.BuildersLeft(tuple(self._left_builders)), self.now))
+        come = range(self.builders, 2 * self.builders)
+        self._later(self.now + 1.0, lambda: self._do(self.state.handle(ev.BuildersAdded(tuple(come)), self.now)))
+
     def _is_left(self, name: str) -> bool:
         return self.leave.get(name, math.inf) <= self.now
 
@@ -255,6 +266,8 @@ class World:
             self._later(max(at, self.added.get(name, 0.0) + 1.0), functools.partial(self._answers, name))
         for name, at in self.leave.items():
             self._later(at, functools.partial(self._leaves, name))
+        if self.builders_left_at < math.inf:
+            self._later(self.builders_left_at, self._builders_leave)
         for device_class, at in self.joins.items():
             self._later(at, ev.ClassAwaited(device_class))
             self._later(at + self.prepare_secs, functools.partial(self._class_joins, device_class))
@@ -489,7 +502,7 @@ class World:
             self.oracle_secs if command.candidate is None else self.slow_builds.get(command.candidate.decisions[0], 0.0)
         )
         at = self.now + min(secs, command.timeout_secs)
-        if command.builder >= self.builders_that_start and within(self.starts_fail, self.now):
+        if command.builder % self.builders >= self.builders_that_start and within(self.starts_fail, self.now):
             self._later(self.now + 0.1, ev.BuilderLost(command.builder, "it does not start", ev.Cause.NOT_BEGUN))
             return
         if self._rng.random() < self.builders_lost:

@@ -33,7 +33,7 @@ class Failing:
 
 
 async def build_with(error: Exception | BuildFailure) -> Any:
-    pool = BuilderPool([cast("BuilderClient", Failing(error))], cast("Artifacts", None))
+    pool = BuilderPool({0: cast("BuilderClient", Failing(error))}, cast("Artifacts", None))
     task = make_task("matmul")
     return await pool.build(Build(0, task, make_candidate(task), 10.0))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -28,7 +29,7 @@ class Scheduler:
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.told: list[tuple[str, ...]] = []
+        self.told: list[tuple[Any, ...]] = []
         self.ended = False
         self.progress_is = progress()
 
@@ -40,6 +41,15 @@ class Scheduler:
 
     async def undescribable(self, task_id: str) -> None:
         self.told.append(("undescribable", task_id))
+
+    async def add_builders(self, builders: Mapping[int, Any]) -> None:
+        self.told.append(("builders", *builders))
+
+    async def remove_builders(self, builders: Sequence[int]) -> None:
+        self.told.append(("no builders", *builders))
+
+    async def add_device(self, device_id: str, candidate_secs: float) -> None:
+        self.told.append(("device", device_id, candidate_secs))
 
     async def progress(self) -> Progress:
         return self.progress_is
@@ -197,3 +207,20 @@ async def test_a_scheduler_that_is_dead_for_ray_is_one_that_another_follows(monk
     with pytest.raises(ActorLostError) as raised:
         await World().scheduling.beat()
     assert type(raised.value) is ActorLostError
+
+
+async def test_the_next_one_has_the_builders_and_devices_that_there_are() -> None:
+    world = World()
+    running = asyncio.ensure_future(world.scheduling.run())
+    await asyncio.sleep(0)
+    # Numbers 1 and 2 were begun and did not fit.
+    await world.scheduling.add_builders({3: cast(Any, "builder"), 4: cast(Any, "builder")})
+    await world.scheduling.remove_builders([0, 3])
+    await world.scheduling.add_device("b", 60.0)
+    assert world.made[0].told == [("builders", 3, 4), ("no builders", 0, 3), ("device", "b", 60.0)]
+    second = await world.next_one()
+    assert set(range(second.plan.builders)) - second.plan.left_builders == {4}
+    assert second.plan.devices == {"a": "cpu", "b": ""}
+    assert second.plan.candidate_secs == {"b": 60.0}
+    second.ends.set_result(None)
+    await running

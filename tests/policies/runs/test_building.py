@@ -11,7 +11,7 @@ from tests.helpers.tasks import make_task
 
 
 def stage(builders: int, *names: str) -> BuildStage:
-    made = BuildStage(builders, Flow(), Timers(), lambda _job: 10.0)
+    made = BuildStage(range(builders), Flow(), Timers(), lambda _job: 10.0)
     for name in names:
         made.add(Job(make_task(name), None))
     return made
@@ -63,3 +63,31 @@ def test_a_job_whose_processes_are_killed_is_given_up_without_blame_and_behind_a
     assert failure.detail == "the process that built it was ended from outside 3 times: killed by SIGKILL"
     assert builds.idle
     assert not builds.hopeless  # builders do their work
+
+
+def test_builders_join_and_leave_and_what_one_worked_on_is_built_next() -> None:
+    builds = stage(2, "first", "second", "third", "fourth")
+    assert started(builds) == ["first", "second"]
+    builds.leave(0)
+    assert builds.builders == 1
+    assert builds.ended(0, 1.0) is None, "its answer comes too late"
+    assert builds.lost(0, "its process ended", Cause.OUTSIDE) is None
+    assert builds.waiting == 3
+    builds.join([2, 3])
+    builds.join([3])  # told twice
+    assert [(each.builder, each.task.workload.name) for each in builds.start(2.0)] == [(2, "first"), (3, "third")]
+    assert builds.room == Flow().waiting_per_builder * 3 - 1
+    assert builds.ended(2, 3.0) is not None
+
+
+def test_a_builder_that_rests_and_leaves_does_not_come_back() -> None:
+    builds = stage(2, "first", "second")
+    assert started(builds) == ["first", "second"]
+    for builder in (0, 1):
+        assert builds.lost(builder, "it does not start", Cause.NOT_BEGUN) is None
+        builds.leave(builder)
+        builds.rested(builder)
+    assert started(builds) == []
+    assert not builds.hopeless, "another machine may come"
+    builds.join([2])
+    assert started(builds) == ["first"]

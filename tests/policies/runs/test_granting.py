@@ -24,7 +24,7 @@ def test_a_searcher_that_was_lost_is_asked_one_by_one_and_the_others_are_not() -
     granting = Granting(
         plan, trials, method_named("random").make_task_bandit(0), Fleet(plan.devices, "run"), pace, timers
     )
-    builds = BuildStage(8, plan.flow, timers, lambda _: 60.0)
+    builds = BuildStage(range(8), plan.flow, timers, lambda _: 60.0)
     first, second, third = (task.id for task in tasks)
 
     assert {each.task_id for each in granting.start(0.0, builds)} == {first, second, third}

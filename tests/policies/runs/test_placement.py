@@ -62,6 +62,14 @@ def test_a_number_of_workers_is_one_of_each_host_that_has_cpus() -> None:
     assert builder_places(NODES, "id-head", total=5) == {"id-head": 2, "id-lab": 3}
 
 
+def test_who_has_builders_keeps_them_and_a_machine_that_comes_gets_some() -> None:
+    assert builder_places(NODES, "id-head", there={"id-head": 1}) == {"id-lab": 6}
+    assert builder_places(NODES, "id-head", total=4, there={"id-head": 1}) == {"id-lab": 3}
+    assert builder_places(NODES, "id-head", total=4, there={"id-head": 4}) == {}
+    assert builder_places((EDGE,), "id-edge", there={"id-head": 4}) == {}
+    assert builder_places((EDGE,), "id-edge", there={}) == {"id-edge": 1}
+
+
 def test_a_cluster_without_a_free_cpu_builds_on_its_head() -> None:
     assert builder_places((EDGE, Node("id-head", "head", "10.0.0.1")), "id-head") == {"id-head": 1}
 

@@ -48,6 +48,12 @@ def test_a_candidate_may_take_what_its_device_and_its_work_need() -> None:
     assert {record.device_id for record in world.trials()} == set(devices)
 
 
+def test_a_machine_of_builders_that_leaves_costs_the_time_until_another_comes() -> None:
+    world = played({"a": Device("orin")}, builders=2, build_secs=1.0, builders_left_at=5.3, scheduler_lost_at=(20.0,))
+    assert outcomes(world) == {Outcome.OK: 60}
+    assert not [line for line in world.lines if "killed" in line or "builder" in line], "nobody is blamed"
+
+
 def test_an_outage_costs_its_time_and_no_record() -> None:
     world = played({"server": Device("server", outages=((2.0, 40.0),))})
     assert outcomes(world) == {Outcome.OK: 60}
