@@ -32,7 +32,7 @@ def run(dataset: Path, method: str, devices: int, seeds: int) -> BenchResult:
     ]
     tasks = [RecordedTask(data) for data in read(dataset)]
     rounds = [float(run_network(tasks, method_named(method), seed)) for seed in range(seeds)]
-    details = {
+    details: dict[str, Any] = {
         "method": method,
         "devices": devices,
         "seeds": seeds,
