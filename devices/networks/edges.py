@@ -30,17 +30,36 @@ def _is_tensor(kind: type[Any]) -> bool:
     return kind.__name__ == "Tensor" and kind.__module__ == "torch"
 
 
-def passes_as_it_is(value: Any) -> bool:
-    """Whether ``value`` is a torch tensor in this machine's memory that TVM's kernels can read where it is. TVM gives
-    torch tensors back for such, in less time than it takes to convert both (0.5 instead of 1.5 microseconds)."""
-    passes: bool = (
-        _is_tensor(type(value))
-        and value.is_cpu
-        and not value.requires_grad
-        and value.is_contiguous()
-        and value.data_ptr() % ALIGNMENT_BYTES == 0
-    )
-    return passes
+Forms = tuple[tuple[type[Any], Any, Any], ...]
+"""Type, element type and shape of every input of a network."""
+
+
+def forms_of(inputs: Sequence[Any]) -> Forms | None:
+    """The forms of ``inputs``, of a kind and size that the network takes; None where not all of them are plain torch
+    tensors (a subclass may do something else when it is read)."""
+    if not inputs or not all(_is_tensor(type(value)) for value in inputs):
+        return None
+    return tuple((type(value), value.dtype, value.shape) for value in inputs)
+
+
+def pass_as_they_are(inputs: Sequence[Any], forms: Forms) -> bool:
+    """Whether ``inputs`` are torch tensors of these forms in this machine's memory that TVM's kernels can read where
+    they are. TVM gives torch tensors back for such, in less time than it takes to convert both (0.5 instead of 1.5
+    microseconds)."""
+    if len(inputs) != len(forms):
+        return False
+    for value, (kind, dtype, shape) in zip(inputs, forms, strict=True):
+        if (
+            type(value) is not kind
+            or value.dtype is not dtype
+            or value.shape != shape
+            or not value.is_cpu
+            or value.requires_grad
+            or value.data_ptr() % ALIGNMENT_BYTES
+            or not value.is_contiguous()
+        ):
+            return False
+    return True
 
 
 def taken_in(value: Any, device: Any) -> Any:

@@ -23,7 +23,16 @@ from devices.cuda.runtime import prepare_cuda
 from devices.failures import last_line
 from devices.host.pool import bind_pool
 from devices.instruction_sets import missing_here
-from devices.networks.edges import flat, handed_out, is_torch, passes_as_it_is, shares_memory, taken_in
+from devices.networks.edges import (
+    Forms,
+    flat,
+    forms_of,
+    handed_out,
+    is_torch,
+    pass_as_they_are,
+    shares_memory,
+    taken_in,
+)
 from devices.networks.tensor_file import file_digest
 from devices.networks.tensor_file import read as read_tensors
 from devices.protocol import TensorSpec
@@ -65,8 +74,12 @@ class CompiledNetwork:
         self._machine = relax.VirtualMachine(module, self._device)
         self._main = self._machine["main"]
         self._parameters = [tvm.runtime.tensor(array, self._device) for array in parameters]
-        self._shared: list[bool] | None = None  # of each output, whether it is the memory of an input or of a weight
-        self._gives_one = False  # an output on this CPU, whose memory is its own: known with the former
+        self._shared: list[bool] | None = (
+            None  # of each output, whether it is in the memory of another, an input or a weight
+        )
+        # Where the only output is on this CPU, and its memory its own: the inputs that need no more than a look. Known
+        # once torch tensors were given.
+        self._as_before: Forms | None = None
         self._lock = threading.Lock()
         self._pool = threading.local()
 
@@ -113,20 +126,21 @@ class CompiledNetwork:
         return cls(module, arrays, inputs, kind, threads, manifest)
 
     def __call__(self, *inputs: Any) -> Any:
-        self._check(inputs)
-        if self._gives_one and inputs and all(map(passes_as_it_is, inputs)):
+        if self._as_before and pass_as_they_are(inputs, self._as_before):
             with self._lock:
                 self._start_threads()
                 return self._main(*inputs, *self._parameters)
+        self._check(inputs)
         tensors = [taken_in(value, self._device) for value in inputs]
         with self._lock:
             self._start_threads()
             result = self._main(*tensors, *self._parameters)
             returned = flat(result)
             if self._shared is None:  # which ones are is decided by the network, not by its inputs
-                self._shared = [shares_memory(tensor, [*tensors, *self._parameters]) for tensor in returned]
-                one = self._shared == [False] and not isinstance(result, _SEVERAL)
-                self._gives_one = one and self._device.type == "cpu"
+                given = [*tensors, *self._parameters]
+                self._shared = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
+            if self._as_before is None and self._shared == [False] and not isinstance(result, _SEVERAL):
+                self._as_before = forms_of(inputs) if self._device.type == "cpu" else ()
         as_torch = bool(inputs) and is_torch(inputs[0])
         outputs = [handed_out(each, as_torch, copied) for each, copied in zip(returned, self._shared, strict=True)]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]

@@ -28,10 +28,12 @@ from devices.networks.comparison import compare, network_tolerance
 from devices.networks.graph.block_names import with_stable_names
 from devices.networks.graph.constants import fold_constants
 from devices.networks.graph.layouts import channels_last, gain, has_convolutions, not_worthwhile
+from devices.networks.graph.legalization import LEGALIZED
 from devices.networks.graph.parallel_products import combined_products
 from devices.networks.graph.quantization import in_floats, quantizes
 from devices.networks.graph.rewrites import rewrite
 from devices.networks.graph.transposed_convolutions import without_transposed
+from devices.networks.graph.views import outputs_as_views
 from devices.networks.network import Array, Network
 from devices.protocol import TensorSpec
 from devices.sketches.description.accesses import REDUCTION, leaf_blocks
@@ -244,7 +246,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         _refuse_constant(module["main"], name)
         libraries = relax.pipeline.library_dispatch_passes(target)
         module = steps.needed("the choice of libraries", sequential(libraries), module)
-        module = steps.needed("the lowering of operators", transform.LegalizeOps(), module)
+        module = steps.needed("the lowering of operators", transform.LegalizeOps(LEGALIZED), module)
         _refuse_unlowered(module["main"], name)
         fusion = [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination(["main"])]
         # A reshape alone is a view at run time: no kernel to tune.
@@ -254,6 +256,7 @@ def _lower(module: Any, target: tvm.target.Target, steps: Steps) -> Any:
         _refuse_constant(module["main"], name)
         module = steps.optional("fusion", sequential(fusion), module)
         module = steps.optional("reshapes without a copy", sequential(views), module)
+        module = steps.optional("outputs without a copy", outputs_as_views, module)
         return steps.optional("free layouts of weights", transform.AttachAttrLayoutFreeBuffers(), module)
 
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import tvm
 from tvm.ir import Expr, TensorLoad
 from tvm.s_tir import SBlock, Schedule
-from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 from tvm.tirx import Add, BufferStore, IntImm, Max, Min, Var
@@ -30,6 +29,7 @@ from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
+from devices.sketches.inlining import blocks_of, inline_element_wise
 
 REGISTER_BLOCKED = "register-blocked"
 # One vectorised loop of up to 64 lanes is as fast as an unrolled loop over vectors: LLVM splits it into registers.
@@ -153,28 +153,12 @@ def _place_padding(sch: Schedule, padding: SBlockRV) -> None:
 def _inline_and_find_main(sch: Schedule, target: Target) -> tuple[SBlockRV, Reduction] | None:
     """Inline element-wise blocks as MetaSchedule does, and find the one reduction."""
     described = {
-        block.name_hint: reduction for block in _blocks(sch) if (reduction := describe_reduction(block)) is not None
+        block.name_hint: reduction for block in blocks_of(sch) if (reduction := describe_reduction(block)) is not None
     }
     if len(described) != 1:
         return None
     (shape,) = described.values()
-    context = ms.TuneContext(sch.mod, target=target)
-    for rule in (
-        ms.schedule_rule.InlineConstantScalars(),
-        ms.schedule_rule.AutoInline(
-            into_producer=False,
-            into_consumer=True,
-            inline_const_tensor=True,
-            disallow_if_then_else=True,
-            require_injective=True,
-            require_ordered=True,
-            disallow_op=["tirx.exp"],
-        ),
-    ):
-        rule._initialize_with_tune_context(context)
-        for name in [block.name_hint for block in reversed(_blocks(sch))]:
-            if name != shape.name:
-                rule.apply(sch, sch.get_sblock(name, "main"))
+    inline_element_wise(sch, target, keep={shape.name})
     return sch.get_sblock(shape.name, "main"), shape
 
 
@@ -245,10 +229,4 @@ def _is_spatial(sch: Schedule, block: SBlockRV) -> bool:
 
 
 def _only_these_blocks(sch: Schedule, blocks: list[SBlockRV]) -> bool:
-    return {block.name_hint for block in _blocks(sch)} == {sch.get(block).name_hint for block in blocks}
-
-
-def _blocks(sch: Schedule) -> list[SBlock]:
-    """The blocks of ``main`` in program order, without the root."""
-    root = sch.get_sblock("root", "main")
-    return [sch.get(block) for block in sch.get_child_blocks(root)]
+    return {block.name_hint for block in blocks_of(sch)} == {sch.get(block).name_hint for block in blocks}

@@ -1,13 +1,12 @@
 """Design spaces: from a task to its sketches, and from a candidate to a scheduled program.
 
 The sketches of a task are MetaSchedule's (its space generator with the default rules of the target), those of our own
-rules (:mod:`devices.sketches.rules`, :mod:`devices.sketches.transposes`), and those of traces that were found elsewhere
-and follow none of them (:attr:`fleet_tune.domain.Task.imported`). A sketch is a trace whose sampling
-decisions are open; a candidate closes them. Scheduling applies the closed trace to the task's program and then
-MetaSchedule's post-processors, which vectorise, unroll, bind threads and re-lay out constant weights (one that was
-found elsewhere and has none of them stays without). The resulting
-trace, post-processors included, is what a record stores: applied to the unscheduled program it gives the same scheduled
-program, here and in plain TVM."""
+rules (:data:`OWN_RULES`), and those of traces that were found elsewhere and follow none of them
+(:attr:`fleet_tune.domain.Task.imported`). A sketch is a trace whose sampling decisions are open; a candidate closes
+them. Scheduling applies the closed trace to the task's program and then MetaSchedule's post-processors, which
+vectorise, unroll, bind threads and re-lay out constant weights (one that was found elsewhere and has none of them stays
+without). The resulting trace, post-processors included, is what a record stores: applied to the unscheduled program it
+gives the same scheduled program, here and in plain TVM."""
 
 from __future__ import annotations
 
@@ -30,8 +29,10 @@ from tvm_ffi import structural_walk
 
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
+from devices.sketches.copies import ROW_COPIES, row_copies
 from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
+from devices.sketches.rows import ROW_WISE, row_wise
 from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
 from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
 from devices.sketches.traces import full_text, open_text
@@ -43,7 +44,12 @@ from fleet_tune.sketch import IMPORTED, Choice, Sketch, Tile
 _POSTPROCESSING = "EnterPostproc"
 _LAYOUT_REWRITE = "meta_schedule.layout_rewrite_preproc"
 
-OWN_RULES = {REGISTER_BLOCKED: register_blocked, TILED_TRANSPOSE: tiled_transposes}
+OWN_RULES = {
+    REGISTER_BLOCKED: register_blocked,
+    TILED_TRANSPOSE: tiled_transposes,
+    ROW_WISE: row_wise,
+    ROW_COPIES: row_copies,
+}
 """The rules that are not MetaSchedule's, by their names."""
 
 GENERATED = "MetaSchedule's rules"

@@ -15,7 +15,8 @@ whose value is known now (weights); ``value`` is an operand that is not constant
   rows, between views: one kernel for all of as many rows, whose blocks have few places to go. With others something
   may be fused, and they stay.
 - ``take`` of a few ranges is a slice of each; of others it clips its indices: TVM's default reads outside of the table
-  and crashes for an index out of range. Negative ones that are known count from the end.
+  and crashes for an index out of range. Negative ones that are known count from the end. Indices are read as they are
+  given: flat ones, as frontends make them, need a kernel before the look-up, and one that copies all of it after.
 - Parts of a split are slices. Slices come before transposes. Slices of everything and padding by nothing vanish.
 - Adaptive pooling over windows that all have one size is pooling over those, and over single elements nothing.
 """
@@ -338,13 +339,30 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
                     return table
                 parts = [self.builder_.emit(relax.op.strided_slice(table, [at], [low], [end])) for low, end in ranges]
                 return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis=at)
-        if str(call.attrs.mode) != "fast":
-            return call
+        mode = "clip" if str(call.attrs.mode) == "fast" else str(call.attrs.mode)
         index = call.args[1]
-        if isinstance(indices, GenericConst) and shape is not None:
+        if isinstance(indices, GenericConst):
+            if mode == str(call.attrs.mode) or shape is None:
+                return call
             extent = int(np.prod(shape)) if axis is None else shape[int(axis) % len(shape)]
             index = _constant(self._places(call, indices, extent).astype(str(index.ty.dtype)))
-        return relax.op.take(table, index, axis=axis, mode="clip")
+            return relax.op.take(table, index, axis=axis, mode=mode)
+        given = self._as_given(index)
+        if shape_of(given) == shape_of(index) or axis is None:
+            return relax.op.take(table, given, axis=axis, mode=mode)
+        taken = self.builder_.emit(relax.op.take(table, given, axis=axis, mode=mode))
+        return relax.op.reshape(taken, shape_of(call))
+
+    def _as_given(self, index: Any) -> Any:
+        """What ``index`` is made of by reshapes and by narrowing to 32 bits, which changes no place in a table."""
+        while True:
+            producer = self._known(index)
+            narrowed = self._is(producer, "relax.astype") and (
+                (str(producer.args[0].ty.dtype), str(producer.ty.dtype)) == ("int64", "int32")
+            )
+            if not narrowed and not (self._is(producer, "relax.reshape") and shape_of(producer.args[0]) is not None):
+                return index
+            index = producer.args[0]
 
     @staticmethod
     def _places(call: Call, indices: Any, extent: int) -> Array:

@@ -49,10 +49,8 @@ def test_exp(lanes: int) -> None:
     y = computed(tvm.tirx.exp, x, lanes)
     with np.errstate(over="ignore", under="ignore"):
         exact = np.exp(x.astype(np.float64))
-    in_range = (exact > 1.18e-38) & (exact < 2.4e38)
+    in_range = (exact > 1.18e-38) & (exact < 3.4e38)
     np.testing.assert_allclose(y[in_range], exact[in_range], rtol=2e-7)
-    octave = (exact >= 2.4e38) & (exact < 3.4e38)
-    np.testing.assert_allclose(y[octave], exact[octave], rtol=1e-5)
     assert (y[exact > 3.41e38] == np.inf).all()
     assert (y[exact < 1.17e-38] == 0).all()
     assert np.isnan(y[np.isnan(x)]).all()

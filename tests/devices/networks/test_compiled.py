@@ -34,7 +34,7 @@ from devices.networks.compiled import (
     staging,
     update_manifest,
 )
-from devices.networks.edges import passes_as_it_is, taken_in
+from devices.networks.edges import forms_of, pass_as_they_are, taken_in
 from devices.networks.frontend import Network, load_network
 from devices.networks.loaded import NetworkInputError
 from devices.networks.lowering import LoweredNetwork, compare, import_network
@@ -217,11 +217,38 @@ def test_torch_in_torch_out(folder: Path, network: Network) -> None:
 
 def test_tensors_that_tvm_reads_where_they_are() -> None:
     aligned = torch.ones(32, 32)
-    assert passes_as_it_is(aligned)
-    assert passes_as_it_is(torch.ones(()))
-    others = (aligned[:, 1:], aligned.T, aligned.view(-1)[1:], torch.ones(4, requires_grad=True), aligned.numpy())
-    assert not any(passes_as_it_is(each) for each in others)
-    assert not passes_as_it_is(nn.Parameter(aligned, requires_grad=False))  # of a class of its own
+    forms = forms_of((aligned,))
+    assert forms is not None
+    assert pass_as_they_are((torch.zeros(32, 32),), forms)
+    scalars = forms_of((torch.ones(()), torch.ones(2)))
+    assert scalars is not None
+    assert pass_as_they_are((torch.ones(()), torch.zeros(2)), scalars)
+    others: tuple[Any, ...] = (
+        torch.ones(32, 33)[:, 1:],
+        torch.ones(32, 32).T,
+        torch.ones(1025)[1:].view(32, 32),
+        torch.ones(32, 32, requires_grad=True),
+        torch.ones(32, 32, dtype=torch.float64),
+        torch.ones(1024),
+        nn.Parameter(torch.ones(32, 32), requires_grad=False),  # of a class of its own
+        np.ones((32, 32), np.float32),
+    )
+    assert not any(pass_as_they_are((each,), forms) for each in others)
+    assert not pass_as_they_are((aligned, aligned), forms)
+    assert not pass_as_they_are((), forms)
+    assert forms_of(()) is forms_of((aligned, aligned.numpy())) is forms_of((others[-2],)) is None
+
+
+@pytest.mark.parametrize(
+    "given", [torch.ones(1, 3, 32, 31), torch.ones(1, 3, 32, 32, dtype=torch.float64)], ids=["shape", "type"]
+)
+def test_what_does_not_fit_is_refused_after_what_did(folder: Path, given: torch.Tensor) -> None:
+    loaded = load(folder)
+    loaded(torch.ones(1, 3, 32, 32))
+    with pytest.raises(NetworkInputError, match="input 'x' is"):
+        loaded(given)
+    with pytest.raises(NetworkInputError, match="2 inputs given"):
+        loaded(given, given)
 
 
 def test_the_manifest(folder: Path, lowered: LoweredNetwork, network: Network, best: dict[str, str | None]) -> None:

@@ -245,7 +245,8 @@ def test_two_buffers_of_one_name_are_told_apart() -> None:
 
 def test_a_look_up_touches_a_row_for_each_index() -> None:
     table, ids = te.placeholder((1000, 64), name="table"), te.placeholder((2, 10), "int32", name="ids")
-    (sketch,) = DesignSpace(_task(table, ids, topi.take(table, ids, axis=0, mode="clip"))).sketches
+    copied, sketch = DesignSpace(_task(table, ids, topi.take(table, ids, axis=0, mode="clip"))).sketches
+    assert (copied.rule, sketch.rule) == ("row-copies", "loops")
     (main,) = sketch.statements
     accesses = {access.buffer: access for access in main.accesses}
     # Twenty rows of a thousand, as far apart as they can be; the ids themselves are read in order.

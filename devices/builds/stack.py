@@ -1,0 +1,63 @@
+"""Small buffers of CPU kernels on the stack.
+
+TVM takes every buffer in the scope "local", and every other one of 1 KiB and more, from its pool of workspaces: two
+calls of the runtime for each iteration of the loop that it is in, some 15 ns, and memory that LLVM does not take apart
+into registers. A tile of sums, or a row of a softmax, belongs on the stack.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.tirx import AllocBuffer, IntImm, PrimFunc, const
+from tvm.tirx.compilation_pipeline import register_tir_pipeline
+from tvm_ffi import structural_map
+
+#: Bytes of one buffer, and of all of a kernel: threads of a small system have stacks of some hundred KiB.
+MOST_BYTES = 16 << 10
+MOST_BYTES_TOGETHER = 64 << 10
+
+# What makes TVM leave an allocation to the code generator.
+_AS_IT_IS = "disable_lower_builtin"
+
+
+@functools.cache
+def use_stack() -> None:
+    """Have all kernels that this process builds for CPUs do so."""
+    register_tir_pipeline("s_tir", _pipeline)
+
+
+def _pipeline() -> Any:
+    lowering, finalize_host, finalize_device = default_s_tir_pipeline()
+    return lowering, lambda: tvm.transform.Sequential([_on_the_stack, finalize_host()]), finalize_device
+
+
+@tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
+def _on_the_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    left = MOST_BYTES_TOGETHER
+
+    def placed(allocation: AllocBuffer) -> AllocBuffer:
+        nonlocal left
+        size = _bytes(allocation.buffer)
+        if not 0 < size <= min(MOST_BYTES, left):
+            return allocation
+        left -= size
+        annotations = {**dict(allocation.annotations), _AS_IT_IS: const(True, "bool")}
+        return AllocBuffer(allocation.buffer, annotations=annotations)
+
+    return function.with_body(structural_map(function.body, (AllocBuffer, placed)))
+
+
+def _bytes(buffer: Any) -> int:
+    """0 where the size is not known, or where the buffer has a memory of its own kind."""
+    if buffer.scope() not in ("global", "local") or not all(isinstance(n, IntImm) for n in buffer.shape):
+        return 0
+    kind = tvm.DataType(str(buffer.dtype))
+    size: int = (kind.bits + 7) // 8 * kind.lanes
+    for extent in buffer.shape:
+        size *= int(extent)
+    return size

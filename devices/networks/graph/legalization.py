@@ -1,0 +1,87 @@
+"""Operators of Relax that are lowered to TensorIR in a form of our own, instead of TVM's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from tvm import relax, te
+from tvm.tirx import const, rsqrt
+
+
+def softmax(x: te.Tensor, axis: int) -> te.Tensor:
+    """TVM divides each element by the sum of its row. The reciprocal of that is the same for the whole row, a product
+    with it differs by one rounding, and a division takes several times as long."""
+    axis %= len(x.shape)
+    rows = [extent for at, extent in enumerate(x.shape) if at != axis]
+
+    def along(place: tuple[Any, ...], at: Any) -> tuple[Any, ...]:
+        return (*place[:axis], at, *place[axis:])
+
+    def row_of(place: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*place[:axis], *place[axis + 1 :])
+
+    k = te.reduce_axis((0, x.shape[axis]), name="k")
+    largest = te.compute(rows, lambda *row: te.max(x[along(row, k)], axis=k), name="T_softmax_maxelem")
+    powers = te.compute(x.shape, lambda *at: te.exp(x[at] - largest[row_of(at)]), name="T_softmax_exp")
+    k = te.reduce_axis((0, x.shape[axis]), name="k")
+    total = te.compute(rows, lambda *row: te.sum(powers[along(row, k)], axis=k), name="T_softmax_expsum")
+    one = const(1.0, x.dtype)
+    return te.compute(x.shape, lambda *at: powers[at] * (one / total[row_of(at)]), name="T_softmax_norm")
+
+
+def group_norm(x: te.Tensor, weight: te.Tensor, bias: te.Tensor, groups: int, epsilon: float) -> te.Tensor:
+    """Of ``(n, channels, ...)``. TVM's reshapes what it reads and what it writes, element by element, and takes the
+    variance from the mean of squares, which cancels where the mean is large. Here every axis is one of ``x``."""
+    count, channels, *places = x.shape
+    each = channels // groups  # and all extents of the same type of integers
+    groups = channels // each
+    size = int(each) * prod(int(extent) for extent in places)
+
+    def axes() -> list[Any]:
+        return [te.reduce_axis((0, extent), name="k") for extent in (each, *places)]
+
+    def value(n: Any, channel: Any, *place: Any) -> Any:
+        return x[(n, channel, *place)].astype("float32")
+
+    k = axes()
+    total = te.compute(
+        (count, groups), lambda n, g: te.sum(value(n, g * each + k[0], *k[1:]), axis=k), name="group_sum"
+    )
+    mean = te.compute((count, groups), lambda n, g: total[n, g] / size, name="group_mean")
+
+    def squared(n: Any, g: Any, at: Sequence[Any]) -> Any:
+        apart = value(n, g * each + at[0], *at[1:]) - mean[n, g]
+        return apart * apart
+
+    j = axes()
+    spread = te.compute((count, groups), lambda n, g: te.sum(squared(n, g, j), axis=j), name="group_var_sum")
+
+    def normalized(n: Any, channel: Any, *place: Any) -> Any:
+        g = channel // each
+        scale = rsqrt(spread[n, g] / size + epsilon) * weight[channel].astype("float32")
+        result = (value(n, channel, *place) - mean[n, g]) * scale + bias[channel].astype("float32")
+        return result.astype(x.dtype)
+
+    return te.compute(x.shape, normalized, name="T_group_norm")
+
+
+def _legalize_group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    attrs, rank = call.attrs, int(call.ty.ndim)
+    axes = sorted(int(axis) % rank for axis in attrs.axes)
+    plain = int(attrs.channel_axis) % rank == 1 and axes == list(range(2, rank))
+    if not plain or str(call.ty.dtype) not in ("float32", "float16"):
+        return call.op.get_attr("FLegalize")(builder, call)
+    return builder.call_te(group_norm, *call.args, attrs.num_groups, attrs.epsilon, primfunc_name_hint="group_norm")
+
+
+def _legalize_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(softmax, call.args[0], call.attrs.axis, primfunc_name_hint="softmax")
+
+
+LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
+    "relax.nn.group_norm": _legalize_group_norm,
+    "relax.nn.softmax": _legalize_softmax,
+}
+"""By the operator's name, what makes a kernel of a call, as ``relax.transform.LegalizeOps`` takes it."""

@@ -1,0 +1,308 @@
+"""Sketch rule "row-wise": reductions along contiguous rows, and what is computed of each row (CPU).
+
+Softmax, norms, means and sums read a row several times. MetaSchedule reduces a row element by element, each waiting for
+the one before it (LLVM may not change the order of a floating-point sum), or makes partial sums of all rows before it
+begins with the first total. Here a few rows go through all steps before the next ones, while they are in the cache:
+
+    parallel over rows, a few at a time
+      for each step of the kernel
+        partial[lane] += ...      along the rows, vectorised over up to 64 lanes
+        four[lane] += partial     vectorised over 4 lanes, unrolled
+        total += four[lane]       unrolled
+        or: element by element    along the rows, vectorised
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import IRModule
+from tvm.ir import TensorLoad
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.sym import Analyzer
+from tvm.target import Target
+from tvm.tirx import BufferStore, IntImm, Var
+from tvm_ffi import structural_map, structural_walk
+
+from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
+from devices.sketches.inlining import blocks_of, inline_element_wise
+
+ROW_WISE = "row-wise"
+# Partial results of one row: several vectors hide how long an addition takes.
+MAX_LANES = 64
+# What they are added up to before they become one.
+FEW_LANES = 4
+# Rows that go through a step together, for the same reason.
+MAX_ROWS = 8
+# Shorter rows are as well reduced one beside the other.
+MIN_ROW = 16
+
+
+def row_wise(mod: IRModule, target: Target) -> list[Schedule]:
+    """The row-wise design spaces of ``mod`` (its function ``main``), none where the rule does not apply.
+
+    Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
+    """
+    if target.kind.name != "llvm":
+        return []
+    try:
+        schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
+        return [schedule] if _apply(schedule, target) else []
+    except (RuntimeError, ValueError):
+        # A program that the primitives refuse is served by the other sketches.
+        return []
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A block of the kernel. ``rows``: how many leading spatial axes are of rows. ``columns``: how many of the others,
+    the last ones, are as good as one, because all operands run over them alike. ``row``: the elements of a row that it
+    reduces, 0 where it reduces none."""
+
+    block: SBlockRV
+    rows: int
+    columns: int
+    row: int
+
+
+def _apply(sch: Schedule, target: Target) -> bool:
+    reductions = {block.name_hint for block in blocks_of(sch) if _extents(block, REDUCTION)}
+    if not reductions:
+        return False
+    inline_element_wise(sch, target, keep=reductions)
+    _inline_a_view_of_the_result(sch)
+    blocks = blocks_of(sch)
+    rows = {_extents(block, DATA_PARALLEL) for block in blocks if _extents(block, REDUCTION)}
+    if len(rows) != 1 or not all(rows):
+        return False
+    (leading,) = rows
+    steps = [_step(sch, block, leading) for block in blocks]
+    if any(step is None for step in steps):
+        return False
+    stages = [stage for step in steps if step is not None for stage in _stages(sch, step)]
+
+    last = stages[-1]
+    loops = list(sch.get_loops(last.block))
+    at = len(leading) - 1
+    if int(sch.get(loops[at]).extent) != leading[at]:
+        loops[at : at + 1] = sch.split(loops[at], [leading[at], None])
+    around, inner = loops[: len(leading)], loops[len(leading) :]
+    outer, tile = sch.split(around[-1], sch.sample_perfect_tile(around[-1], n=2, max_innermost_factor=MAX_ROWS))
+    parallel = sch.fuse(*around[:-1], outer)
+    sch.parallel(parallel)
+    for stage in reversed(stages[:-1]):
+        sch.compute_at(stage.block, parallel, preserve_unit_loops=True)
+    for stage in stages[:-1]:
+        block = sch.get(stage.block)
+        own = list(zip(block.iter_vars, sch.get_loops(stage.block)[1:], strict=True))
+        along = [loop for axis, loop in own if int(axis.iter_type) == REDUCTION]
+        stage.finish(sch, [loop for axis, loop in own if int(axis.iter_type) != REDUCTION], along)
+    reduces = isinstance(last, _Total)
+    last.finish(sch, [tile] if reduces else [tile, *inner], inner if reduces else [])
+    return True
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What is done to a block once it stands in the loop over rows."""
+
+    block: SBlockRV
+
+    def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
+        """``spatial``, ``along``: its own loops, those of spatial axes and those of the reduction."""
+
+
+@dataclass(frozen=True)
+class _Partial(_Stage):
+    """Partial results by lane. ``lanes``: how many axes of lanes there are, which TVM puts first."""
+
+    lanes: int
+
+    def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
+        lanes, rows = spatial[: self.lanes], spatial[self.lanes :]
+        sch.reorder(*along, *rows, *lanes)
+        for at in range(len(sch.get(self.block).writes)):
+            sch.set_scope(self.block, at, "local")
+        lane = sch.fuse(*lanes) if len(lanes) > 1 else lanes[0]
+        _unroll_and_vectorize(sch, rows, lane)
+        initial = sch.decompose_reduction(self.block, along[0])
+        *initial_rows, initial_lane = sch.get_loops(initial)[-len(rows) - 1 :]
+        _unroll_and_vectorize(sch, initial_rows, initial_lane)
+
+
+def _unroll_and_vectorize(sch: Schedule, rows: Sequence[LoopRV], lane: LoopRV) -> None:
+    for loop in rows:
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+@dataclass(frozen=True)
+class _Total(_Stage):
+    def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
+        sch.reorder(*spatial, *along)
+        for loop in along:
+            sch.unroll(loop)
+
+
+@dataclass(frozen=True)
+class _ElementWise(_Stage):
+    columns: int
+
+    def finish(self, sch: Schedule, spatial: list[LoopRV], along: list[LoopRV]) -> None:
+        assert not along, "it reduces nothing"
+        if self.columns:
+            columns = spatial[-self.columns :]
+            whole = sch.fuse(*columns) if len(columns) > 1 else columns[0]
+            _, lanes = sch.split(whole, sch.sample_perfect_tile(whole, n=2, max_innermost_factor=MAX_LANES))
+            sch.vectorize(lanes)
+
+
+def _stages(sch: Schedule, step: _Step) -> list[_Stage]:
+    """The steps that a block becomes, in program order."""
+    if not step.row:
+        return [_ElementWise(step.block, step.columns)]
+    along = sch.get_loops(step.block)[step.rows :]
+    row = sch.fuse(*along) if len(along) > 1 else along[0]
+    few, counts = _lanes(step.row)
+    many = sch.sample_categorical(list(counts), [1 / len(counts)] * len(counts))
+    if few == 1:
+        _, lanes = sch.split(row, [None, many])
+        return [_Partial(sch.rfactor(lanes, step.rows), 1), _Total(step.block)]
+    *_, lanes = sch.split(row, [None, many, few])
+    fewer = sch.rfactor(lanes, step.rows)
+    *_, several, _ = sch.get_loops(fewer)
+    return [_Partial(sch.rfactor(several, step.rows), 2), _Partial(fewer, 1), _Total(step.block)]
+
+
+def _lanes(length: int) -> tuple[int, tuple[int, ...]]:
+    """For rows of ``length`` elements, how many lanes are added up last, and of how many times as many partial results
+    there may be; no choice where no number of lanes divides the row."""
+    few = FEW_LANES if length % FEW_LANES == 0 else 1
+    most = min(MAX_LANES, length // 2) // few
+    counts = tuple(n for n in range(1, most + 1) if length // few % n == 0 and n * few > 1)
+    return few, counts
+
+
+def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | None:
+    """None for a block that does not run over the rows first, or not along them."""
+    spatial, reduced = _extents(block, DATA_PARALLEL), _extents(block, REDUCTION)
+    rows = len(leading)
+    if [int(axis.dom.extent) for axis in block.iter_vars] != [*spatial, *reduced] or _has_blocks(block):
+        return None
+    if len(spatial) < rows or spatial[: rows - 1] != leading[:-1] or spatial[rows - 1] % leading[-1]:
+        return None
+    strides = _strides(block)
+    if strides is None:
+        return None
+    variable = sch.get_sblock(block.name_hint, "main")
+    if not reduced:
+        # Of the last axis of rows, what belongs to one row is a column.
+        parts = spatial[rows - 1] // leading[-1]
+        extents = ([parts] if parts > 1 else []) + list(spatial[rows:])
+        steps = [each[rows - (parts > 1) :] for each in strides]
+        return _Step(variable, rows, _alike(extents, steps), 0)
+    read = [each for each in strides if any(each[rows:])]
+    contiguous = tuple(prod(reduced[at + 1 :]) for at in range(len(reduced)))
+    if spatial != leading or not read or any(each[rows:] != contiguous for each in read):
+        return None
+    # What several rows read, as in a product, is better kept in registers: not row by row.
+    if any(not step for each in read for step, extent in zip(each, spatial, strict=False) if extent > 1):
+        return None
+    row = prod(reduced)
+    return _Step(variable, rows, 0, row) if row >= MIN_ROW and _lanes(row)[1] else None
+
+
+def _alike(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """How many of the last axes are one for all operands."""
+    count = min(1, len(extents))
+    while count < len(extents):
+        outer = len(extents) - count - 1
+        if any(each[outer] != each[outer + 1] * extents[outer + 1] for each in strides):
+            break
+        count += 1
+    return count
+
+
+def _strides(block: SBlock) -> list[tuple[int, ...]] | None:
+    """How many elements each axis steps over, of each tensor that a block reads or writes; None where that cannot be
+    said, or is not the same at the first element and at the last."""
+    variables = [iteration.var for iteration in block.iter_vars]
+    last = [int(iteration.dom.extent) - 1 for iteration in block.iter_vars]
+    accesses: list[tuple[Any, Any]] = []
+    structural_walk(
+        block.body,
+        [
+            (TensorLoad, lambda node: accesses.append((node.source, node.indices))),
+            (BufferStore, lambda node: accesses.append((node.buffer, node.indices))),
+        ],
+    )
+    found: list[tuple[int, ...]] = []
+    for buffer, indices in accesses:
+        strides = []
+        for axis, end in enumerate(last):
+            second = [int(at == axis) for at in range(len(last))]
+            before = [value - step for value, step in zip(last, second, strict=True)]
+            places = [_place(buffer, indices, variables, at) for at in ([0] * len(last), second, before, last)]
+            numbers = [place for place in places if place is not None]
+            if end and (len(numbers) < len(places) or numbers[1] - numbers[0] != numbers[3] - numbers[2]):
+                return None
+            strides.append(numbers[1] - numbers[0] if end else 0)
+        found.append(_filled(strides, last))
+    return found
+
+
+def _filled(strides: Sequence[int], last: Sequence[int]) -> tuple[int, ...]:
+    """Axes of one element step over what their neighbours cover, as if they had more."""
+    filled = list(strides)
+    for axis in reversed(range(len(filled) - 1)):
+        if not last[axis]:
+            filled[axis] = filled[axis + 1] * (last[axis + 1] + 1)
+    for axis in range(1, len(filled)):
+        if not any(last[axis:]):
+            filled[axis] = filled[axis - 1]
+    return tuple(filled)
+
+
+def _place(buffer: Any, indices: Any, variables: Sequence[Var], values: Sequence[int]) -> int | None:
+    """Where an access lies in a tensor; None where that depends on more than its axes."""
+
+    def value(variable: Var) -> Any:
+        return next(
+            (IntImm(variable.ty, n) for each, n in zip(variables, values, strict=True) if each.same_as(variable)),
+            variable,
+        )
+
+    analyzer = Analyzer()
+    place = 0
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        at = analyzer.simplify(structural_map(index, (Var, value)))
+        if not isinstance(at, IntImm):
+            return None
+        place = place * int(extent) + int(at)
+    return place
+
+
+def _extents(block: SBlock, kind: int) -> tuple[int, ...]:
+    """Extents of the axes of a kind; empty where one is no number."""
+    extents = [iteration.dom.extent for iteration in block.iter_vars if int(iteration.iter_type) == kind]
+    return tuple(int(extent) for extent in extents) if all(isinstance(n, IntImm) for n in extents) else ()
+
+
+def _has_blocks(block: SBlock) -> bool:
+    inner: list[SBlockRealize] = []
+    structural_walk(block.body, (SBlockRealize, inner.append))
+    return bool(inner)
+
+
+def _inline_a_view_of_the_result(sch: Schedule) -> None:
+    """Where the last block only moves what an element-wise one has computed, that one writes to the moved place."""
+    last = sch.get_child_blocks(sch.get_sblock("root", "main"))[-1]
+    producers = sch.get_producers(last)
+    if len(producers) == 1 and not any(_extents(sch.get(each), REDUCTION) for each in (last, *producers)):
+        with suppress(RuntimeError):
+            sch.reverse_compute_inline(last)

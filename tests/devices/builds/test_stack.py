@@ -1,0 +1,31 @@
+"""Small buffers of CPU kernels: on the stack, where the runtime is not called for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from devices.builds.stack import MOST_BYTES, use_stack
+from devices.targets import parse_target, resolve_target
+
+
+@pytest.mark.parametrize(("columns", "on_stack"), [(256, True), (MOST_BYTES // 4, True), (MOST_BYTES // 4 + 16, False)])
+@pytest.mark.parametrize("scope", ["local", "global"])
+def test_buffers_up_to_a_size_are_on_the_stack(columns: int, on_stack: bool, scope: str) -> None:
+    use_stack()
+    a = te.placeholder((8, columns), name="A")
+    doubled = te.compute((8, columns), lambda i, j: a[i, j] * 2, name="B")
+    out = te.compute((8, columns), lambda i, j: doubled[i, columns - 1 - j] + 1, name="C")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([a, out]))
+    row, _ = schedule.get_loops(schedule.get_sblock("C"))
+    schedule.parallel(row)
+    schedule.compute_at(schedule.get_sblock("B"), row)
+    schedule.set_scope(schedule.get_sblock("B"), 0, scope)
+    kernel = tvm.tirx.build(schedule.mod, target=parse_target(resolve_target("native", 1)))
+    assert ("TVMBackendAllocWorkspace" not in kernel.inspect_source("ll")) == on_stack
+    values = np.arange(8 * columns, dtype=np.float32).reshape(8, columns)
+    given, result = tvm.runtime.tensor(values), tvm.runtime.tensor(np.zeros_like(values))
+    kernel["main"](given, result)
+    np.testing.assert_array_equal(result.numpy(), values[:, ::-1] * 2 + 1)
