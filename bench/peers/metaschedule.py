@@ -87,7 +87,7 @@ def tune(workload: str, trials: int, limit_secs: float, gpu: str | None = None) 
 
     Returns the valid trials a minute up to the end of the last batch, and each batch's figures.
     """
-    cpu = {"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores(), "opt-level": 2}
+    cpu = {"kind": "llvm", "mcpu": native_cpu(), "num-cores": cores(), "opt-level": 3}
     target = tvm.target.Target(json.loads(gpu), host=cpu) if gpu else tvm.target.Target(cpu)
     default_callbacks = ms.measure_callback.MeasureCallback.create("default")
     start = time.perf_counter()
