@@ -34,7 +34,7 @@ from tests.helpers.guide_cluster import (
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
-TRIALS = 150
+TRIALS = 80
 SMALL = "--num-cpus 2 --object-store-memory 100000000 --node-ip-address 127.0.0.1"
 
 
@@ -49,6 +49,11 @@ class Team:
     @property
     def home(self) -> Path:
         return self.head.home
+
+    def told(self) -> str:
+        """What is where, for people."""
+        nodes, actors = (self.head.get(f"/api/v0/{what}?limit=1000&detail=1") for what in ("nodes", "actors"))
+        return json.dumps([each["data"]["result"]["result"] for each in (nodes, actors)], indent=1)
 
     def lose(self, name: str) -> None:
         """A machine loses its power, and so does the board at its side."""
@@ -90,16 +95,16 @@ def team() -> Iterator[Team]:
             " --autoscaling-config ~/ray_bootstrap_config.yaml": "",
         }
         started: list[Served] = []
+        nodes: dict[str, Served] = {}
 
         def served(script: str, name: str) -> Served:
             started.append(Served(script, environment(home), home / f"{name}.log"))
             return started[-1]
 
         try:
-            node = _started(head_command, "head", home, changes, f"--ray-client-server-port {client}")
-            started.append(node)
-            head = Head(home, port, dashboard, node).ready()
-            nodes = {}
+            nodes["head"] = _started(head_command, "head", home, changes, f"--ray-client-server-port {client}")
+            started.append(nodes["head"])
+            head = Head(home, port, dashboard, nodes["head"]).ready()
             for name in ("server-1", "server-2"):
                 joins = {"$RAY_HEAD_IP:6379": head.address}
                 nodes[name] = _started(node_command, name, home, joins, f"--temp-dir {home}/t-{name}")
@@ -119,7 +124,10 @@ def team() -> Iterator[Team]:
             yield Team(head, nodes, boards)
         finally:
             for each in reversed(started):
-                each.end()
+                if each in nodes.values():
+                    each.end()
+                else:
+                    each.kill()
 
 
 def _devices(store: Path) -> list[str]:
@@ -155,8 +163,9 @@ def test_a_job_on_three_nodes_loses_one_of_them_and_leaves_its_results_where_its
             job.told,
         )
         assert job.process.poll() is None, job.told()
-        assert len(_nodes_of(team.head, "Builder")) == 3
-        assert len(_nodes_of(team.head, "DeviceActor")) == 3
+        wait_until(lambda: len(_nodes_of(team.head, "Builder")) == 3, "builders on each node", 60, team.told)
+        # Two that name their machines, and one of the tracker, which the head reaches.
+        wait_until(lambda: len(_nodes_of(team.head, "DeviceActor")) == 3, "a device on each node", 60, team.told)
         before = _devices(out / "records.db")
         team.lose("server-2")
         assert job.process.wait(400) == 0, job.told()
@@ -164,13 +173,13 @@ def test_a_job_on_three_nodes_loses_one_of_them_and_leaves_its_results_where_its
         job.kill()
 
     verbs = changed(block("Submit a tuning run", "ray job stop"), here).splitlines()
-    logs, status, stop = (shell(line, team.head.env) for line in verbs)
-    assert "SUCCEEDED" in status.stdout + status.stderr
-    assert stop.returncode == 0, stop.stdout + stop.stderr  # it is over
+    logs, status = (shell(line, team.head.env) for line in verbs[:2])
+    assert "succeeded" in status.stdout + status.stderr
     [named] = re.findall(r"^result: (.*)$", logs.stdout, re.MULTILINE)
     assert named == str(out / "result.json")
     result = json.loads(Path(named).read_text())
-    assert result["new_trials"] >= TRIALS
+    # A candidate whose builders were ended three times over it is left out, and told.
+    assert TRIALS - 8 <= result["new_trials"] <= TRIALS, json.dumps([result["outcomes"], result["notices"]], indent=1)
     [network] = result["networks"]
     assert network["folder"] == str(out)
     told = " ".join(notice["text"] for notice in result["notices"])

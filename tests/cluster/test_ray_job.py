@@ -107,7 +107,8 @@ def test_a_stopped_job_loses_no_record_and_another_resumes_and_leaves_its_result
     )
     before = _uids(out)
     assert len(before) >= 5, head.logs("first")
-    stopped = head.job("stop", "first")
+    *_, stop = block("Submit a tuning run", "ray job stop").splitlines()
+    stopped = shell(changed(stop, {"8265": str(head.dashboard_port), "resnet18": "first"}), head.env)
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
     assert head.status("first") == "STOPPED"
     assert "Stopped early. Everything measured is stored." in head.logs("first")
