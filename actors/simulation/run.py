@@ -119,6 +119,23 @@ class SimulatedUse:
         return sum(use.cpu_secs_a_record for role, use in self.roles.items() if role not in SIMULATED)
 
 
+@dataclass(frozen=True)
+class SimulatedParts:
+    """What a simulated run is made of. ``number``, ``searcher_of``: of a task's searcher, by the task's id.
+    ``build_host``: the actor that stands in for all builders. ``devices``: by name."""
+
+    tasks: list[SearchTask]
+    number: dict[str, int]
+    searcher_of: dict[str, SearcherClient]
+    build_host: Any
+    devices: dict[str, SimulatedHandle]
+
+    @property
+    def builder(self) -> BuilderClient:
+        """One of the builders."""
+        return BuilderClient(self.build_host)
+
+
 class SimulatedRun:
     """A run that goes on between :meth:`start` and :meth:`stop`; ``folder``: of its own, on this host."""
 
@@ -132,37 +149,13 @@ class SimulatedRun:
 
     async def start(self) -> None:
         """Begin to tune."""
-        fleet, here = self._fleet, self._cluster.here()
-        tasks = _tasks(fleet.classes)
-        roster = Roster(self._folder / "tasks")
-        roster.open()
-        for entry in tasks:
-            roster.add(entry)
-
-        def made(role: str, cls: type, concurrency: int, *arguments: Any) -> Any:
-            actor = remote_actor(cls, concurrency=concurrency, scheduling_strategy=here).remote(*arguments)
-            self._roles.setdefault(role, []).append(actor)
-            return actor
-
-        self._records = RecorderClient(
-            made("recorder", Recorder, 1000, str(self._folder / _STORE_NAME), {"network": "simulated"})
-        )
-        await self._records.put_tasks([entry.task for entry in tasks])
-        count = searchers(fleet.devices)
-        number = {entry.task.id: at // len(fleet.classes) % count for at, entry in enumerate(tasks)}
-        searching = []
-        for at in range(1 + max(number.values())):
-            others = frozenset(task_id for task_id, dealt_to in number.items() if dealt_to != at)
-            actor = made("searchers", Searcher, 64, roster, "random", 0, Shared(self._records), None, None, others)
-            searching.append(SearcherClient(actor))
-        self._searchers = len(searching)
-        await asyncio.gather(*(each.start() for each in searching))
-        shared = Shared(self._records)
-        self._hosts = made(SIMULATED[0], SimulatedDevices, 2 * fleet.devices + 8, _RUN_ID, shared, fleet.faults)
-        build_host = made(SIMULATED[1], SimulatedBuilders, fleet.builders + 8, fleet.build_secs)
+        fleet = self._fleet
+        parts = await self._start_parts()
         plan = RunPlan(
             run_id=_RUN_ID,
-            tasks=tuple(PlannedTask(entry.task, ("toy",), 1e-9, searcher=number[entry.task.id]) for entry in tasks),
+            tasks=tuple(
+                PlannedTask(entry.task, ("toy",), 1e-9, searcher=parts.number[entry.task.id]) for entry in parts.tasks
+            ),
             devices={name: device_class for name, (device_class, _) in fleet.handles.items()},
             builders=fleet.builders,
             limits=Limits(),
@@ -170,22 +163,62 @@ class SimulatedRun:
             build_timeout_secs=60.0 + fleet.build_secs,
         )
         self._scheduler = SchedulerClient(
-            made(
+            self._made(
                 "scheduler",
                 Scheduler,
                 64,
                 SchedulerPlan(plan, "random", 0),
                 self._records,
-                {task_id: searching[at] for task_id, at in number.items()},
-                [BuilderClient(build_host)] * fleet.builders,
-                {name: SimulatedHandle(self._hosts, name, secs) for name, (_, secs) in fleet.handles.items()},
+                parts.searcher_of,
+                [parts.builder] * fleet.builders,
+                parts.devices,
             )
         )
         await self._scheduler.started()
         self._running = asyncio.ensure_future(self._scheduler.run())
         began = time.monotonic()
-        beats = Heartbeats(self._members(build_host), _tell, lambda: time.monotonic() - began)
+        beats = Heartbeats(self._members(parts.build_host), _tell, lambda: time.monotonic() - began)
         self._watching = asyncio.ensure_future(beats.watch())
+
+    def _made(self, role: str, cls: type, concurrency: int, *arguments: Any) -> Any:
+        here = self._cluster.here()
+        actor = remote_actor(cls, concurrency=concurrency, scheduling_strategy=here).remote(*arguments)
+        self._roles.setdefault(role, []).append(actor)
+        return actor
+
+    async def _start_parts(self) -> SimulatedParts:
+        """All but who brings them together."""
+        fleet = self._fleet
+        tasks = _tasks(fleet.classes)
+        roster = Roster(self._folder / "tasks")
+        roster.open()
+        for entry in tasks:
+            roster.add(entry)
+        self._records = RecorderClient(
+            self._made("recorder", Recorder, 1000, str(self._folder / _STORE_NAME), {"network": "simulated"})
+        )
+        await self._records.put_tasks([entry.task for entry in tasks])
+        count = searchers(fleet.devices)
+        number = {entry.task.id: at // len(fleet.classes) % count for at, entry in enumerate(tasks)}
+        searching = []
+        for at in range(1 + max(number.values())):
+            others = frozenset(task_id for task_id, dealt_to in number.items() if dealt_to != at)
+            actor = self._made(
+                "searchers", Searcher, 64, roster, "random", 0, Shared(self._records), None, None, others
+            )
+            searching.append(SearcherClient(actor))
+        self._searchers = len(searching)
+        await asyncio.gather(*(each.start() for each in searching))
+        shared = Shared(self._records)
+        self._hosts = self._made(SIMULATED[0], SimulatedDevices, 2 * fleet.devices + 8, _RUN_ID, shared, fleet.faults)
+        build_host = self._made(SIMULATED[1], SimulatedBuilders, fleet.builders + 8, fleet.build_secs)
+        return SimulatedParts(
+            tasks=tasks,
+            number=number,
+            searcher_of={task_id: searching[at] for task_id, at in number.items()},
+            build_host=build_host,
+            devices={name: SimulatedHandle(self._hosts, name, secs) for name, (_, secs) in fleet.handles.items()},
+        )
 
     def _members(self, build_host: Any) -> list[Member]:
         """As those of a run: one for each builder and device, be it that one process stands in for them all."""

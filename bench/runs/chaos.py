@@ -1,5 +1,6 @@
-"""A run whose processes are killed and stopped at random, every kind of them but the command itself, beside the same
-run left alone: what it acknowledged, lost and doubled, how good its best kernels are, and how long it took."""
+"""A run that is under fire, beside the same run left alone: what it acknowledged, lost and doubled, how good its best
+kernels are, and how long it took. Every kind of process is killed and stopped: those of the run, the command itself,
+Ray's own, and whole nodes of its cluster."""
 
 from __future__ import annotations
 
@@ -18,60 +19,78 @@ from bench.tables import markdown
 
 ASKED_TIME = 1.5
 _REAL_NETWORK = "examples/networks.py:mlp"
-_TIMEOUT_SECS = 3600.0
+_TIMEOUT_SECS = 4 * 3600.0
+_ROWS = (
+    ("records acknowledged", "acknowledged", "{:,}", 1.0),
+    ("... lost", "lost", "{:,}", 1.0),
+    ("... doubled", "doubled", "{:,}", 1.0),
+    ("trials stored", "trials", "{:,}", 1.0),
+    ("estimated latency of the best, ms", "best_secs", "{:.3f}", 1e3),
+    ("longest time without a record, s", "longest_gap_secs", "{:.1f}", 1.0),
+)
 
 
-def run(kills: int, trials: int, devices: int, seed: int, real: bool, network: str = _REAL_NETWORK) -> BenchResult:
-    calm, troubled = (_played(count, trials, devices, seed, network if real else None) for count in (0, kills))
-    details = {"calm": calm, "troubled": troubled, "asked_time": ASKED_TIME, "real": real}
-    ratio = calm["secs"] / troubled["secs"]
-    return BenchResult("chaos", troubled["secs"], calm["secs"], ratio, f"s for {trials} trials", details)
+def run(
+    kills: int, trials: int, devices: int, nodes: int, seed: int, real: bool, real_trials: int, network: str
+) -> BenchResult:
+    """With ``real``, half of the kills are those of the real run."""
+    of_real = kills // 2 if real else 0
+    kinds: dict[str, tuple[int, int, str | None]] = {"simulated": (kills - of_real, trials, None)}
+    if real:
+        kinds["real"] = (of_real, real_trials, network)
+    runs = {
+        kind: {
+            "calm": _played(0, count, devices, nodes, seed, played),
+            "troubled": _played(under, count, devices, nodes, seed, played),
+        }
+        for kind, (under, count, played) in kinds.items()
+    }
+    calm, troubled = (sum(each[how]["secs"] for each in runs.values()) for how in ("calm", "troubled"))
+    return BenchResult("chaos", troubled, calm, calm / troubled, "s", {"runs": runs, "asked_time": ASKED_TIME})
 
 
-def _played(kills: int, trials: int, devices: int, seed: int, network: str | None) -> dict[str, Any]:
+def _played(kills: int, trials: int, devices: int, nodes: int, seed: int, network: str | None) -> dict[str, Any]:
     args = ["-m", "bench.runs.chaos_process", "--kills", str(kills), "--trials", str(trials)]
-    args += ["--devices", str(devices), "--seed", str(seed)]
+    args += ["--devices", str(devices), "--nodes", str(nodes), "--seed", str(seed)]
     args += [] if network is None else ["--network", network]
     return run_json(args, env=bench_env(cores()), timeout_secs=_TIMEOUT_SECS)
 
 
 def table(result: Mapping[str, Any]) -> str:
-    details = result["details"]
-    calm, troubled = details["calm"], details["troubled"]
-    killed = Counter(f"{each['role']} ({each['signal']})" for each in troubled["kills"])
-    rows: list[tuple[str, str, str]] = [
-        ("processes killed or stopped", "0", str(len(troubled["kills"]))),
-        *(
-            (name, f"{calm[key]:,}", f"{troubled[key]:,}")
-            for name, key in (
-                ("records acknowledged", "acknowledged"),
-                ("... lost", "lost"),
-                ("... doubled", "doubled"),
-                ("trials stored", "trials"),
-            )
-        ),
-        ("estimated latency of the best, ms", f"{calm['best_secs'] * 1e3:.3f}", f"{troubled['best_secs'] * 1e3:.3f}"),
-        ("seconds", f"{calm['secs']:.0f}", f"{troubled['secs']:.0f} ({1 / result['ratio']:.2f} times)"),
-        ("longest time without a record, s", f"{calm['longest_gap_secs']:.1f}", f"{troubled['longest_gap_secs']:.1f}"),
+    runs = result["details"]["runs"]
+    header = ("a run", *(f"{kind}, {how}" for kind in runs for how in ("left alone", "under fire")))
+    both = [each[how] for each in runs.values() for how in ("calm", "troubled")]
+    rows = [
+        ("processes killed or stopped", *(str(len(one["kills"])) for one in both)),
+        ("... and the command given again", *(str(len(one["ends"])) for one in both)),
+        *((name, *(form.format(one[key] * factor) for one in both)) for name, key, form, factor in _ROWS),
+        ("seconds", *(text for each in runs.values() for text in _secs(each["calm"], each["troubled"]))),
     ]
+    killed = Counter(f"{kill['role']} ({kill['signal']})" for one in both for kill in one["kills"])
     told = ", ".join(f"{name} {count}" for name, count in sorted(killed.items()))
-    return f"{markdown(('a run', 'left alone', 'under fire'), rows)}\n\n{told}."
+    return f"{markdown(header, rows)}\n\n{told}."
+
+
+def _secs(calm: Mapping[str, Any], troubled: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{calm['secs']:.0f}", f"{troubled['secs']:.0f} ({troubled['secs'] / calm['secs']:.2f} times)"
 
 
 BENCHMARK = Benchmark(
     name="chaos",
-    help="A run under random kills and stops of all its processes, beside the same run left alone.",
+    help="A run under random kills and stops of all its processes and nodes, beside the same run left alone.",
     options=(
-        options.count(
-            "--kills", 100, "Processes that are killed (SIGKILL) or stopped (SIGSTOP), one as often.", least=0
-        ),
-        options.count("--trials", 6000, "Trials of each run."),
+        options.count("--kills", 100, "What is killed (SIGKILL) or stopped (SIGSTOP), one as often.", least=0),
+        options.count("--trials", 6000, "Trials of each simulated run."),
         options.count("--devices", 4, "Simulated devices, of two classes in turn."),
+        options.count("--nodes", 2, "Nodes of the cluster beside its head; 0: a run's own cluster.", least=0),
         options.count("--seed", 0, "Of what is killed when.", least=0),
-        click.Option(["--real"], is_flag=True, help="This machine's CPU and real builds, in place of simulated ones."),
+        click.Option(
+            ["--real"], is_flag=True, help="Then also this machine's CPU and builds, under half of the kills."
+        ),
+        options.count("--real-trials", 600, "Trials of each real run."),
         click.Option(["--network"], default=_REAL_NETWORK, show_default=True, help="Of a real run."),
     ),
-    short=("--kills", "6", "--trials", "1000", "--devices", "2"),
+    short=("--kills", "6", "--trials", "1000", "--devices", "2", "--nodes", "1"),
     run=run,
     table=table,
 )

@@ -1,202 +1,243 @@
-"""One run whose processes are killed: ``python -m bench.runs.chaos_process --kills 20 --trials 2000`` prints
-one line of JSON.
+"""One run under fire: ``python -m bench.runs.chaos_process --kills 20 --trials 2000`` prints one line of JSON.
 
-Simulated devices and builders answer from the datasets of ``bench/data`` and take a stated time asleep; everything else
-is a session as the command line starts it: its own heartbeats notice and replace what is gone.
+The run is a child process (:mod:`bench.runs.chaos_run`), which is started again whenever it has ended without being
+through, as a person would; what is killed is below it, or is of the cluster on which it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import psutil  # type: ignore[import-untyped]
 
-import fleet_tune
-from actors.clusters.cluster import connected
-from actors.session_plan import SessionPlan
-from actors.tuning_session import TuningSession
-from bench.measured import OTHER_CLASS, dataset_path
-from devices.opening import opened_device
-from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
-from devices.simulated.recorded import RecordedBuilder
-from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
-from fleet_tune.domain import Limits, Measurement, Record
-from fleet_tune.records.dataset import load
+from bench.processes import ROOT, die_with_parent
+from bench.result import BenchError
+from bench.runs.chaos_nodes import Nodes
 from fleet_tune.records.reader import RecordReader
-from fleet_tune.search_task import SearchTask
 
-BUILD_SECS = 0.03
-MEASURE_SECS = 0.05
-BUILDERS = 2
 ACTORS = ("Scheduler", "Recorder", "Searcher", "Learner", "Builder", "DeviceActor")
 CHILDREN = {"Builder": "build child", "DeviceActor": "device server"}
 """What the processes below those actors are called, of a real run."""
+COMMAND = "the command"
 _SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+_KILLED_ONLY = frozenset({COMMAND})
+"""Nobody but a person notices that the command itself stands still."""
+_OF_RAY = ("gcs_server", "raylet")
 _LOOK_SECS = 0.05
+_SILENT_SECS = 900.0
+_AGAIN_SECS = 2.0  # until a person gives the command again
+_MOST_ENDS = 10  # in a row, in the same words
 # Of the trials, before the first kill and after the last one.
 _MARGIN = 0.05
 
-
-class SlowDevice:
-    """A recorded device that takes ``MEASURE_SECS`` for each candidate."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._device, name)
-
-    def measure(self, request: MeasureRequest) -> Measurement:
-        time.sleep(MEASURE_SECS)
-        return self._device.measure(request)
+Victims = dict[str, list[list[psutil.Process]]]
+"""Groups of processes that are killed together, by what they are."""
 
 
-@contextlib.contextmanager
-def opened_slowly(config: DeviceConfig, realtime: bool) -> Iterator[Any]:
-    with opened_device(config, realtime) as device:
-        yield SlowDevice(device)
+@dataclass
+class Command:
+    """The run, as often as it has to be started. ``heard``: the uids of the records that it told of, in their order;
+    ``heard_at``: when."""
 
+    arguments: Sequence[str]
+    folder: Path
+    nodes: Nodes | None
+    heard: list[str] = field(default_factory=list)
+    heard_at: list[float] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)  # how it ended before it was through
+    process: subprocess.Popen[bytes] | None = None
 
-class SlowBuilder(RecordedBuilder):
-    """A recorded builder that takes ``BUILD_SECS`` for each candidate."""
+    async def work(self) -> None:
+        """Until it is through. Raises :class:`BenchError` where it says nothing for long, or ends again and again."""
+        while not await self._once():
+            if self.ends[-_MOST_ENDS:] == self.ends[-1:] * _MOST_ENDS:
+                raise BenchError(f"the run ends again and again: {self.ends[-1]}")
+            await asyncio.sleep(_AGAIN_SECS)
+            if self.nodes is not None and not self.nodes.is_well:
+                await asyncio.to_thread(self.nodes.start)
 
-    def build(self, request: BuildRequest) -> BuildResult:
-        time.sleep(BUILD_SECS)
-        return super().build(request)
+    async def _once(self) -> bool:
+        cluster = ["--address", self.nodes.address] if self.nodes is not None else []
+        env = dict(os.environ) if self.nodes is None else {**os.environ, **self.nodes.env}
+        log = self.folder / f"command-{len(self.ends)}.log"
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bench.runs.chaos_run", *self.arguments, *cluster],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                preexec_fn=die_with_parent,
+            )
+        try:
+            through = await self._follow(self.process)
+        finally:
+            family = _family(self.process.pid)
+            _signal(family, signal.SIGKILL)  # what was stopped would stay
+            self.process.wait()
+        if not through:
+            told = log.read_text().strip().splitlines()
+            self.ends.append(told[-1] if told else f"exit code {self.process.returncode}")
+        return through
+
+    async def _follow(self, process: subprocess.Popen[bytes]) -> bool:
+        assert process.stdout is not None
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+        while True:
+            try:
+                line = (await asyncio.wait_for(reader.readline(), _SILENT_SECS)).decode()
+            except TimeoutError as error:
+                raise BenchError(f"the run has told of nothing for {_SILENT_SECS:.0f} s") from error
+            if line == "over\n":
+                return True
+            if not line.endswith("\n"):  # the end, or what it was printing then
+                return False
+            if line.startswith("record "):  # Ray prints others
+                self.heard.append(line.split()[1])
+                self.heard_at.append(time.monotonic())
+
+    def victims(self) -> Victims:
+        """What of the run can be killed now."""
+        found: Victims = {}
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                found[COMMAND] = [[psutil.Process(self.process.pid)]]
+        below = _family(os.getpid())
+        for process in below:
+            with contextlib.suppress(psutil.Error):
+                title = " ".join(process.cmdline())
+                role = next((each for each in ACTORS if f"ray::{each}" in title), None)
+                if role is None:
+                    if self.nodes is None and process.name() in _OF_RAY:
+                        found.setdefault(process.name(), []).append([process])
+                    continue
+                found.setdefault(role, []).append([process])
+                if role in CHILDREN:
+                    found.setdefault(CHILDREN[role], []).extend([each] for each in process.children(recursive=True))
+        if self.nodes is not None:
+            found |= self.nodes.victims()
+        return {role: groups for role, groups in found.items() if groups}
 
 
 @dataclass
 class Monkey:
-    """Kills and stops processes below this one, ``kills`` of them, at random moments of so many ``trials``."""
+    """Kills and stops what the command consists of, ``kills`` times, at random moments of so many ``trials``."""
 
     kills: int
     trials: int
     rng: random.Random
     done: list[dict[str, Any]] = field(default_factory=list)
-    _stopped: list[psutil.Process] = field(default_factory=list)
 
-    async def work(self, made: list[Record]) -> None:
-        """``made``: the records that are acknowledged, as they come."""
+    async def work(self, command: Command) -> None:
         first, last = _MARGIN * self.trials, (1 - _MARGIN) * self.trials
         began = time.monotonic()
         for due in sorted(self.rng.uniform(first, last) for _ in range(self.kills)):
-            while len(made) < due:
+            while len(command.heard) < due:
                 await asyncio.sleep(_LOOK_SECS)
-            victims = await asyncio.to_thread(processes)
-            role = self.rng.choice(sorted(victims))
-            victim, number = self.rng.choice(victims[role]), self.rng.choice(_SIGNALS)
-            with contextlib.suppress(psutil.NoSuchProcess):
-                victim.send_signal(number)
-                self.done.append({"role": role, "signal": number.name, "at_secs": time.monotonic() - began})
-                if number is signal.SIGSTOP:
-                    self._stopped.append(victim)
-
-    def let_go(self) -> None:
-        """Nothing that it has stopped stays so."""
-        for process in self._stopped:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)
+            victims = await asyncio.to_thread(command.victims)
+            role = chosen(victims, self.rng)
+            number = signal.SIGKILL if role in _KILLED_ONLY else self.rng.choice(_SIGNALS)
+            _signal(self.rng.choice(victims[role]), number)
+            self.done.append({"role": role, "signal": number.name, "at_secs": time.monotonic() - began})
 
 
-def processes() -> dict[str, list[psutil.Process]]:
-    """The processes of the run below this one, by what they are."""
-    found: dict[str, list[psutil.Process]] = {}
-    for process in psutil.Process().children(recursive=True):
+def chosen(victims: Victims, rng: random.Random) -> str:
+    """What is hit next: each kind of process as often, however many there are of it."""
+    return rng.choice(sorted(victims))
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        family: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+        return family
+    return []
+
+
+def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            title = " ".join(process.cmdline())
-            role = next((each for each in ACTORS if f"ray::{each}" in title), None)
-            if role is None:
-                continue
-            found.setdefault(role, []).append(process)
-            if role in CHILDREN:
-                below = process.children(recursive=True)
-                if below:
-                    found.setdefault(CHILDREN[role], []).extend(below)
-    return found
+            process.send_signal(number)
 
 
-async def simulated(trials: int, devices: int, folder: Path) -> AsyncIterator[Record]:
-    """The records of a run with simulated devices."""
-    paths = (dataset_path(None), OTHER_CLASS)
-    config = FleetConfig(
-        devices=tuple(
-            DeviceConfig(name=f"device-{at}", connect=f"recorded:{paths[at % len(paths)]}") for at in range(devices)
-        ),
-        build=BuildConfig(workers=BUILDERS),
-    )
-    used = paths[: min(devices, len(paths))]
-    entries = tuple(
-        SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for path in used for each in load(path)
-    )
-    with connected(None) as cluster:
-        session = TuningSession(
-            cluster, config, "run", open_device=opened_slowly, make_worker=partial(SlowBuilder, *used)
-        )
-        try:
-            prints = await session.start_hosts()
-            classes = {name: each.device_class.name for name, each in prints.items()}
-            plan = SessionPlan("run", "fleet", 0, entries, Limits(trials=trials))
-            await session.start_tuning(plan, folder / "records.db", {"network": "bench"}, classes)
-            session.begin()
-            for entry in entries:
-                await session.join(entry)
-            async for record in session.records():
-                if record is not None:
-                    yield record
-        finally:
-            await session.close()
+async def _mended(nodes: Nodes) -> None:
+    """Machines that fail are started again."""
+    while True:
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(nodes.mend)
 
 
-async def play(kills: int, trials: int, devices: int, seed: int, network: str | None, folder: Path) -> dict[str, Any]:
+async def play(
+    kills: int, trials: int, devices: int, seed: int, network: str | None, folder: Path, count: int = 0
+) -> dict[str, Any]:
+    """One run, on a cluster with ``count`` nodes beside the head, or on its own where that is 0."""
+    out = folder / "out"
+    out.mkdir()
+    arguments = ["--trials", str(trials), "--out", str(out), "--devices", str(devices), "--seed", str(seed)]
+    arguments += [] if network is None else ["--network", network]
     monkey = Monkey(kills, trials, random.Random(seed))
-    made: list[Record] = []
-    gaps: list[float] = []
-    coming = (
-        simulated(trials, devices, folder)
-        if network is None
-        else fleet_tune.stream(network, out=folder, trials=trials, seed=seed)
-    )
-    working = asyncio.ensure_future(monkey.work(made))
-    began = last = 0.0
-    try:
-        async for record in coming:
-            now = time.monotonic()
-            began = began or now
-            gaps.append(now - (last or now))
-            last = now
-            made.append(record)
-    finally:
-        monkey.let_go()
-        working.cancel()
-    with RecordReader(folder / "records.db") as reader:
+    with contextlib.ExitStack() as stack:
+        nodes = None
+        if count:
+            nodes = Nodes(folder, count)
+            stack.callback(nodes.close)
+            await asyncio.to_thread(nodes.start)
+        command = Command(arguments, folder, nodes)
+        beside = [asyncio.ensure_future(monkey.work(command))]
+        if nodes is not None:
+            beside.append(asyncio.ensure_future(_mended(nodes)))
+        try:
+            await command.work()
+        finally:
+            for each in beside:
+                each.cancel()
+            failed = await asyncio.gather(*beside, return_exceptions=True)
+        for error in failed:
+            if isinstance(error, Exception):
+                raise error
+    return {
+        **_figures(command, out),
+        "kills": monkey.done,
+        "ends": command.ends,
+        "nodes": count,
+    }
+
+
+def _figures(command: Command, out: Path) -> dict[str, Any]:
+    with RecordReader(out / "records.db") as reader:
         stored = list(reader)
         bests = [(task.weight, reader.best(task.id)) for task in reader.tasks()]
     uids = Counter(record.uid for record in stored)
     tried = Counter((record.task_id, record.candidate.id) for record in stored if record.revision == 0)
-    heard = Counter(record.uid for record in made)
+    heard = Counter(command.heard)
+    times = command.heard_at
     return {
-        "acknowledged": len(made),
+        "acknowledged": len(command.heard),
         "lost": sum(uid not in uids for uid in heard),
         "doubled": sum(count - 1 for counts in (uids, tried, heard) for count in counts.values()),
         "trials": tried.total(),
         "best_secs": sum(weight * best.measurement.cost_secs for weight, best in bests if best is not None),
         "without_best": sum(best is None for _, best in bests),
-        "secs": last - began,
-        "longest_gap_secs": max(gaps, default=0.0),
-        "kills": monkey.done,
+        "secs": times[-1] - times[0],
+        "longest_gap_secs": max((later - one for one, later in itertools.pairwise(times)), default=0.0),
     }
 
 
@@ -204,11 +245,14 @@ async def play(kills: int, trials: int, devices: int, seed: int, network: str | 
 @click.option("--kills", type=int, required=True)
 @click.option("--trials", type=int, required=True)
 @click.option("--devices", type=int, default=4)
+@click.option("--nodes", type=int, default=0)
 @click.option("--seed", type=int, default=0)
 @click.option("--network", default=None)
-def main(kills: int, trials: int, devices: int, seed: int, network: str | None) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(asyncio.run(play(kills, trials, devices, seed, network, Path(folder)))))
+def main(kills: int, trials: int, devices: int, nodes: int, seed: int, network: str | None) -> None:
+    # Ray's sockets lie below: a path of a few characters.
+    with tempfile.TemporaryDirectory(prefix="ft-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        found = asyncio.run(play(kills, trials, devices, seed, network, Path(folder), nodes))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""The parts of the real runtime in rounds, as tuners without a runtime use them: candidates are proposed, all of them
+are built, all of them are measured, and only then are the next ones proposed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.clusters.cluster import Cluster
+from actors.simulation.run import SimulatedFleet, SimulatedParts, SimulatedRun
+from devices.protocol import BuildRequest
+from fleet_tune.domain import Candidate, StopRule, Task
+
+_BATCHES = 4
+"""Into so many batches a device's share of a round is cut, so that none waits long for the last one."""
+_RULE = StopRule(race_factor=math.inf)
+
+
+class SimulatedRounds(SimulatedRun):
+    """Each device class has rounds of its own of ``size`` candidates, over its tasks in turn, and its own share of the
+    builders; so the classes do not wait for each other."""
+
+    def __init__(self, cluster: Cluster, fleet: SimulatedFleet, folder: Path, size: int) -> None:
+        super().__init__(cluster, fleet, folder)
+        self._size = size
+        self._epochs = itertools.count(1)
+
+    async def start(self) -> None:
+        """Begin the first round of each class."""
+        parts = await self._start_parts()
+        share = max(1, self._fleet.builders // len(self._fleet.classes))
+        rounds = (self._rounds(parts, device_class, share) for device_class in self._fleet.classes)
+        self._running = asyncio.ensure_future(_all(rounds))
+
+    async def trials_a_second(self, secs: float) -> float:
+        """Records a second in the next ``secs``. Raises what ends the run."""
+        began, before = time.monotonic(), await self._records.last_seq()
+        await self._wait(secs)
+        return (await self._records.last_seq() - before) / (time.monotonic() - began)
+
+    async def _rounds(self, parts: SimulatedParts, device_class: str, builders: int) -> None:
+        tasks = [entry.task for entry in parts.tasks if entry.task.device_class.name == device_class]
+        devices = [name for name, (each, _) in self._fleet.handles.items() if each == device_class]
+        taken = dict.fromkeys((task.id for task in tasks), 0)
+        for task in itertools.cycle(tasks):
+            offer = await parts.searcher_of[task.id].propose(task.id, self._size, taken[task.id])
+            taken[task.id] = offer.number
+            artifacts = await self._built(parts, task, offer.candidates, builders)
+            await self._measured(parts, devices, artifacts)
+
+    async def _built(
+        self, parts: SimulatedParts, task: Task, candidates: Sequence[Candidate], builders: int
+    ) -> list[Any]:
+        free = asyncio.Semaphore(builders)
+
+        async def built(candidate: Candidate) -> Any:
+            async with free:
+                failure, artifact = await parts.builder.build(BuildRequest(task, candidate))
+            assert failure is None
+            return artifact
+
+        return await asyncio.gather(*map(built, candidates))
+
+    async def _measured(self, parts: SimulatedParts, devices: Sequence[str], artifacts: Sequence[Any]) -> None:
+        """Whoever is free takes the next batch."""
+        size = max(1, len(artifacts) // (_BATCHES * len(devices)))
+        batches = iter([artifacts[at : at + size] for at in range(0, len(artifacts), size)])
+
+        async def measure(name: str) -> None:
+            for batch in batches:
+                await parts.devices[name].measure(batch, {}, _RULE, next(self._epochs), math.inf)
+
+        await asyncio.gather(*map(measure, devices))
+
+
+async def _all(working: Iterator[Any]) -> None:
+    await asyncio.gather(*working)

@@ -1,0 +1,192 @@
+"""A Ray cluster of child processes, for runs whose machines fail: a head and other nodes on loopback, with a token."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from bench.result import BenchError
+
+CPUS = 1
+"""Of each node, whatever the machine has: so many builders it gets."""
+_START_SECS = 180.0
+_ATTEMPTS = 3
+_END_SECS = 30.0
+_STOPPED_SECS = 60.0
+_RAY = Path(sys.executable).with_name("ray")
+_STORE_BYTES = 100_000_000
+_PR_SET_PDEATHSIG = 1
+
+
+class Node:
+    """``ray start --block`` with what it starts, in a session of its own."""
+
+    def __init__(self, log: Path, env: dict[str, str], *options: str) -> None:
+        self._log = log
+        small = ("--num-cpus", str(CPUS), "--object-store-memory", str(_STORE_BYTES))
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                [
+                    str(_RAY),
+                    "start",
+                    "--block",
+                    "--disable-usage-stats",
+                    "--node-ip-address",
+                    "127.0.0.1",
+                    *small,
+                    *options,
+                ],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+
+    def joined(self) -> Node:
+        """Itself, once it is part of the cluster. Raises :class:`BenchError`."""
+        deadline = time.monotonic() + _START_SECS
+        while "Ray runtime started" not in (told := self._log.read_text()):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise BenchError(f"a node does not start: {told[-2000:]}")
+            time.sleep(0.1)
+        return self
+
+    def family(self) -> list[psutil.Process]:
+        """All of it."""
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        return []
+
+    def parts(self, name: str) -> list[psutil.Process]:
+        """Its processes of this name."""
+        found = []
+        for each in self.family():
+            with contextlib.suppress(psutil.Error):
+                if each.name() == name:
+                    found.append(each)
+        return found
+
+    @property
+    def is_well(self) -> bool:
+        """Whether its raylet is there and goes on."""
+        raylets = self.parts("raylet")
+        return bool(raylets) and all(_goes_on(each) for each in raylets)
+
+    def kill(self) -> None:
+        """All of it at once, as when its machine loses its power."""
+        family = self.family()
+        for each in family:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_SECS)
+        psutil.wait_procs(family, _END_SECS)
+
+
+class Nodes:
+    """A head and ``count`` other nodes, with their files in ``folder``, which has a short name. While it is entered,
+    this process and its children have the cluster's token."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
+        self._count = count
+        self._started = 0
+        self._unwell: dict[int, float] = {}  # since when, by the node's place
+        token = folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        self.env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_worker_niceness": "0"}
+        self.address = ""
+        self.head: Node | None = None
+        self.others: list[Node] = []
+
+    def start(self) -> None:
+        """A new cluster in the place of the one before, if there was one. Raises :class:`BenchError`."""
+        self.close()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        files = str(self._folder / f"t{self._started}")
+        self.head = self._joined("--head", "--port", str(port), "--temp-dir", files, "--include-dashboard", "false")
+        for _ in range(self._count):
+            self.others.append(self._joined("--address", self.address))
+
+    def _added(self, *options: str) -> Node:
+        self._started += 1
+        return Node(self._folder / f"node-{self._started}.log", {**os.environ, **self.env}, *options)
+
+    def _joined(self, *options: str) -> Node:
+        """A node that is part of the cluster. Ray gives up on one that has not started within half a minute, which on a
+        busy machine is tried again. Raises :class:`BenchError`."""
+        for attempt in range(_ATTEMPTS):
+            node = self._added(*options)
+            try:
+                return node.joined()
+            except BenchError:
+                node.kill()
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+        raise AssertionError("there is at least one attempt")
+
+    @property
+    def is_well(self) -> bool:
+        """Whether its server and its head go on; other nodes come and go."""
+        if self.head is None or not self.head.is_well:
+            return False
+        servers = self.head.parts("gcs_server")
+        return bool(servers) and all(_goes_on(each) for each in servers)
+
+    def mend(self) -> None:
+        """Start nodes again that are gone, or have stood still for a minute, as whoever looks after them would."""
+        for at, node in enumerate(self.others):
+            if node.is_well:
+                self._unwell.pop(at, None)
+                continue
+            since = self._unwell.setdefault(at, time.monotonic())
+            if node.process.poll() is not None or time.monotonic() - since > _STOPPED_SECS:
+                node.kill()
+                self.others[at] = self._added("--address", self.address)
+                self._unwell[at] = time.monotonic()  # it has a while to start
+
+    def victims(self) -> dict[str, list[list[psutil.Process]]]:
+        """What of the cluster itself can be killed, by what it is: groups of processes that go together."""
+        found: dict[str, list[list[psutil.Process]]] = {}
+        if self.head is not None:
+            for name in ("gcs_server", "raylet"):
+                found[f"{name} of the head"] = [[each] for each in self.head.parts(name)]
+        found["raylet"] = [[each] for node in self.others for each in node.parts("raylet")]
+        found["node"] = [family for node in self.others if (family := node.family())]
+        return {role: groups for role, groups in found.items() if groups}
+
+    def close(self) -> None:
+        """End all of it."""
+        for node in (self.head, *self.others):
+            if node is not None:
+                node.kill()
+        self.head, self.others = None, []
+        self._unwell.clear()
+
+
+def _goes_on(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+    return False
+
+
+def _end_with_parent() -> None:
+    """A node gets SIGTERM when this process ends in whatever way."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

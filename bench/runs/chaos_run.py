@@ -1,0 +1,165 @@
+"""The run that is under fire, as a person starts it, and starts again when it has ended: ``python -m
+bench.runs.chaos_run --trials 2000 --out FOLDER`` prints a line for each record that it is told of, and ``over`` when it
+has nothing left to do.
+
+Simulated devices and builders answer from the datasets of ``bench/data`` and take a stated time asleep; everything else
+is a session as the command line starts it: its own heartbeats notice and replace what is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+import fleet_tune
+from actors.clusters.cluster import connected
+from actors.session_plan import SessionPlan
+from actors.tuning_session import TuningSession
+from bench.measured import OTHER_CLASS, dataset_path
+from devices.opening import opened_device
+from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
+from devices.simulated.recorded import RecordedBuilder
+from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
+from fleet_tune.domain import Limits, Measurement, Record
+from fleet_tune.errors import ClusterError, UserError
+from fleet_tune.records.dataset import load
+from fleet_tune.records.reader import RecordReader
+from fleet_tune.search_task import SearchTask
+
+BUILD_SECS = 0.03
+MEASURE_SECS = 0.05
+BUILDERS = 2
+OVER, RECORD = "over", "record "
+"""What its lines begin with: libraries print others."""
+
+
+class SlowDevice:
+    """A recorded device that takes ``MEASURE_SECS`` for each candidate."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def measure(self, request: MeasureRequest) -> Measurement:
+        time.sleep(MEASURE_SECS)
+        return self._device.measure(request)
+
+
+@contextlib.contextmanager
+def opened_slowly(config: DeviceConfig, realtime: bool) -> Iterator[Any]:
+    with opened_device(config, realtime) as device:
+        yield SlowDevice(device)
+
+
+class SlowBuilder(RecordedBuilder):
+    """A recorded builder that takes ``BUILD_SECS`` for each candidate."""
+
+    def build(self, request: BuildRequest) -> BuildResult:
+        time.sleep(BUILD_SECS)
+        return super().build(request)
+
+
+async def simulated(trials: int, devices: int, seed: int, out: Path, address: str | None) -> AsyncIterator[Record]:
+    """The records of a run with simulated devices, which goes on from what is in ``out``."""
+    paths = (dataset_path(None), OTHER_CLASS)
+    config = FleetConfig(
+        devices=tuple(
+            DeviceConfig(name=f"device-{at}", connect=f"recorded:{paths[at % len(paths)]}") for at in range(devices)
+        ),
+        build=BuildConfig(workers=BUILDERS),
+    )
+    used = paths[: min(devices, len(paths))]
+    entries = tuple(
+        SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for path in used for each in load(path)
+    )
+    run_id = uuid.uuid4().hex[:12]
+    with connected(address) as cluster:
+        session = TuningSession(
+            cluster, config, run_id, open_device=opened_slowly, make_worker=partial(SlowBuilder, *used)
+        )
+        losing = asyncio.ensure_future(cluster.lost())
+        try:
+            prints = await session.start_hosts()
+            classes = {name: each.device_class.name for name, each in prints.items()}
+            plan = SessionPlan(run_id, "fleet", seed, entries, Limits(trials=trials))
+            before = _last_seq(out)
+            await session.start_tuning(plan, out / "records.db", {"network": "bench"}, classes)
+            session.begin()
+            for entry in entries:
+                await session.join(entry)
+            async for record in _while_it_lasts(session.records(before), losing):
+                if record is not None:
+                    yield record
+        finally:
+            losing.cancel()
+            await session.close()
+
+
+async def _while_it_lasts(
+    records: AsyncIterator[Record | None], losing: asyncio.Future[str]
+) -> AsyncIterator[Record | None]:
+    """Raises ClusterError as soon as the cluster is lost, as a run of the command line does."""
+    while True:
+        coming = asyncio.ensure_future(anext(records))
+        either: list[asyncio.Future[Any]] = [coming, losing]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if losing.done():
+            coming.cancel()
+            raise ClusterError(f"the Ray cluster of this run is lost: {losing.result()}", "start it again: it resumes")
+        try:
+            yield coming.result()
+        except StopAsyncIteration:
+            return
+
+
+def _last_seq(out: Path) -> int:
+    """Of what earlier runs have stored."""
+    try:
+        with RecordReader(out / "records.db") as reader:
+            return reader.last_seq()
+    except UserError:  # nothing yet
+        return 0
+
+
+def real(network: str, trials: int, seed: int, out: Path, address: str | None) -> AsyncIterator[Record]:
+    """The records of a run with this machine's CPU and real builds."""
+    return fleet_tune.stream(network, out=out, trials=trials, seed=seed, address=address)
+
+
+async def tell(records: AsyncIterator[Record]) -> None:
+    """Print each record as it comes."""
+    async for record in records:
+        print(f"{RECORD}{record.uid}", flush=True)
+    print(OVER, flush=True)
+
+
+@click.command()
+@click.option("--trials", type=int, required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+@click.option("--devices", type=int, default=4)
+@click.option("--seed", type=int, default=0)
+@click.option("--network", default=None, help="With this machine's CPU, in place of simulated devices.")
+@click.option("--address", default=None)
+def main(trials: int, out: Path, devices: int, seed: int, network: str | None, address: str | None) -> None:
+    if network is None:
+        records = simulated(trials, devices, seed, out, address)
+    else:
+        records = real(network, trials, seed, out, address)
+    try:
+        asyncio.run(tell(records))
+    except UserError as error:
+        raise SystemExit(f"error: {error.problem}") from error
+
+
+if __name__ == "__main__":
+    main()
