@@ -35,7 +35,7 @@ def run(
 ) -> BenchResult:
     """With ``real``, half of the kills are those of the real run."""
     of_real = kills // 2 if real else 0
-    kinds = {"simulated": (kills - of_real, trials, None)}
+    kinds: dict[str, tuple[int, int, str | None]] = {"simulated": (kills - of_real, trials, None)}
     if real:
         kinds["real"] = (of_real, real_trials, network)
     runs = {
@@ -58,7 +58,7 @@ def _played(kills: int, trials: int, devices: int, nodes: int, seed: int, networ
 
 def table(result: Mapping[str, Any]) -> str:
     runs = result["details"]["runs"]
-    header = ["a run", *(f"{kind}, {how}" for kind in runs for how in ("left alone", "under fire"))]
+    header = ("a run", *(f"{kind}, {how}" for kind in runs for how in ("left alone", "under fire")))
     both = [each[how] for each in runs.values() for how in ("calm", "troubled")]
     rows = [
         ("processes killed or stopped", *(str(len(one["kills"])) for one in both)),

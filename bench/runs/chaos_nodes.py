@@ -33,7 +33,7 @@ class Node:
 
     def __init__(self, log: Path, env: dict[str, str], *options: str) -> None:
         self._log = log
-        small = ("--num-cpus", str(CPUS), "--object-store-memory", str(_STORE_BYTES), "--include-dashboard", "false")
+        small = ("--num-cpus", str(CPUS), "--object-store-memory", str(_STORE_BYTES))
         with log.open("w") as output:
             self.process = subprocess.Popen(
                 [
@@ -121,7 +121,7 @@ class Nodes:
             port = probe.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
         files = str(self._folder / f"t{self._started}")
-        self.head = self._joined("--head", "--port", str(port), "--temp-dir", files)
+        self.head = self._joined("--head", "--port", str(port), "--temp-dir", files, "--include-dashboard", "false")
         for _ in range(self._count):
             self.others.append(self._joined("--address", self.address))
 
@@ -141,6 +141,14 @@ class Nodes:
                 if attempt + 1 == _ATTEMPTS:
                     raise
         raise AssertionError("there is at least one attempt")
+
+    @property
+    def is_well(self) -> bool:
+        """Whether its server and its head go on; other nodes come and go."""
+        if self.head is None or not self.head.is_well:
+            return False
+        servers = self.head.parts("gcs_server")
+        return bool(servers) and all(_goes_on(each) for each in servers)
 
     def mend(self) -> None:
         """Start nodes again that are gone, or have stood still for a minute, as whoever looks after them would."""

@@ -41,6 +41,8 @@ _KILLED_ONLY = frozenset({COMMAND})
 _OF_RAY = ("gcs_server", "raylet")
 _LOOK_SECS = 0.05
 _SILENT_SECS = 900.0
+_AGAIN_SECS = 2.0  # until a person gives the command again
+_MOST_ENDS = 10  # in a row, in the same words
 # Of the trials, before the first kill and after the last one.
 _MARGIN = 0.05
 
@@ -62,9 +64,12 @@ class Command:
     process: subprocess.Popen[bytes] | None = None
 
     async def work(self) -> None:
-        """Until it is through. Raises :class:`BenchError` where it says nothing for long."""
+        """Until it is through. Raises :class:`BenchError` where it says nothing for long, or ends again and again."""
         while not await self._once():
-            if self.nodes is not None:
+            if self.ends[-_MOST_ENDS:] == self.ends[-1:] * _MOST_ENDS:
+                raise BenchError(f"the run ends again and again: {self.ends[-1]}")
+            await asyncio.sleep(_AGAIN_SECS)
+            if self.nodes is not None and not self.nodes.is_well:
                 await asyncio.to_thread(self.nodes.start)
 
     async def _once(self) -> bool:
@@ -106,8 +111,9 @@ class Command:
                 return True
             if not line.endswith("\n"):  # the end, or what it was printing then
                 return False
-            self.heard.append(line.strip())
-            self.heard_at.append(time.monotonic())
+            if line.startswith("record "):  # Ray prints others
+                self.heard.append(line.split()[1])
+                self.heard_at.append(time.monotonic())
 
     def victims(self) -> Victims:
         """What of the run can be killed now."""
@@ -207,7 +213,12 @@ async def play(
         for error in failed:
             if isinstance(error, Exception):
                 raise error
-    return {**_figures(command, out), "kills": monkey.done, "ends": command.ends, "nodes": count}
+    return {
+        **_figures(command, out),
+        "kills": monkey.done,
+        "ends": command.ends,
+        "nodes": count,
+    }
 
 
 def _figures(command: Command, out: Path) -> dict[str, Any]:

@@ -37,7 +37,8 @@ from fleet_tune.search_task import SearchTask
 BUILD_SECS = 0.03
 MEASURE_SECS = 0.05
 BUILDERS = 2
-OVER = "over"
+OVER, RECORD = "over", "record "
+"""What its lines begin with: libraries print others."""
 
 
 class SlowDevice:
@@ -110,7 +111,8 @@ async def _while_it_lasts(
     """Raises ClusterError as soon as the cluster is lost, as a run of the command line does."""
     while True:
         coming = asyncio.ensure_future(anext(records))
-        await asyncio.wait([coming, losing], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [coming, losing]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if losing.done():
             coming.cancel()
             raise ClusterError(f"the Ray cluster of this run is lost: {losing.result()}", "start it again: it resumes")
@@ -137,7 +139,7 @@ def real(network: str, trials: int, seed: int, out: Path, address: str | None) -
 async def tell(records: AsyncIterator[Record]) -> None:
     """Print each record as it comes."""
     async for record in records:
-        print(record.uid, flush=True)
+        print(f"{RECORD}{record.uid}", flush=True)
     print(OVER, flush=True)
 
 

@@ -77,6 +77,7 @@ def test_every_machine_gets_the_token_asks_for_it_and_has_the_resource_of_its_na
 def test_the_machines_start_alike_in_both_files() -> None:
     several, one = (starts(read(CLUSTER / name))[0] for name in ("on-premise.yaml", "one-machine.yaml"))
     assert several == one
+    assert "RAY_enable_autoscaler_v2=0" in one.split(), "Ray's second one takes the head for one of the others"
 
 
 def test_the_guide_names_files_that_are_there() -> None:
