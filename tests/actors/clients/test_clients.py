@@ -16,6 +16,7 @@ from actors.clients.searcher import Offer, SearcherClient
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record, StopRule
 from fleet_tune.errors import RecorderLostError
 from fleet_tune.records.codec import encode_record
+from fleet_tune.records.pages import pack_page
 
 
 class Actor:
@@ -58,11 +59,12 @@ async def test_records_are_streamed_past_a_recorder_that_is_lost_for_a_moment(mo
     asked: list[tuple[int, float]] = []
     fails = [ActorLostError("gone"), ActorTimeoutError("silent")]
 
-    async def follow(cursor: int, wait_secs: float, _traces: bool) -> list[tuple[int, bytes]]:
+    async def follow(cursor: int, wait_secs: float, _traces: bool) -> list[bytes]:
         asked.append((cursor, wait_secs))
         if cursor == 2 and fails:
             raise fails.pop()
-        return [(at, encode_record(record(at))) for at in range(cursor + 1, min(cursor + 3, 4))]
+        rows = [(at, encode_record(record(at))) for at in range(cursor + 1, min(cursor + 3, 4))]
+        return [pack_page(rows)] if rows else []
 
     groups = []
     async for records in RecorderClient(Actor(follow=follow)).stream():
