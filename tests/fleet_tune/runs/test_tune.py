@@ -154,7 +154,8 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     out, store = tmp_path / "out", str(tmp_path / "team" / "store.db")
     result = run_here(out, "--trials", "24", "--store", store, "--json", "--seed", "3").json()
     assert result["new_trials"] == 24
-    nothing = dict.fromkeys(("records", "known", "settled", "confirmed", "seeded"), 0)
+    counts = ("records", "known", "settled", "confirmed", "seeded", "shipped", "shipped_confirmed")
+    nothing = dict.fromkeys(counts, 0)
     assert result["store"] == {"path": store, **nothing}
     assert sum(result["outcomes"].values()) == 24
     (network,) = result["networks"]
