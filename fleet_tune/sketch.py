@@ -175,6 +175,11 @@ class Statement:
     versions: int = 1
 
 
+NEVER_DESCRIBED = frozenset({"row-wise"})
+"""Rules whose sketches have no symbolic description: a loop whose extent is chosen from a list is none of what a
+description knows. They are sampled and measured as all are; only the draft and the analyzer know nothing of them."""
+
+
 @dataclass(frozen=True)
 class Sketch:
     """One design space of a task.

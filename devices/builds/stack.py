@@ -23,6 +23,9 @@ MOST_BYTES_TOGETHER = 64 << 10
 
 # What makes TVM leave an allocation to the code generator.
 _AS_IT_IS = "disable_lower_builtin"
+# Of functions that are a CPU's from the beginning. The host's part of a GPU's kernel has the host's target too, in the
+# end, and what it allocates is memory of the GPU.
+_FOR_CPU = "fleet_tune.for_cpu"
 
 
 @functools.cache
@@ -33,11 +36,23 @@ def use_stack() -> None:
 
 def _pipeline() -> Any:
     lowering, finalize_host, finalize_device = default_s_tir_pipeline()
-    return lowering, lambda: tvm.transform.Sequential([_on_the_stack, finalize_host()]), finalize_device
+    return (
+        tvm.transform.Sequential([_noted, lowering]),
+        lambda: tvm.transform.Sequential([_on_the_stack, finalize_host()]),
+        finalize_device,
+    )
+
+
+@tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
+def _noted(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    target = function.attrs.get("target") if function.attrs else None
+    return function.with_attr(_FOR_CPU, True) if target is not None and target.kind.name == "llvm" else function
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
 def _on_the_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    if not (function.attrs and function.attrs.get(_FOR_CPU)):
+        return function
     left = MOST_BYTES_TOGETHER
 
     def placed(allocation: AllocBuffer) -> AllocBuffer:

@@ -54,6 +54,7 @@ def pass_as_they_are(inputs: Sequence[Any], forms: Forms) -> bool:
             or value.dtype is not dtype
             or value.shape != shape
             or not value.is_cpu
+            or value.is_sparse
             or value.requires_grad
             or value.data_ptr() % ALIGNMENT_BYTES
             or not value.is_contiguous()

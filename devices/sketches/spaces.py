@@ -95,7 +95,7 @@ class DesignSpace:
         self._context = context  # the post-processors point into it
         self.postprocs = list(context.space_generator.postprocs)
         self.left_out: tuple[tuple[str, str], ...] = ((GENERATED, refusal),) if refusal else ()
-        spaces = [(rule, own.trace) for rule, make in OWN_RULES.items() for own in make(self._module, self._target)]
+        spaces = self._own()
         spaces += [(rule_name(trace), trace) for trace in traces]
         spaces += [(IMPORTED, trace) for trace in self._imported()]
         self._finished: set[str] = set()  # sketches that nothing is to be done to when their decisions are taken
@@ -129,6 +129,16 @@ class DesignSpace:
                 yield _replayed(self._module, text).trace
             except (ScheduleError, ValueError) as error:
                 self.left_out += ((IMPORTED, first_line(error)),)
+
+    def _own(self) -> list[tuple[str, Trace]]:
+        """Of our rules, with the names of these. A rule that is refused a program costs no other."""
+        found: list[tuple[str, Trace]] = []
+        for rule, make in OWN_RULES.items():
+            try:
+                found += [(rule, own.trace) for own in make(self._module, self._target)]
+            except REFUSALS as error:
+                self.left_out += ((rule, first_line(error)),)
+        return found
 
     @property
     def undescribed(self) -> tuple[Sketch, ...]:

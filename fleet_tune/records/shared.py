@@ -329,19 +329,18 @@ def copy_records(
     among it. ``with_efforts``: of all runs, which are looked through; written are those that the target lacks."""
     origins: dict[tuple[str, str], Origin] = {}
     tasks: dict[str, Task] = {}
-    asked: set[str] = set()  # ids of runs and of tasks
     put_tasks: set[str] = set()
     put_runs: set[tuple[str, str]] = set()
     units: dict[tuple[str, str], float] = {}
 
     def look_up(page: Sequence[Record]) -> None:
-        runs = {each.run_id for each in page} - asked
+        # Anew on each page: a class may have joined a run, whose records are on the later ones.
+        runs = {each.run_id for each in page if _run_of(each) not in origins}
         if runs:
             origins.update(source.run_origins(runs))
-        ids = {each.task_id for each in page} - asked
+        ids = {each.task_id for each in page} - tasks.keys()
         if ids:
             tasks.update({task.id: task for task in source.tasks(ids)})
-        asked.update(runs, ids)
 
     def put_run(run: tuple[str, str], origin: Origin) -> None:
         if run not in put_runs:

@@ -16,7 +16,7 @@ def write_result(result: TuneResult) -> Path:
     """Write ``result.json`` into the output folder, in place of that of an earlier command, and return its absolute
     path. It is there whole or not at all. Raises OSError."""
     path = result.out.absolute() / RESULT_FILE
-    text = json.dumps(to_json(result), ensure_ascii=False, allow_nan=False, indent=2)
+    text = json.dumps(to_json(result), allow_nan=False, indent=2)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, f"{text}\n".encode())
     return path

@@ -348,7 +348,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc]
             index = _constant(self._places(call, indices, extent).astype(str(index.ty.dtype)))
             return relax.op.take(table, index, axis=axis, mode=mode)
         given = self._as_given(index)
-        if shape_of(given) == shape_of(index) or axis is None:
+        if shape_of(given) == shape_of(index):
             return relax.op.take(table, given, axis=axis, mode=mode)
         taken = self.builder_.emit(relax.op.take(table, given, axis=axis, mode=mode))
         return relax.op.reshape(taken, shape_of(call))

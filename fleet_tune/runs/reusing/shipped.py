@@ -76,7 +76,11 @@ class Shipped:
     def here(self, task: Task, origin: Origin) -> list[Seed]:
         """The best candidates of a task on the same processor, target and number of threads."""
         known = self._known.get(task.workload.hash, ())
-        return [each.seed for each in known if _is_same(each.origin, origin)][:_CONFIRMED]
+        seeds = [each.seed for each in known if _is_same(each.origin, origin)]
+        # Several versions may have found the same.
+        return list(
+            {(sketch, tuple(decisions)): (sketch, trace, decisions) for sketch, trace, decisions in seeds}.values()
+        )[:_CONFIRMED]
 
     def suffices(self, task: Task, origin: Origin, asked: Share) -> bool:
         """Whether as much was spent on the task on the same processor as is ``asked``."""
@@ -150,7 +154,9 @@ def _read(path: Path) -> Shipped:
 
 
 def _machine(origin: Origin) -> tuple[str, str, int]:
-    return origin.target, origin.cpu_model, origin.threads
+    """LLVM's level of optimization makes no other machine: what is taken from it is confirmed by trials."""
+    target = {key: value for key, value in _target_of(origin).items() if key != "opt-level"}
+    return json.dumps(target, sort_keys=True) if target else origin.target, origin.cpu_model, origin.threads
 
 
 def _is_same(one: Origin, other: Origin) -> bool:

@@ -9,6 +9,7 @@ from tvm import te
 
 from devices.builds.stack import MOST_BYTES, use_stack
 from devices.targets import parse_target, resolve_target
+from tests.helpers.workloads import TARGETS
 
 
 @pytest.mark.parametrize(("columns", "on_stack"), [(256, True), (MOST_BYTES // 4, True), (MOST_BYTES // 4 + 16, False)])
@@ -29,3 +30,16 @@ def test_buffers_up_to_a_size_are_on_the_stack(columns: int, on_stack: bool, sco
     given, result = tvm.runtime.tensor(values), tvm.runtime.tensor(np.zeros_like(values))
     kernel["main"](given, result)
     np.testing.assert_array_equal(result.numpy(), values[:, ::-1] * 2 + 1)
+
+
+def test_memory_of_a_gpu_is_never_on_the_stack_of_its_host() -> None:
+    use_stack()
+    a = te.placeholder((64,), name="A")
+    doubled = te.compute((64,), lambda i: a[i] * 2, name="B")
+    out = te.compute((64,), lambda i: doubled[63 - i] + 1, name="C")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([a, out]))
+    for name in ("B", "C"):  # two kernels, and a buffer between them
+        (loop,) = schedule.get_loops(schedule.get_sblock(name))
+        schedule.bind(loop, "threadIdx.x")
+    kernel = tvm.tirx.build(schedule.mod, target=parse_target(resolve_target(TARGETS["sm_90"])))
+    assert "TVMBackendAllocWorkspace" in kernel.inspect_source("ll")

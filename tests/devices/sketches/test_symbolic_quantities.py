@@ -15,8 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from devices.sketches.rows import ROW_WISE
 from fleet_tune.domain import Candidate
-from fleet_tune.sketch import Access, Location, Sketch, Statement
+from fleet_tune.sketch import NEVER_DESCRIBED, Access, Location, Sketch, Statement
 from policies.analysis.launch import accumulators, placed_inside
 from policies.analysis.quantities import (
     contiguous_run,
@@ -44,8 +45,8 @@ draws = st.tuples(st.integers(0, 20), st.integers(0, 2**32 - 1))
 
 
 def drawn(target: str, workload: str, draw: tuple[int, int]) -> tuple[Sketch, Matrix, Candidate]:
-    """A sketch with the statements that hold for a random candidate, the candidate as a matrix, and itself."""
-    sketches = space(target, workload).sketches
+    """A described sketch with the statements of a random candidate, the candidate as a matrix, and itself."""
+    sketches = [each for each in space(target, workload).sketches if each.statements]
     sketch = sketches[draw[0] % len(sketches)]
     rows = sample(sketch, 1, np.random.default_rng(draw[1]))
     vector = tuple(int(value) for value in rows[0])
@@ -150,9 +151,11 @@ def rounded_up(statement: Statement, rows: Matrix) -> bool:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("workload", sorted(WORKLOADS))
 def test_every_sketch_is_described(target: str, workload: str) -> None:
+    undescribed = [sketch for sketch in space(target, workload).sketches if not sketch.statements]
+    # What lanes of a row there are is chosen from a list: no loop of a description has such an extent.
+    assert {sketch.rule for sketch in undescribed} <= NEVER_DESCRIBED, [sketch.undescribed for sketch in undescribed]
     for sketch in space(target, workload).sketches:
-        assert sketch.statements, f"{sketch.rule}: {sketch.undescribed}"
-        assert not sketch.undescribed
+        assert bool(sketch.statements) != bool(sketch.undescribed)
 
 
 @examples(170)
@@ -167,8 +170,9 @@ def test_loops_and_footprints(where: tuple[str, str], draw: tuple[int, int]) -> 
 def test_a_softmax_of_attention(draw: tuple[int, int]) -> None:
     """Five blocks have places that depend on each other, in up to 720 combinations."""
     where = ("avx512", "attention-softmax")
-    assert len(space(*where).sketches) == 9
-    assert all(sketch.statements for sketch in space(*where).sketches)
+    rules = [sketch.rule for sketch in space(*where).sketches if not sketch.statements]
+    assert rules == [ROW_WISE]
+    assert len(space(*where).sketches) == 10
     check_loops_and_footprints(where, draw)
 
 

@@ -33,3 +33,19 @@ def test_a_look_up_is_one_kernel(module: nn.Module, dtype: torch.dtype) -> None:
     lowered = import_network(network, CPU)
     assert [task.workload.name for task in lowered.tasks] == ["take 2x3x16"]
     assert check_network(lowered, network)[0] == 0.0
+
+
+class Flat(nn.Module):
+    """Elements of a table of one axis, at places that are made flat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(9))
+
+    def forward(self, places: torch.Tensor) -> torch.Tensor:
+        return torch.take(self.table, places.reshape(-1))
+
+
+def test_what_is_taken_at_places_that_are_made_flat_is_flat() -> None:
+    network = load_network((Flat().eval(), (torch.tensor([[0, 8, 3], [5, 5, 1]]),)))
+    assert check_network(import_network(network, CPU), network)[0] == 0.0

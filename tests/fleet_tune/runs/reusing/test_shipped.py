@@ -171,7 +171,13 @@ def test_what_comes_with_this_version_can_be_read(monkeypatch: pytest.MonkeyPatc
         assert records
         assert not source.skipped
         assert all(record.measurement.verified and math.isfinite(record.measurement.rank_secs) for record in records)
-        assert {task.id for task in source.tasks()} >= {record.task_id for record in records}
+        tasks = {task.id: task for task in source.tasks()}
+        assert tasks.keys() >= {record.task_id for record in records}
+        origins = source.run_origins()
+        for record in records:  # they are confirmed where they were made, at whatever level LLVM optimizes by now
+            origin = origins[record.run_id, tasks[record.task_id].device_class.name]
+            target = json.dumps({**json.loads(origin.target), "opt-level": 3})
+            assert Shipped(source).here(tasks[record.task_id], dataclasses.replace(origin, target=target))
     monkeypatch.setenv(SHIPPED_VARIABLE, "")
     assert begun(tmp_path, CONV, ZEN).seeds == {}
 
