@@ -62,7 +62,9 @@ class Tuned:
 
     def actor(self, kind: str) -> Any:
         """The newest actor of a class."""
-        return next(each for each in reversed(self.session._actors) if kind in repr(each))
+        hosts = self.session._hosts
+        actors = [*hosts.builders.values(), *hosts.devices.values(), *self.session._actors]
+        return next(each for each in reversed(actors) if kind in repr(each))
 
 
 async def process_of(actor: Any) -> int:
