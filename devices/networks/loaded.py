@@ -43,6 +43,7 @@ from fleet_tune.config.values import shown
 from fleet_tune.errors import OutputFolderError, UserError
 
 _SCHEMA = 1
+_LONG_SECS = 0.5
 _SEVERAL = (list, tuple, tvm_ffi.Array)
 _AGAIN = "compile it again with 'fleet-tune compile'"
 
@@ -163,8 +164,14 @@ class CompiledNetwork:
     def measure_within(self, inputs: Sequence[Any], budget_secs: float, repeats: int = 50) -> float:
         """Median seconds of a run, of at most ``repeats`` runs that take about ``budget_secs``, of one at least."""
         first_secs = self.measure_secs(inputs, repeats=1, warmups=0)
-        affordable = min(repeats, int(budget_secs / first_secs))
-        return self.measure_secs(inputs, affordable, min(3, affordable)) if affordable else first_secs
+        # What takes long is warm after the first run: more of these would be most of the time.
+        is_long = first_secs >= _LONG_SECS
+        affordable = min(repeats, int((budget_secs - first_secs * is_long) / first_secs))
+        return (
+            self.measure_secs(inputs, affordable, 0 if is_long else min(3, affordable))
+            if affordable > 0
+            else first_secs
+        )
 
     def in_place(self, inputs: Sequence[Any], budget_secs: float) -> InPlace:
         """The time of each kernel in a run on ``inputs``, of runs that take about ``budget_secs``."""
