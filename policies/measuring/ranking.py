@@ -96,13 +96,12 @@ class Ranking:
 
     def finalists(self) -> tuple[Candidate, ...]:
         """Between which candidates a shoot-out decides (see :func:`policies.measuring.shootout.finalists`), the
-        incumbent first: some may have a lower cost and were never checked."""
-        standings = (
-            Standing(name, each.cost_secs, each.measurement.error, decided=name in self._met)
-            for name, each in self._ranked.items()
-        )
+        incumbent first: some may have a lower cost and were never checked. None where a shoot-out has decided between
+        these very candidates."""
+        standings = (Standing(name, each.cost_secs, each.measurement.error) for name, each in self._ranked.items())
         chosen = [self._ranked[candidate_id].candidate for candidate_id in finalists(standings)]
         best = self.best
         if chosen and best is not None:
             chosen = [best, *(each for each in chosen if each != best)][:MAX_FINALISTS]
-        return tuple(chosen)
+        # Asked of those who would meet: one that the incumbent leaves no room for is no reason to meet again.
+        return () if all(each.id in self._met for each in chosen) else tuple(chosen)

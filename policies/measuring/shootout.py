@@ -21,18 +21,15 @@ MAX_MARGIN = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a candidate's cost: ``error`` is its standard error, as a share of it. ``decided``: it
-    has been in a shoot-out."""
+    """What is known of a candidate's cost: ``error`` is its standard error, as a share of it."""
 
     candidate_id: str
     cost_secs: float
     error: float
-    decided: bool = False
 
 
 def finalists(standings: Iterable[Standing]) -> tuple[str, ...]:
-    """Ids of the candidates between which a shoot-out decides, the best first; none where it is decided already: by the
-    costs, or by a shoot-out between these very candidates.
+    """Ids of the candidates between which a shoot-out decides, the best first; none where the costs decide it.
 
     A candidate may still be the fastest if its cost is above the lowest by no more than twice the standard error of
     their difference (at least ``MIN_MARGIN``, at most ``MAX_MARGIN``). At most ``MAX_FINALISTS`` of the lowest cost.
@@ -43,9 +40,7 @@ def finalists(standings: Iterable[Standing]) -> tuple[str, ...]:
     best = ordered[0]
     near = [each for each in ordered if each.cost_secs <= best.cost_secs * (1 + _margin(best, each))]
     near = near[:MAX_FINALISTS]
-    if len(near) < 2 or all(each.decided for each in near):
-        return ()
-    return tuple(each.candidate_id for each in near)
+    return tuple(each.candidate_id for each in near) if len(near) > 1 else ()
 
 
 def reserve_secs(time_budget_secs: float, tasks: int) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -58,10 +58,17 @@ async def test_the_best_few_meet_at_the_end_and_only_once(fleet: Callable[..., F
     second = fleet(run_id="two", noise=0.08, landscape=FLAT)
     assert (await run(second, 60)).new_trials == 0
     second.stop()
-    later = [record for record in revisions(second) if record.run_id == "two"]
     # A finalist that fell behind may have made room for another: only such a new meeting is held.
-    decided = {record.candidate.id for record in met}
-    assert not later or {record.candidate.id for record in later} - decided
+    decided = who_met(met)
+    later = [record for record in revisions(second) if record.run_id == "two"]
+    for task_id in {record.task_id for record in later}:
+        assert who_met(record for record in later if record.task_id == task_id) - decided
+
+
+def who_met(records: Iterable[Record]) -> set[str]:
+    """The candidates of these duels, those that kept their place included: they have no record of it."""
+    duels = [(record.candidate.id, record.measurement.comparison) for record in records]
+    return {name for name, _ in duels} | {duel.against for _, duel in duels if duel is not None}
 
 
 async def test_a_run_that_resumes_holds_the_shoot_out_that_the_last_one_did_not_come_to(

@@ -118,6 +118,21 @@ def test_no_second_shoot_out_between_the_same() -> None:
     assert len(made.finalists()) == 3
 
 
+def test_who_has_no_room_beside_the_incumbent_is_no_reason_to_meet_again() -> None:
+    # By its duel the incumbent ranks first, by its own time last: it takes the place of the fifth of the others.
+    made = ranking(
+        record(10, 10.0),
+        met(11, 10.9, 10, 0.9, faster=True, revision=1),
+        *(met(number, 10.0 + number / 1000, 10, 1.0, faster=False, revision=1) for number in range(1, 4)),
+    )
+    assert best_number(made) == 11
+    assert made.finalists() == ()
+    made.add(record(20, 10.5))
+    assert made.finalists() == ()
+    made.add(record(21, 9.99))
+    assert [each.decisions[0] for each in made.finalists()] == [11, 21, 10, 1, 2]
+
+
 @pytest.mark.parametrize(("number", "near"), [(1, True), (2, True), (3, False), (9, True)])
 def test_who_may_still_be_a_finalist(number: int, near: bool) -> None:
     made = ranking(record(1, 1.0), record(2, 1.14), record(3, 1.16))
