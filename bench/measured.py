@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bench.result import BenchError
 from fleet_tune.errors import UserError
-from fleet_tune.records.dataset import Dataset, TaskData, load
+from fleet_tune.records.datasets.dataset import Dataset, TaskData, load
 from policies.search.search import Observation
 
 DATA = Path(__file__).parent / "data"

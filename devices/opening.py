@@ -27,7 +27,7 @@ from fleet_tune.errors import (
     UserError,
     VersionsDifferError,
 )
-from fleet_tune.records.dataset import load
+from fleet_tune.records.datasets.dataset import load
 
 STOP_DECISION = "policies.measuring.stopping:decide"
 """The stopping rule by name: devices load it where the kernel runs, and this package imports no policy."""

@@ -22,9 +22,9 @@ from actors.clients.calls import (
 from fleet_tune.device_state import DeviceEvent, DeviceState
 from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecorderLostError
-from fleet_tune.records.codec import readable_records
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.pages import unpack_pages
+from fleet_tune.records.stores.codec import readable_records
+from fleet_tune.records.stores.origin import Origin
+from fleet_tune.records.stores.pages import unpack_pages
 
 # The recorder may take this long, and is told to be slow after a part of it.
 _STORE_SECS = 600.0
@@ -161,7 +161,7 @@ class RecorderClient(RestartedClient):
 
 class StoreWriter:
     """The store of a run that goes on, for threads that write more into it than records: the methods are those of
-    :class:`fleet_tune.records.store.RecordStore`, and raise what calls of the recorder do."""
+    :class:`fleet_tune.records.stores.store.RecordStore`, and raise what calls of the recorder do."""
 
     def __init__(self, recorder: RecorderClient) -> None:
         self._recorder = recorder

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError, StoreInUseError
-from fleet_tune.records.codec import encode_record
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.pages import RecentPages, Row, pack_page
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.codec import encode_record
+from fleet_tune.records.stores.origin import Origin
+from fleet_tune.records.stores.pages import RecentPages, Row, pack_page
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 
 # What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
 _GROUP_COMMIT_SECS = 0.01
@@ -71,15 +71,15 @@ class Recorder:
             await self._in_thread(self._store.put_task, task)
 
     async def put_classes(self, prints: Sequence[Mapping[str, Any]]) -> None:
-        """See :meth:`fleet_tune.records.store.RecordStore.put_classes`."""
+        """See :meth:`fleet_tune.records.stores.store.RecordStore.put_classes`."""
         await self._in_thread(self._store.put_classes, prints)
 
     async def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
-        """See :meth:`fleet_tune.records.store.RecordStore.put_run`."""
+        """See :meth:`fleet_tune.records.stores.store.RecordStore.put_run`."""
         await self._in_thread(self._store.put_run, run_id, origins)
 
     async def unit(self, name: str, secs: float) -> float:
-        """See :meth:`fleet_tune.records.store.RecordStore.unit`."""
+        """See :meth:`fleet_tune.records.stores.store.RecordStore.unit`."""
         return await self._in_thread(self._store.unit, name, secs)
 
     async def append(self, records: Sequence[Record], epoch: int | None = None) -> list[int]:
@@ -121,13 +121,13 @@ class Recorder:
         """A sign of life, also while the disk is waited for."""
 
     async def probed(self, device_id: str, usual_secs: float) -> float:
-        """See :meth:`fleet_tune.records.store.RecordStore.probed`."""
+        """See :meth:`fleet_tune.records.stores.store.RecordStore.probed`."""
         return await self._in_thread(self._store.probed, device_id, usual_secs)
 
     async def follow(self, cursor: int, wait_secs: float, traces: bool = False) -> list[bytes]:
-        """Pages of committed records (:mod:`fleet_tune.records.pages`): all with ``seq > cursor`` up to some record,
-        and perhaps a few before; waits up to ``wait_secs`` for the first, then returns none. Without their ``traces``,
-        which no search reads. Whoever asks unpacks and decodes them: this process has many to serve."""
+        """Pages of committed records (:mod:`fleet_tune.records.stores.pages`): all with ``seq > cursor`` up to some
+        record, and perhaps a few before; waits up to ``wait_secs`` for the first, then returns none. Without their
+        ``traces``, which no search reads. Whoever asks unpacks and decodes them: this process has many to serve."""
         if self._last_seq <= cursor and wait_secs > 0:
             async with self._changed:
                 with contextlib.suppress(TimeoutError):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fleet_tune.domain import Record
-from fleet_tune.records.atomic_file import write_atomically
+from fleet_tune.records.files.atomic_file import write_atomically
 from fleet_tune.search_task import SearchTask
 
 

@@ -20,7 +20,7 @@ from devices.opening import STOP_DECISION
 from devices.server.server import DeviceServer
 from devices.targets import resolve_target
 from fleet_tune.domain import Incumbent, StopRule
-from fleet_tune.records.dataset import TaskData
+from fleet_tune.records.datasets.dataset import TaskData
 
 _CONNECT_SECS = 60.0
 

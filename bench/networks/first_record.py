@@ -71,7 +71,7 @@ def _end_of(log: IO[str]) -> str:
 def _has_valid_record(path: Path) -> bool:
     from fleet_tune.domain import Outcome
     from fleet_tune.errors import RecordStoreError
-    from fleet_tune.records.reader import RecordReader
+    from fleet_tune.records.stores.reader import RecordReader
 
     try:
         with RecordReader(path) as reader:

@@ -26,7 +26,7 @@ def timeline(records: Path, start_unix_secs: float) -> dict[str, Any]:
     MetaSchedule, whose clock ends with its last batch), ``..._after_first`` leaves out everything before the first.
     """
     from fleet_tune.domain import Outcome
-    from fleet_tune.records.reader import RecordReader
+    from fleet_tune.records.stores.reader import RecordReader
 
     with RecordReader(records) as reader:
         stored = [record for record in reader if record.revision == 0]

@@ -29,7 +29,7 @@ import psutil  # type: ignore[import-untyped]
 from bench.processes import ROOT, die_with_parent
 from bench.result import BenchError
 from bench.runs.chaos_nodes import Nodes
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 
 ACTORS = ("Scheduler", "Recorder", "Searcher", "Learner", "Builder", "DeviceActor")
 CHILDREN = {"Builder": "build child", "DeviceActor": "device server"}

@@ -30,8 +30,8 @@ from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits, Measurement, Record
 from fleet_tune.errors import ClusterError, UserError
-from fleet_tune.records.dataset import load
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.datasets.dataset import load
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 
 BUILD_SECS = 0.03

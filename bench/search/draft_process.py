@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.measured import Rows, best_of_share, observations, read, split
 from bench.processes import die_with_parent
-from fleet_tune.records.dataset import TaskData
+from fleet_tune.records.datasets.dataset import TaskData
 from policies.search.draft import DraftSettings, scores
 from policies.search.methods.fleet import FLEET
 from policies.search.prediction import Predictor

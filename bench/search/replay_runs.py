@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.measured import observations
 from bench.result import BenchError
-from fleet_tune.records.dataset import TaskData
+from fleet_tune.records.datasets.dataset import TaskData
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches
 from policies.search.bandits import (

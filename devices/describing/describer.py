@@ -29,7 +29,7 @@ from devices.host.quiet import QuietTimeoutError, QuietWindow
 from devices.protocol import encode_task
 from fleet_tune.domain import Task
 from fleet_tune.errors import FleetTuneError
-from fleet_tune.records.dataset_codec import decode_sketches
+from fleet_tune.records.datasets.dataset_codec import decode_sketches
 from fleet_tune.sketch import Sketch
 
 ANSWER_SECS = 180.0

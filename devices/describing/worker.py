@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from devices.host import warm_child
 from devices.host.memory import resident_bytes
 from devices.protocol import decode_task
-from fleet_tune.records.dataset_codec import encode_sketches
+from fleet_tune.records.datasets.dataset_codec import encode_sketches
 from fleet_tune.sketch import Sketch
 
 if TYPE_CHECKING:  # slow to import: it loads TVM

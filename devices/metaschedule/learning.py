@@ -18,9 +18,9 @@ from devices.metaschedule.files import FAILED_SECS, DatabaseFiles, Line
 from devices.metaschedule.recognition import Recognising
 from devices.targets import default_device_class_name, device_kind, vector_bits, vector_registers
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Measurement, Outcome, Record, Task
-from fleet_tune.records import dataset
-from fleet_tune.records.dataset import TaskData
-from fleet_tune.records.sources import BY_METASCHEDULE
+from fleet_tune.records.datasets import dataset
+from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.records.datasets.sources import BY_METASCHEDULE
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,15 +22,15 @@ from devices.metaschedule.learning import measurement_of
 from devices.metaschedule.recognition import Recognising, before_postprocessing
 from devices.targets import default_device_class_name
 from fleet_tune.domain import Candidate, DeviceClass, Record, Task
-from fleet_tune.records.origin import MEASURED_BY, Effort, Origin
-from fleet_tune.records.sources import BY_METASCHEDULE
+from fleet_tune.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.records.stores.origin import MEASURED_BY, Effort, Origin
 from fleet_tune.sketch import MOST_IMPORTED
 
 _PAGE_RECORDS = 1000
 
 
 class Schedules:
-    """What a database has: a source of :func:`fleet_tune.records.shared.copy_records`.
+    """What a database has: a source of :func:`fleet_tune.records.sharing.shared.copy_records`.
 
     ``device_class``: name of the class that it was measured on; empty: what we have written there, or else what such a
     target is called by itself.

@@ -22,7 +22,7 @@ from tvm.s_tir import meta_schedule as ms
 from devices.metaschedule.files import ABOUT, RECORDS, WORKLOADS
 from fleet_tune.domain import Outcome, Record, Task
 from fleet_tune.errors import RecordFileError
-from fleet_tune.records.atomic_file import sync_file, sync_folder
+from fleet_tune.records.files.atomic_file import sync_file, sync_folder
 
 _NOT_RUN_SECS = 1e10
 """What MetaSchedule writes for a candidate that failed."""

@@ -31,7 +31,7 @@ from devices.sketches.spaces import ScheduleError, apply_trace, parse_module
 from devices.targets import device_kind
 from fleet_tune.domain import Task
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.records.atomic_file import sync_folder, write_atomically
+from fleet_tune.records.files.atomic_file import sync_folder, write_atomically
 
 __all__ = ["CompiledNetwork", "compile_network", "load", "publish", "scheduled_module", "staging", "update_manifest"]
 

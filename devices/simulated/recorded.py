@@ -16,7 +16,7 @@ from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, 
 from devices.timing.evaluator import Decide, Evaluation, confirmed, evaluate
 from fleet_tune.domain import Candidate, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.errors import DatasetError, DeviceUnreachableError
-from fleet_tune.records.dataset import MEASURED_BY, OUTCOMES, Dataset, TaskData, load
+from fleet_tune.records.datasets.dataset import MEASURED_BY, OUTCOMES, Dataset, TaskData, load
 
 NOT_RECORDED = "the candidate is not in the dataset"
 _BUILD_OUTCOMES = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
@@ -24,7 +24,7 @@ _BUILD_OUTCOMES = (Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a dataset says of one candidate; see :class:`fleet_tune.records.dataset.TaskData`."""
+    """What a dataset says of one candidate; see :class:`fleet_tune.records.datasets.dataset.TaskData`."""
 
     outcome: Outcome
     run_secs: tuple[float, ...]

@@ -12,7 +12,7 @@ import click
 from fleet_tune.cli.options import cost_model_option, json_option
 
 if TYPE_CHECKING:
-    from fleet_tune.records.model_file import Manifest
+    from fleet_tune.records.datasets.model_file import Manifest
 
 _SOURCES_HELP = """
 

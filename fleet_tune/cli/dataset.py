@@ -84,7 +84,7 @@ def collect(
 def pack(folder: Path, out: Path, fleet: Path | None, as_json: bool) -> None:
     """Make a dataset of the records in FOLDER, which 'collect' or 'tune' wrote."""
     from fleet_tune.config.fleet_file import default_fleet, load_fleet
-    from fleet_tune.records.dataset import save
+    from fleet_tune.records.datasets.dataset import save
     from fleet_tune.runs import collection
 
     packed, left_out = collection.pack(folder, default_fleet() if fleet is None else load_fleet(fleet))
@@ -107,7 +107,7 @@ def show(file: Path, as_json: bool) -> None:
 @json_option
 def refresh(file: Path, out: Path | None, as_json: bool) -> None:
     """Describe the sketches of a dataset anew, with this version's rules; the measurements stay."""
-    from fleet_tune.records.dataset import load, save
+    from fleet_tune.records.datasets.dataset import load, save
     from fleet_tune.runs import collection
 
     renewed, left_out = collection.refresh(load(file))
@@ -122,7 +122,7 @@ def _tell_left_out(count: int) -> None:
 
 
 def _show(path: Path, as_json: bool) -> None:
-    from fleet_tune.records.dataset import load
+    from fleet_tune.records.datasets.dataset import load
     from fleet_tune.report.dataset import dataset_json, render_dataset
     from fleet_tune.report.run import make_console
 

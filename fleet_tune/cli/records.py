@@ -12,8 +12,8 @@ import click
 from fleet_tune.cli.options import fleet_option, json_option
 
 if TYPE_CHECKING:
-    from fleet_tune.records.shared import Copied
-    from fleet_tune.records.store_place import StorePlace
+    from fleet_tune.records.sharing.shared import Copied
+    from fleet_tune.records.sharing.store_place import StorePlace
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _class_option = click.option("--class", "device_class", metavar="NAME", help="Of this device class alone.")
@@ -40,7 +40,7 @@ def records() -> None:
 @json_option
 def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -> None:
     """Print the best of every task, and whether it counts for runs of this version."""
-    from fleet_tune.records.upkeep import Upkeep
+    from fleet_tune.records.sharing.upkeep import Upkeep
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_top, top_json
     from fleet_tune.runs.reusing.upkeep import store_at, versions_now
@@ -57,7 +57,7 @@ def top(store: str | None, device_class: str | None, rows: int, as_json: bool) -
 @json_option
 def stats(store: str | None, as_json: bool) -> None:
     """Print counts by device class, workload and outcome, and of what the records are."""
-    from fleet_tune.records.upkeep import Upkeep
+    from fleet_tune.records.sharing.upkeep import Upkeep
     from fleet_tune.report.run import make_console
     from fleet_tune.report.stores import render_statistics, statistics_json
     from fleet_tune.runs.reusing.upkeep import store_at
@@ -94,7 +94,7 @@ def export(
     """Write the records of a store to OUT: a file of JSON lines, deflated where its name ends in .gz,
     TVM's own, or a Parquet file (one row for each record)."""
     from fleet_tune.errors import RequestError
-    from fleet_tune.records.shared import Copied
+    from fleet_tune.records.sharing.shared import Copied
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import formats, upkeep
 
@@ -152,7 +152,7 @@ def import_command(source: Path, store: str | None, device_class: str | None, as
 @json_option
 def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
     """Copy the records of each SOURCE, a store or the output folder of a run, into a store."""
-    from fleet_tune.records.shared import Copied
+    from fleet_tune.records.sharing.shared import Copied
     from fleet_tune.runs.reusing import upkeep
 
     moved = [each for _, each in upkeep.merge(sources, _named(store))]
@@ -166,7 +166,7 @@ def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
 @json_option
 def verify(store: str | None, as_json: bool) -> int:
     """Read everything of a store, and name what is damaged. Ends with code 2 where something is."""
-    from fleet_tune.records.upkeep import Upkeep
+    from fleet_tune.records.sharing.upkeep import Upkeep
     from fleet_tune.report.run import plural
     from fleet_tune.report.stores import integrity_lines
     from fleet_tune.runs.reusing.upkeep import store_at
@@ -211,7 +211,7 @@ def prune(
     """
     from fleet_tune.config.values import duration
     from fleet_tune.errors import RequestError
-    from fleet_tune.records.upkeep import Rule
+    from fleet_tune.records.sharing.upkeep import Rule
     from fleet_tune.report.run import plural
     from fleet_tune.runs.reusing import upkeep
 
@@ -268,8 +268,8 @@ _SKIPPED_LINES = 20
 def _place(store: str | None) -> StorePlace:
     """The store that is meant. Raises :class:`RequestError` where there is none."""
     from fleet_tune.errors import RequestError
-    from fleet_tune.records.shared import default_place
-    from fleet_tune.records.store_place import place_of
+    from fleet_tune.records.sharing.shared import default_place
+    from fleet_tune.records.sharing.store_place import place_of
 
     place = default_place() if store is None else place_of(store)
     if place is None:
@@ -279,7 +279,7 @@ def _place(store: str | None) -> StorePlace:
 
 def _named(store: str | None) -> Path:
     """The file of the store that is meant; of a team's, the copy here, with what is new on the server."""
-    from fleet_tune.records.team import met
+    from fleet_tune.records.sharing.team import met
 
     place = _place(store)
     met(place)
@@ -288,7 +288,7 @@ def _named(store: str | None) -> Path:
 
 def _changed(store: str | None) -> None:
     """What came into the copy of a team's store goes to the server."""
-    from fleet_tune.records.team import met
+    from fleet_tune.records.sharing.team import met
 
     met(_place(store))
 

@@ -15,9 +15,9 @@ from fleet_tune.config import values
 from fleet_tune.config.fleet_file import FleetConfig, default_fleet, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
-from fleet_tune.records.shared import default_place
-from fleet_tune.records.sources import RECORDS_FILE
-from fleet_tune.records.store_place import StorePlace, is_address, place_of
+from fleet_tune.records.datasets.sources import RECORDS_FILE
+from fleet_tune.records.sharing.shared import default_place
+from fleet_tune.records.sharing.store_place import StorePlace, is_address, place_of
 
 DEFAULT_TIME_BUDGET_SECS = 600.0
 _PRIORITIES = (-100, 100)

@@ -53,7 +53,7 @@ from fleet_tune.config import values
 from fleet_tune.config.fleet_file import NAME_FORM, FleetConfig, Name, default_fleet, load_fleet
 from fleet_tune.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.errors import RequestError, RetuneFileError
-from fleet_tune.records.store_place import StorePlace, is_address, place_of
+from fleet_tune.records.sharing.store_place import StorePlace, is_address, place_of
 
 STATE_STORE = "store.db"
 _OWN_STORE_MB = 4096

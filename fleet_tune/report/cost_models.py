@@ -14,7 +14,7 @@ from rich.text import Text
 from fleet_tune.report.run import cut, fact_grid, plural
 
 if TYPE_CHECKING:
-    from fleet_tune.records.model_file import Manifest
+    from fleet_tune.records.datasets.model_file import Manifest
     from fleet_tune.runs.training import TaskQuality
 
 

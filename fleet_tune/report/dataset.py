@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.domain import Outcome
-from fleet_tune.records.dataset import OUTCOMES, Dataset, TaskData
+from fleet_tune.records.datasets.dataset import OUTCOMES, Dataset, TaskData
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
 from fleet_tune.results import Collected

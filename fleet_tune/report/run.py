@@ -20,7 +20,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fleet_tune.records.sources import BUILTINS
+from fleet_tune.records.datasets.sources import BUILTINS
 from fleet_tune.report.left_out import left_out_lines
 from fleet_tune.report.network import network_lines
 from fleet_tune.report.words import NONE, format_secs

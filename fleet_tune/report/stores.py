@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet_tune.domain import Task
-from fleet_tune.records.origin import MEASURED_BY, Origin
-from fleet_tune.records.upkeep import Integrity, Reason, Statistics, TopTask
+from fleet_tune.records.sharing.upkeep import Integrity, Reason, Statistics, TopTask
+from fleet_tune.records.stores.origin import MEASURED_BY, Origin
 from fleet_tune.report.run import cut, fact_grid, format_outcomes, plural
 from fleet_tune.report.words import NONE, format_secs
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_tune.errors import DiskFullError, RetuneError
-from fleet_tune.records.atomic_file import sync_file, sync_folder, write_atomically
+from fleet_tune.records.files.atomic_file import sync_file, sync_folder, write_atomically
 from policies.retuning.publishing import superseded
 
 MANIFEST, INPUTS = "manifest.json", "inputs.safetensors"

@@ -16,9 +16,9 @@ from typing import Any
 
 from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig, parse_hours
 from fleet_tune.errors import RetuneError, UnreadableRecordError, UserError
-from fleet_tune.records.lock_file import LockedError, take_lock
-from fleet_tune.records.origin import decode_origin
-from fleet_tune.records.sources import RECORDS_FILE
+from fleet_tune.records.datasets.sources import RECORDS_FILE
+from fleet_tune.records.files.lock_file import LockedError, take_lock
+from fleet_tune.records.stores.origin import decode_origin
 from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
 from fleet_tune.retuning.hands import (

@@ -12,12 +12,12 @@ from fleet_tune.config.fleet_file import FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Task
 from fleet_tune.errors import DatasetError
-from fleet_tune.records import dataset
-from fleet_tune.records.classes import FINGERPRINTS
-from fleet_tune.records.dataset import Dataset, TaskData
-from fleet_tune.records.dataset_codec import decode_value
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.sources import RECORDS_FILE
+from fleet_tune.records.datasets import dataset
+from fleet_tune.records.datasets.dataset import Dataset, TaskData
+from fleet_tune.records.datasets.dataset_codec import decode_value
+from fleet_tune.records.datasets.sources import RECORDS_FILE
+from fleet_tune.records.stores.classes import FINGERPRINTS
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Collected, Progress
 from fleet_tune.runs.run import Run
 from fleet_tune.runs.set_aside import set_aside

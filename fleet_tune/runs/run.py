@@ -24,12 +24,12 @@ from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Record
 from fleet_tune.errors import ClusterError, FleetTuneError, RecordStoreError, UserError
-from fleet_tune.records.dataset import MEASURED_BY
-from fleet_tune.records.reader import check_store
-from fleet_tune.records.shared import check_shared, shared_store
-from fleet_tune.records.sources import check_source
-from fleet_tune.records.store import RecordStore
-from fleet_tune.records.team import Team, met
+from fleet_tune.records.datasets.dataset import MEASURED_BY
+from fleet_tune.records.datasets.sources import check_source
+from fleet_tune.records.sharing.shared import check_shared, shared_store
+from fleet_tune.records.sharing.team import Team, met
+from fleet_tune.records.stores.reader import check_store
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.results import LeftOut, NetworkResult, Progress, Transferred, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.fleet_watch import FleetWatch

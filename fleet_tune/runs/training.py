@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fleet_tune.errors import ModelFileError, TransferError, UserError
-from fleet_tune.records import model_file
-from fleet_tune.records.dataset import TaskData
-from fleet_tune.records.model_file import DataSource, Manifest
-from fleet_tune.records.sources import MODEL_SUFFIX, is_builtin
+from fleet_tune.records.datasets import model_file
+from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.records.datasets.model_file import DataSource, Manifest
+from fleet_tune.records.datasets.sources import MODEL_SUFFIX, is_builtin
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model, to_file
 from fleet_tune.runs.reusing.transfer import Knowledge, read_source
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel

@@ -26,7 +26,7 @@ from policies.features.table import FeatureTable, joint_layout, symbolic_feature
 from policies.features.views import table
 
 if TYPE_CHECKING:  # the type alone: nothing here reads a file
-    from fleet_tune.records.dataset import TaskData
+    from fleet_tune.records.datasets.dataset import TaskData
 
 LEAST_RECORDS = 32
 """Fewer aligned records of a workload than this say less than what is known of other workloads."""

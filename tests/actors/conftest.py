@@ -36,7 +36,7 @@ from devices.simulated.simulated import (
     Steps,
 )
 from fleet_tune.domain import DeviceClass, Limits, Record, StopRule
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
 from policies.measuring.stopping import decide

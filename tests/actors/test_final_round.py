@@ -13,7 +13,7 @@ import pytest
 from actors.clients.calls import ask
 from devices.simulated.simulated import Landscape, Steps
 from fleet_tune.domain import Outcome, Record, StopRule
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Progress
 from policies.measuring.duel import LEAST_PAIRS
 from policies.measuring.shootout import MAX_FINALISTS

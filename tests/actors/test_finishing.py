@@ -18,9 +18,9 @@ from actors.processes.searcher import Searcher
 from devices.simulated.simulated import Faults
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DevicesLostError
-from fleet_tune.records.codec import encode_record
-from fleet_tune.records.pages import pack_page
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.codec import encode_record
+from fleet_tune.records.stores.pages import pack_page
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
 from policies.search.bandits import CONVERGENCE_TRIALS

@@ -20,7 +20,7 @@ from devices.protocol import BuildRequest, BuildResult
 from devices.simulated.simulated import SimulatedBuilder
 from fleet_tune.domain import Outcome
 from fleet_tune.errors import BuildersLostError
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Progress
 from policies.runs.plan import Flow
 from tests.actors.conftest import Fleet, search_task, trials

@@ -27,7 +27,7 @@ from fleet_tune.device_state import Admin
 from fleet_tune.domain import DeviceClass, Fingerprint, Limits, Record
 from fleet_tune.errors import DeviceUnreachableError, FleetFileError, UserError
 from fleet_tune.records.orders import FleetOrders, orders_path
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Progress
 from fleet_tune.runs.interruption import beside
 from policies.measuring.stopping import decide

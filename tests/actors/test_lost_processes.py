@@ -21,8 +21,8 @@ from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, Record
-from fleet_tune.records.dataset import load
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.datasets.dataset import load
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
 from tests.helpers.slow_recorded import opened_slowly

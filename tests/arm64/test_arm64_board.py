@@ -37,7 +37,7 @@ from devices.targets import parse_target, resolve_target
 from devices.wire.linking_there import is_archive
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Outcome
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tests/arm64/small_network.py:small"

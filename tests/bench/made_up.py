@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fleet_tune.domain import DeviceAbstraction, DeviceClass, Outcome, Task, Workload
-from fleet_tune.records.dataset import OUTCOMES, TaskData
+from fleet_tune.records.datasets.dataset import OUTCOMES, TaskData
 from fleet_tune.sketch import Access, Axis, Choice, Loop, Sketch, Statement, Tile
 from policies.space.sampling import enumerate_all
 

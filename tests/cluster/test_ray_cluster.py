@@ -18,7 +18,7 @@ import yaml
 
 from fleet_tune.domain import Outcome
 from fleet_tune.errors import UserError
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from tests.helpers.guide_cluster import (
     RAY,
     ROOT,

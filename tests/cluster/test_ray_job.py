@@ -70,7 +70,7 @@ def _tune(out: Path, *options: str) -> list[str]:
 
 
 def _uids(out: Path) -> list[str]:
-    from fleet_tune.records.reader import RecordReader
+    from fleet_tune.records.stores.reader import RecordReader
 
     with RecordReader(out / "records.db") as reader:
         return [record.uid for record in reader]
@@ -126,7 +126,7 @@ def test_a_stopped_job_loses_no_record_and_another_resumes_and_leaves_its_result
     assert len(resumed) >= len(after) + 6
 
     from fleet_tune.domain import Outcome
-    from fleet_tune.records.reader import RecordReader
+    from fleet_tune.records.stores.reader import RecordReader
 
     with RecordReader(out / "records.db") as reader:
         measured = [

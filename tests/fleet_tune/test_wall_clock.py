@@ -12,7 +12,7 @@ STAMPS = {
     "actors/scheduling/scheduler.py _obey",  # of changes of devices: when second 0 of the run was
     "fleet_tune/records/orders.py give",
     "fleet_tune/records/orders.py note_run",
-    "fleet_tune/records/database.py _make",  # when the store was made
+    "fleet_tune/records/stores/database.py _make",  # when the store was made
     "fleet_tune/cli/retune.py _show",  # how long ago what is shown was
     "fleet_tune/retuning/artifacts.py publish",
     "fleet_tune/retuning/children.py moment",  # a service of weeks: hours of the day, spans over restarts

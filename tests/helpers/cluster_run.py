@@ -22,7 +22,7 @@ from actors.tuning_session import TuningSession
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.errors import ClusterError
-from fleet_tune.records.dataset import load
+from fleet_tune.records.datasets.dataset import load
 from fleet_tune.search_task import SearchTask
 from tests.helpers.slow_recorded import opened_slowly
 from tests.helpers.watching import opened_watching

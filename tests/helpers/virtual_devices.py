@@ -5,7 +5,7 @@ from __future__ import annotations
 from devices.protocol import Artifact, BuildRequest
 from devices.simulated.simulated import SIMULATED_CPU, SimulatedBuilder
 from fleet_tune.domain import Candidate, Measurement, Outcome
-from fleet_tune.records.dataset import Dataset, task_data
+from fleet_tune.records.datasets.dataset import Dataset, task_data
 from fleet_tune.sketch import Choice, Sketch
 from tests.helpers.devices import make_fingerprint
 from tests.helpers.records import make_record

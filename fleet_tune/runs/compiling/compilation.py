@@ -34,7 +34,7 @@ from fleet_tune.errors import (
     UncheckedError,
     UserError,
 )
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, TaskProgress, Used
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling import versions_in_place

@@ -12,7 +12,7 @@ from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, FleetFileError, ProbeError
 from fleet_tune.records.orders import FleetOrders, Order, orders_path
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.runs.opening import opened, reached
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fleet_tune.domain import Measurement, Outcome, Record
 from fleet_tune.errors import UserError
-from fleet_tune.records.choices import keep_choices, kept_choices
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.choices import keep_choices, kept_choices
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.results import ChosenInPlace
 from policies.measuring.in_place import still_holds
 

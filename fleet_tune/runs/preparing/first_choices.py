@@ -26,8 +26,8 @@ from devices.failures import last_line
 from devices.protocol import BuildFailure, BuildRequest, BuildResult, Device, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig, MeasureConfig
 from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRule, Task
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.runs.opening import opened
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask

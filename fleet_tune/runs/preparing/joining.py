@@ -18,7 +18,7 @@ from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import RecordStoreError
-from fleet_tune.records.dataset_codec import encode_value
+from fleet_tune.records.datasets.dataset_codec import encode_value
 from fleet_tune.runs.preparing import preparation
 from fleet_tune.runs.preparing.preparation import Prepared
 from fleet_tune.runs.reusing.sharing import Found, take

@@ -29,15 +29,15 @@ from fleet_tune.config.request import RunRequest
 from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError
-from fleet_tune.records.classes import classes_in
-from fleet_tune.records.dataset_codec import encode_value
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.own_store import BOUND
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.shared import SharedReader
-from fleet_tune.records.sources import RECORDS_FILE, check_source
-from fleet_tune.records.store import RecordStore, class_unit
-from fleet_tune.records.team import met
+from fleet_tune.records.datasets.dataset_codec import encode_value
+from fleet_tune.records.datasets.sources import RECORDS_FILE, check_source
+from fleet_tune.records.sharing.own_store import BOUND
+from fleet_tune.records.sharing.shared import SharedReader
+from fleet_tune.records.sharing.team import met
+from fleet_tune.records.stores.classes import classes_in
+from fleet_tune.records.stores.origin import Origin
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore, class_unit
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling.compilation import (

@@ -17,7 +17,7 @@ from devices.describing.describer import Describing
 from devices.describing.kept import Described
 from devices.host.quiet import QuietWindow
 from fleet_tune.domain import Task
-from fleet_tune.records.dataset import Dataset, load
+from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.results import LeftOut
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import NEVER_DESCRIBED, Sketch

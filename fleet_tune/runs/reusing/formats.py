@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_tune.errors import RequestError
-from fleet_tune.records.parquet import write_parquet
-from fleet_tune.records.shared import Copied, copy_records
-from fleet_tune.records.sources import METASCHEDULE_FILES
-from fleet_tune.records.upkeep import Upkeep
+from fleet_tune.records.datasets.sources import METASCHEDULE_FILES
+from fleet_tune.records.sharing.parquet import write_parquet
+from fleet_tune.records.sharing.shared import Copied, copy_records
+from fleet_tune.records.sharing.upkeep import Upkeep
 from fleet_tune.runs.reusing.upkeep import Moved, opened_target, store_at, versions_now
 
 MOST_WORDS = 10_000

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet_tune.domain import Limits, Outcome, Record, Task
-from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.shared import (
+from fleet_tune.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.records.sharing.shared import (
     SharedReader,
     class_of,
     copy_records,
@@ -28,8 +27,9 @@ from fleet_tune.records.shared import (
     rescaled,
     shared_store,
 )
-from fleet_tune.records.sources import BY_METASCHEDULE
-from fleet_tune.records.store import RecordStore, class_unit
+from fleet_tune.records.stores.origin import Effort, Origin
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.runs.reusing.shipped import Seed, Shipped
 from fleet_tune.search_task import SearchTask

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from fleet_tune.domain import Record, Task, Workload
 from fleet_tune.errors import RecordFileError
-from fleet_tune.records.exchange import RecordsFile
-from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.shared import SHIPPED_VARIABLE, Source, class_of, is_found_wrong
+from fleet_tune.records.sharing.exchange import RecordsFile
+from fleet_tune.records.sharing.shared import SHIPPED_VARIABLE, Source, class_of, is_found_wrong
+from fleet_tune.records.stores.origin import Effort, Origin
 from policies.runs.warm_start import Share, covered
 from policies.search.bandits import kind_of_name
 

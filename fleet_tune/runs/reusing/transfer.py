@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from fleet_tune.errors import TransferError, UserError
-from fleet_tune.records import dataset
-from fleet_tune.records.classes import FINGERPRINTS
-from fleet_tune.records.dataset import TaskData
-from fleet_tune.records.dataset_codec import decode_value
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.sources import RECORDS_FILE, check_source
+from fleet_tune.records.datasets import dataset
+from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.records.datasets.dataset_codec import decode_value
+from fleet_tune.records.datasets.sources import RECORDS_FILE, check_source
+from fleet_tune.records.stores.classes import FINGERPRINTS
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Transferred
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
 from fleet_tune.runs.set_aside import set_aside

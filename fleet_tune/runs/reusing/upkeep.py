@@ -11,21 +11,21 @@ from pathlib import Path
 from devices.host.file_cache import source_digest, tvm_versions
 from fleet_tune.domain import Task
 from fleet_tune.errors import RecordStoreError, RequestError
-from fleet_tune.records.exchange import RecordsFile, RecordsFileWriter
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.own_store import BOUND, OwnStore
-from fleet_tune.records.reader import PROBE
-from fleet_tune.records.shared import Copied, SharedReader, Target, copy_records, shared_store
-from fleet_tune.records.sources import RECORDS_FILE
-from fleet_tune.records.store_place import StorePlace
-from fleet_tune.records.team import Team
-from fleet_tune.records.upkeep import Excerpt, Reason, Rule, Upkeep, prune
+from fleet_tune.records.datasets.sources import RECORDS_FILE
+from fleet_tune.records.sharing.exchange import RecordsFile, RecordsFileWriter
+from fleet_tune.records.sharing.own_store import BOUND, OwnStore
+from fleet_tune.records.sharing.shared import Copied, SharedReader, Target, copy_records, shared_store
+from fleet_tune.records.sharing.store_place import StorePlace
+from fleet_tune.records.sharing.team import Team
+from fleet_tune.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
+from fleet_tune.records.stores.origin import Origin
+from fleet_tune.records.stores.reader import PROBE
 
 _LEAST_TEXT = 3
 
 
 def versions_now() -> dict[str, str]:
-    """Of what makes and measures kernels here: see :class:`fleet_tune.records.origin.Origin`. Loads no TVM."""
+    """Of what makes and measures kernels here: see :class:`fleet_tune.records.stores.origin.Origin`. Loads no TVM."""
     return {**tvm_versions(), "kernels": source_digest(), "probe": PROBE}
 
 
@@ -53,8 +53,8 @@ def target_at(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Moved:
-    """What was copied: see :class:`fleet_tune.records.shared.Copied`. ``skipped``: lines of a file that could not be
-    read."""
+    """What was copied: see :class:`fleet_tune.records.sharing.shared.Copied`. ``skipped``: lines of a file that could
+    not be read."""
 
     copied: Copied
     skipped: Sequence[str] = ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleet_tune.errors import ServerError
-from fleet_tune.records.postgres import IS_THERE, TeamStore
+from fleet_tune.records.sharing.postgres import IS_THERE, TeamStore
 from fleet_tune.runs.serving.server_folder import DATABASE, OWNER, ServerFolder
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fleet_tune.errors import RecordStoreError, ServerError
-from fleet_tune.records.postgres import TeamStore
+from fleet_tune.records.sharing.postgres import TeamStore
 from fleet_tune.runs.serving.keys import make_database
 from fleet_tune.runs.serving.server_folder import OWNER, Runner, ServerFolder, programs, runner
 

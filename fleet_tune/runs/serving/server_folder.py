@@ -17,8 +17,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fleet_tune.errors import ServerError
-from fleet_tune.records.atomic_file import write_atomically
-from fleet_tune.records.lock_file import LockedError, take_lock
+from fleet_tune.records.files.atomic_file import write_atomically
+from fleet_tune.records.files.lock_file import LockedError, take_lock
 
 OWNER = "fleet_tune"
 DATABASE = "fleet_tune"

@@ -28,7 +28,7 @@ from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.device_state import Admin, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, StopRule
 from fleet_tune.records.orders import FleetOrders
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Progress
 from tests.actors.conftest import Fleet, search_task
 from tests.helpers.kernels import make_artifact, native_target

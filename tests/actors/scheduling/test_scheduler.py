@@ -17,7 +17,7 @@ import ray
 from actors.clients.calls import ask
 from devices.simulated.simulated import Faults
 from fleet_tune.domain import Outcome
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Progress
 from tests.actors.conftest import Fleet, search_task, trials
 

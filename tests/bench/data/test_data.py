@@ -11,7 +11,7 @@ import torch
 
 from examples.workloads import dataset as workloads
 from examples.workloads import other_tasks, untouched
-from fleet_tune.records.dataset import Dataset, load
+from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.runs.collection import refresh
 
 PATH = Path(__file__).parents[3] / "bench" / "data" / "znver5-2.ftd"

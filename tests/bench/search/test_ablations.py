@@ -9,7 +9,7 @@ import pytest
 from bench.search.ablations import BENCHMARK, PAPERS, ablations, figures, networks
 from bench.search.replay import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
-from fleet_tune.records.dataset import TaskData
+from fleet_tune.records.datasets.dataset import TaskData
 from policies.search.generators import GeneticGenerator
 from policies.search.methods import method_named
 

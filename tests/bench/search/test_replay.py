@@ -25,7 +25,7 @@ from bench.search.replay_runs import (
     run_task,
     with_effect,
 )
-from fleet_tune.records.dataset import TaskData
+from fleet_tune.records.datasets.dataset import TaskData
 from policies.search.methods import METHOD_NAMES, method_named
 from tests.bench.made_up import made_up
 

@@ -17,7 +17,7 @@ from devices.protocol import Artifact, BuildFailure, BuildRequest
 from devices.simulated.recorded import RecordedBuilder
 from devices.simulated.simulated import SIMULATED_CPU, Faults, SimulatedBuilder
 from fleet_tune.domain import Candidate, Outcome
-from fleet_tune.records.dataset import Dataset, save, task_data
+from fleet_tune.records.datasets.dataset import Dataset, save, task_data
 from fleet_tune.sketch import Choice, Sketch
 from tests.helpers.build_child import CRASH, HANG, OK
 from tests.helpers.devices import make_fingerprint

@@ -19,7 +19,7 @@ from fleet_tune.domain import (
     Task,
 )
 from fleet_tune.errors import DatasetError
-from fleet_tune.records.dataset import Dataset, save, task_data
+from fleet_tune.records.datasets.dataset import Dataset, save, task_data
 from fleet_tune.sketch import Choice, Sketch
 from policies.measuring.stopping import decide
 from tests.helpers.devices import make_fingerprint

@@ -23,9 +23,9 @@ from fleet_tune.domain import (
     Record,
     Task,
 )
-from fleet_tune.records.dataset import Dataset, load, save
-from fleet_tune.records.dataset_codec import encode_value
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.datasets.dataset import Dataset, load, save
+from fleet_tune.records.datasets.dataset_codec import encode_value
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.results import Collected
 from fleet_tune.runs import collection
 from fleet_tune.runs.preparing import preparation

@@ -17,12 +17,12 @@ import pytest
 from fleet_tune.cli import main as cli
 from fleet_tune.domain import Outcome, Record
 from fleet_tune.errors import RecordFileError
-from fleet_tune.records.exchange import RecordsFileWriter
-from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.parquet import COLUMNS
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.shared import STORE_VARIABLE, SharedReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.sharing.exchange import RecordsFileWriter
+from fleet_tune.records.sharing.parquet import COLUMNS
+from fleet_tune.records.sharing.shared import STORE_VARIABLE, SharedReader
+from fleet_tune.records.stores.origin import Effort, Origin
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.runs.reusing.upkeep import versions_now
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task

@@ -10,7 +10,7 @@ import pytest
 from fleet_tune import api
 from fleet_tune.cli import main as cli
 from fleet_tune.config.request import RunRequest
-from fleet_tune.records.shared import STORE_VARIABLE
+from fleet_tune.records.sharing.shared import STORE_VARIABLE
 from fleet_tune.results import Plan
 from policies.search.methods import SEARCH_MODELS, method_named
 

@@ -15,8 +15,8 @@ from fleet_tune.config.request import DEFAULT_TIME_BUDGET_SECS, RunRequest, run_
 from fleet_tune.config.values import MAX_SEED
 from fleet_tune.domain import Limits
 from fleet_tune.errors import RequestError
-from fleet_tune.records.shared import STORE_VARIABLE
-from fleet_tune.records.store_place import StorePlace
+from fleet_tune.records.sharing.shared import STORE_VARIABLE
+from fleet_tune.records.sharing.store_place import StorePlace
 
 
 def test_without_a_limit_there_is_the_default_one() -> None:

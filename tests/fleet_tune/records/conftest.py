@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.store import RecordStore
 
 
 @pytest.fixture

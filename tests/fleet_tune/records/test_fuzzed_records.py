@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from fleet_tune.device_state import DeviceState
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DatasetError, ModelFileError, RecordFileError, RecordStoreError
-from fleet_tune.records import array_codec, exchange, model_file
-from fleet_tune.records import dataset as datasets
-from fleet_tune.records.codec import decode_record, decode_state, encode_record, encode_state, record_to_json
-from fleet_tune.records.postgres import Since
-from fleet_tune.records.reader import UNIT
-from fleet_tune.records.shared import Copied, copy_records, shared_store
+from fleet_tune.records.datasets import array_codec, model_file
+from fleet_tune.records.datasets import dataset as datasets
+from fleet_tune.records.sharing import exchange
+from fleet_tune.records.sharing.postgres import Since
+from fleet_tune.records.sharing.shared import Copied, copy_records, shared_store
+from fleet_tune.records.stores.codec import decode_record, decode_state, encode_record, encode_state, record_to_json
+from fleet_tune.records.stores.reader import UNIT
 from tests.helpers.fuzz import changed, damaged, json_values, values
 from tests.helpers.properties import examples
 

@@ -222,7 +222,7 @@ def test_a_version_that_somebody_removed_is_made_again(config: RetuneConfig, wor
 def test_a_full_disk_is_waited_for(
     config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fleet_tune.records import atomic_file
+    from fleet_tune.records.files import atomic_file
 
     replace = atomic_file.os.replace
 

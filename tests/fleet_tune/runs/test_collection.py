@@ -16,8 +16,8 @@ import pytest
 
 from fleet_tune.domain import Outcome
 from fleet_tune.errors import RecordStoreError
-from fleet_tune.records.dataset import load
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.datasets.dataset import load
+from fleet_tune.records.stores.reader import RecordReader
 from tests.helpers.commands import fleet_tune_here
 
 ROOT = Path(__file__).parents[3]

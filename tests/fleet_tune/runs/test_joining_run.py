@@ -19,8 +19,8 @@ import fleet_tune
 from examples.networks import mlp
 from fleet_tune.api import run_tuning
 from fleet_tune.config.request import run_request
-from fleet_tune.records.classes import classes_in
-from fleet_tune.records.reader import RecordReader
+from fleet_tune.records.stores.classes import classes_in
+from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.report.run import to_json
 from fleet_tune.results import Progress
 

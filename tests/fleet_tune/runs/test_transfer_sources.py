@@ -14,8 +14,8 @@ import pytest
 
 from fleet_tune.cli.main import main
 from fleet_tune.errors import TransferError, UserError
-from fleet_tune.records.dataset import Dataset, TaskData, load, save
-from fleet_tune.records.sources import check_source
+from fleet_tune.records.datasets.dataset import Dataset, TaskData, load, save
+from fleet_tune.records.datasets.sources import check_source
 from fleet_tune.results import Transferred
 from fleet_tune.runs import training
 from fleet_tune.runs.reusing.transfer import (

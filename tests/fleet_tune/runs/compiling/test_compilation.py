@@ -30,8 +30,8 @@ from examples.networks import mlp
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import DeviceClass, Measurement, Outcome, Task
 from fleet_tune.errors import DiskFullError, FleetTuneError, MemoryLackedError, NetworkRunError, RecordStoreError
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.results import NetworkResult, Notice, Used
 from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
 from fleet_tune.runs.compiling import versions_in_place

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 from fleet_tune.domain import Outcome
-from fleet_tune.records.choices import keep_choices, kept_choices
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.shared import SharedReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.sharing.shared import SharedReader
+from fleet_tune.records.stores.choices import keep_choices, kept_choices
+from fleet_tune.records.stores.origin import Origin
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.results import ChosenInPlace
 from fleet_tune.runs.compiling.incumbents import Incumbents
 from fleet_tune.runs.reusing.sharing import Giving

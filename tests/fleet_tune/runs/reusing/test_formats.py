@@ -15,9 +15,9 @@ from devices.sketches.spaces import DesignSpace, apply_trace, parse_module
 from devices.targets import parse_target, resolve_target
 from fleet_tune.cli import main as cli
 from fleet_tune.domain import Candidate, DeviceClass, Limits, Task
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.sources import METASCHEDULE_FILES
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.datasets.sources import METASCHEDULE_FILES
+from fleet_tune.records.stores.origin import Origin
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.runs.reusing.sharing import look_up
 from fleet_tune.runs.reusing.transfer import read_source
 from fleet_tune.runs.reusing.upkeep import versions_now

@@ -15,11 +15,11 @@ import pytest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Limits, Outcome, Record, Task
 from fleet_tune.errors import RecorderLostError
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.shared import SharedReader
-from fleet_tune.records.store import RecordStore
-from fleet_tune.records.upkeep import Upkeep
+from fleet_tune.records.sharing.shared import SharedReader
+from fleet_tune.records.sharing.upkeep import Upkeep
+from fleet_tune.records.stores.origin import Origin
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.results import FromStore, TaskProgress
 from fleet_tune.runs.reusing.sharing import SETTLED, Giving, Watching, look_up, note_efforts, take, tried_in
 from fleet_tune.search_task import SearchTask

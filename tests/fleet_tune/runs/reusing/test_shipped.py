@@ -15,9 +15,9 @@ import pytest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.cli import main as cli
 from fleet_tune.domain import DeviceClass, Limits, Record, Task
-from fleet_tune.records.exchange import RecordsFile
-from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.shared import SHIPPED_VARIABLE, shared_store
+from fleet_tune.records.sharing.exchange import RecordsFile
+from fleet_tune.records.sharing.shared import SHIPPED_VARIABLE, shared_store
+from fleet_tune.records.stores.origin import Effort, Origin
 from fleet_tune.results import FromStore
 from fleet_tune.runs.reusing.sharing import Found, look_up
 from fleet_tune.runs.reusing.shipped import SHIPPED_PATH, Shipped, shipped

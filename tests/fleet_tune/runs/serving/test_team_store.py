@@ -26,12 +26,12 @@ import pytest
 from fleet_tune.cli import main as cli
 from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordStoreError, RequestError, ServerError, StoreUnreachableError
-from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.postgres import TeamStore
-from fleet_tune.records.reader import UNIT
-from fleet_tune.records.shared import SharedReader, Source, Target, copy_records, shared_store
-from fleet_tune.records.store_place import StorePlace, place_of
-from fleet_tune.records.team import Met, Team, met
+from fleet_tune.records.sharing.postgres import TeamStore
+from fleet_tune.records.sharing.shared import SharedReader, Source, Target, copy_records, shared_store
+from fleet_tune.records.sharing.store_place import StorePlace, place_of
+from fleet_tune.records.sharing.team import Met, Team, met
+from fleet_tune.records.stores.origin import Effort, Origin
+from fleet_tune.records.stores.reader import UNIT
 from fleet_tune.runs.reusing.sharing import Giving
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.serving.keys import keys, put_key, remove_key

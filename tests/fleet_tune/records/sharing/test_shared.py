@@ -12,8 +12,7 @@ import pytest
 
 from fleet_tune.domain import Comparison, Outcome, Record
 from fleet_tune.errors import RecordStoreError, UnreadableRecordError
-from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
-from fleet_tune.records.shared import (
+from fleet_tune.records.sharing.shared import (
     STORE_VARIABLE,
     SharedReader,
     check_shared,
@@ -23,8 +22,9 @@ from fleet_tune.records.shared import (
     rescaled,
     shared_store,
 )
-from fleet_tune.records.store import RecordStore
-from fleet_tune.records.store_place import StorePlace
+from fleet_tune.records.sharing.store_place import StorePlace
+from fleet_tune.records.stores.origin import Effort, Origin, decode_origin, encode_origin
+from fleet_tune.records.stores.store import RecordStore
 from tests.helpers.records import named_record
 from tests.helpers.tasks import make_task
 

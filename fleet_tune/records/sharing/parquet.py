@@ -11,9 +11,9 @@ from typing import Any
 
 from fleet_tune.domain import Outcome, Record, Task
 from fleet_tune.errors import RecordFileError, RequestError
-from fleet_tune.records.atomic_file import sync_file, sync_folder
-from fleet_tune.records.origin import Origin
-from fleet_tune.records.shared import SharedReader, class_of
+from fleet_tune.records.files.atomic_file import sync_file, sync_folder
+from fleet_tune.records.sharing.shared import SharedReader, class_of
+from fleet_tune.records.stores.origin import Origin
 
 COLUMNS: Mapping[str, str] = {
     "seq": "int64",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fleet_tune.domain import DeviceClass, Task, Workload
-from fleet_tune.records.origin import Effort
+from fleet_tune.records.stores.origin import Effort
 
 _MOST_WEIGHT = 2**31
 _UNIT_SECS = (1e-12, 1e6)  # of a probe that takes milliseconds: no quotient of two is 0 or infinite

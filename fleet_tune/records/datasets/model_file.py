@@ -1,4 +1,4 @@
-"""Files of pre-trained cost models: :mod:`fleet_tune.records.array_codec` with a manifest.
+"""Files of pre-trained cost models: :mod:`fleet_tune.records.datasets.array_codec` with a manifest.
 
 The manifest says what kind of model it is, the version of the features that it reads, the data that it was trained on,
 and how good it was found to be. A file that is damaged is refused, and so is one of another version of the features."""
@@ -15,9 +15,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fleet_tune.errors import ModelFileError
-from fleet_tune.records import array_codec
-from fleet_tune.records.atomic_file import write_atomically
-from fleet_tune.records.sources import MODEL_SUFFIX
+from fleet_tune.records.datasets import array_codec
+from fleet_tune.records.datasets.sources import MODEL_SUFFIX
+from fleet_tune.records.files.atomic_file import write_atomically
 
 _MAX_BYTES = 1 << 28  # a cost model of ours has under a megabyte
 

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import DiskFullError, OutputFolderError, RecordStoreError
-from fleet_tune.records.classes import classes_in
-from fleet_tune.records.database import SCHEMA_VERSION
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.classes import classes_in
+from fleet_tune.records.stores.database import SCHEMA_VERSION
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from tests.helpers.properties import examples
 from tests.helpers.records import device_event, make_record, named_record, ok
 from tests.helpers.tasks import make_candidate
@@ -247,7 +247,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.store import RecordStore
 
 with RecordStore(Path(sys.argv[1])) as store:
     for i in range(1_000_000):
@@ -305,7 +305,7 @@ import resource, sys
 from pathlib import Path
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import DiskFullError
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.store import RecordStore
 
 store = RecordStore(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from fleet_tune.errors import StoreUnreachableError
-from fleet_tune.records.postgres import TeamStore
-from fleet_tune.records.shared import SharedReader, copy_records, shared_store
-from fleet_tune.records.store import RecordStore
-from fleet_tune.records.store_place import StorePlace
+from fleet_tune.records.sharing.postgres import TeamStore
+from fleet_tune.records.sharing.shared import SharedReader, copy_records, shared_store
+from fleet_tune.records.sharing.store_place import StorePlace
+from fleet_tune.records.stores.store import RecordStore
 
 _HURRY_SECS = 3.0
 _LOG = logging.getLogger(__name__)

@@ -10,17 +10,17 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from fleet_tune.domain import Record, Task
-from fleet_tune.records.origin import Effort, Origin
-from fleet_tune.records.shared import SharedReader, is_found_wrong
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.sharing.shared import SharedReader, is_found_wrong
+from fleet_tune.records.stores.origin import Effort, Origin
+from fleet_tune.records.stores.store import RecordStore
 
 BOUND = "network"
 """The key of a store's meta that only a run's own one has."""
 
 
 class OwnStore:
-    """``store``, which ``reader`` reads: a target of :func:`fleet_tune.records.shared.copy_records`. What other runs
-    have spent says nothing of this one: it is left."""
+    """``store``, which ``reader`` reads: a target of :func:`fleet_tune.records.sharing.shared.copy_records`. What other
+    runs have spent says nothing of this one: it is left."""
 
     def __init__(self, store: RecordStore, reader: SharedReader) -> None:
         self._store = store

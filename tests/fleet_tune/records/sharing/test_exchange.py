@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.records import exchange
+from fleet_tune.records.sharing import exchange
 
 
 def test_a_line_beyond_all_measure_is_skipped_and_what_comes_behind_it_is_read(

@@ -25,9 +25,9 @@ from fleet_tune.domain import (
     Task,
 )
 from fleet_tune.errors import DatasetError
-from fleet_tune.records import dataset as datasets
-from fleet_tune.records.dataset import OUTCOMES, Dataset, TaskData, task_data
-from fleet_tune.records.dataset_codec import (
+from fleet_tune.records.datasets import dataset as datasets
+from fleet_tune.records.datasets.dataset import OUTCOMES, Dataset, TaskData, task_data
+from fleet_tune.records.datasets.dataset_codec import (
     decode_array,
     decode_sketches,
     decode_value,

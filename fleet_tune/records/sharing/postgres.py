@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordStoreError, RequestError, StoreUnreachableError, UnreadableRecordError
-from fleet_tune.records.checked import checked_effort, checked_task, checked_unit
-from fleet_tune.records.codec import decode_record, encode_record
-from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
-from fleet_tune.records.reader import UNIT, split_task_id
-from fleet_tune.records.store import class_unit
-from fleet_tune.records.store_place import shown
+from fleet_tune.records.sharing.checked import checked_effort, checked_task, checked_unit
+from fleet_tune.records.sharing.store_place import shown
+from fleet_tune.records.stores.codec import decode_record, encode_record
+from fleet_tune.records.stores.origin import Effort, Origin, decode_origin, encode_origin
+from fleet_tune.records.stores.reader import UNIT, split_task_id
+from fleet_tune.records.stores.store import class_unit
 
 if TYPE_CHECKING:
     import psycopg
@@ -102,10 +102,10 @@ GRANT INSERT ON meta TO PUBLIC;
 class TeamStore:
     """The store at ``url`` (``postgresql://user:password@host:port/database``), made where the database has none.
 
-    ``hurry``: a server that is slow is waited for shortly. A target of :func:`fleet_tune.records.shared.copy_records`;
-    :meth:`since` is a source. Raises :class:`StoreUnreachableError` where the server does not answer, here and
-    everywhere, :class:`RecordStoreError` where it refuses or has a newer schema, :class:`RequestError` without psycopg.
-    """
+    ``hurry``: a server that is slow is waited for shortly. A target of
+    :func:`fleet_tune.records.sharing.shared.copy_records`; :meth:`since` is a source. Raises
+    :class:`StoreUnreachableError` where the server does not answer, here and everywhere, :class:`RecordStoreError`
+    where it refuses or has a newer schema, :class:`RequestError` without psycopg."""
 
     def __init__(self, url: str, *, hurry: bool = False) -> None:
         self._connect(url, _HURRY_SECS if hurry else _ANSWER_SECS)
@@ -184,7 +184,7 @@ class TeamStore:
     # -- a target ------------------------------------------------------------------------------------------------------
 
     def put_task(self, task: Task) -> None:
-        """As :meth:`fleet_tune.records.store.RecordStore.put_task`."""
+        """As :meth:`fleet_tune.records.stores.store.RecordStore.put_task`."""
         workload = task.workload
         with self._turn() as connection:
             known = connection.execute(
@@ -206,19 +206,19 @@ class TeamStore:
             )
 
     def put_run(self, run_id: str, origins: Mapping[str, Origin]) -> None:
-        """As :meth:`fleet_tune.records.store.RecordStore.put_run`."""
+        """As :meth:`fleet_tune.records.stores.store.RecordStore.put_run`."""
         rows = [(run_id, name, encode_origin(origin)) for name, origin in origins.items()]
         self._many("INSERT INTO fleet_tune.run_origins VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", rows)
 
     def lacking(self, efforts: Sequence[Effort]) -> list[Effort]:
-        """As :meth:`fleet_tune.records.store.RecordStore.lacking`."""
+        """As :meth:`fleet_tune.records.stores.store.RecordStore.lacking`."""
         query = "SELECT workload, device_class, run_id, secs, trials FROM fleet_tune.efforts WHERE run_id = ANY(%s)"
         rows = self._rows(query, sorted({each.run_id for each in efforts})) if efforts else []
         known = {(f"{workload}@{name}", *others) for workload, name, *others in rows}
         return [each for each in efforts if (each.task_id, each.run_id, each.secs, each.trials) not in known]
 
     def put_efforts(self, efforts: Iterable[Effort]) -> None:
-        """As :meth:`fleet_tune.records.store.RecordStore.put_efforts`."""
+        """As :meth:`fleet_tune.records.stores.store.RecordStore.put_efforts`."""
         self._many(
             "INSERT INTO fleet_tune.efforts VALUES (%s, %s, %s, %s, %s) ON CONFLICT (workload, device_class, run_id)"
             " DO UPDATE SET secs=excluded.secs, trials=excluded.trials",
@@ -226,7 +226,7 @@ class TeamStore:
         )
 
     def unit(self, name: str, secs: float) -> float:
-        """As :meth:`fleet_tune.records.store.RecordStore.unit`; ``secs`` where what was given is no unit."""
+        """As :meth:`fleet_tune.records.stores.store.RecordStore.unit`; ``secs`` where what was given is no unit."""
         with self._turn() as connection:
             given = (UNIT + name, repr(secs))
             connection.execute("INSERT INTO fleet_tune.meta VALUES (%s, %s) ON CONFLICT DO NOTHING", given)
@@ -238,7 +238,7 @@ class TeamStore:
                 return secs
 
     def add(self, records: Sequence[Record]) -> int:
-        """As :meth:`fleet_tune.records.store.RecordStore.add`."""
+        """As :meth:`fleet_tune.records.stores.store.RecordStore.add`."""
         added = 0
         for start in range(0, len(records), _AT_ONCE):
             some = {each.uid: each for each in records[start : start + _AT_ONCE]}
@@ -324,8 +324,8 @@ class TeamStore:
 
 
 class Since:
-    """What a team's store got after ``cursor``: a source of :func:`fleet_tune.records.shared.copy_records`. Every key
-    adds to it: what is wrong is set aside.
+    """What a team's store got after ``cursor``: a source of :func:`fleet_tune.records.sharing.shared.copy_records`.
+    Every key adds to it: what is wrong is set aside.
 
     ``rows``: as those of a :class:`TeamStore`. ``unreadable``: what was set aside, each with its reason.
     """

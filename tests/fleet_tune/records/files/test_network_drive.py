@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.records.network_drive import network_drive
+from fleet_tune.records.files.network_drive import network_drive
 
 # Lines of real machines.
 MOUNTS = r"""

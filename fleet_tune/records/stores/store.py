@@ -1,10 +1,9 @@
 """The record store: one SQLite file that is the only source of truth of a tuning run.
 
 One process writes (:class:`RecordStore`, guarded by a lock on a file beside the database), any number read
-(:class:`~fleet_tune.records.reader.RecordReader`). WAL mode with ``synchronous=FULL``: what :meth:`RecordStore.append`
-has returned survives ``kill -9`` and a power cut. ``seq`` only grows and is the cursor of a stream of records; ``uid``
-makes appending idempotent.
-"""
+(:class:`~fleet_tune.records.stores.reader.RecordReader`). WAL mode with ``synchronous=FULL``: what
+:meth:`RecordStore.append` has returned survives ``kill -9`` and a power cut. ``seq`` only grows and is the cursor of a
+stream of records; ``uid`` makes appending idempotent."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ from typing import Any, Self
 from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import Outcome, Record, Task, Workload
 from fleet_tune.errors import OutputFolderError, RecordStoreError, StoreInUseError
-from fleet_tune.records.classes import with_classes
-from fleet_tune.records.codec import encode_record, encode_state
-from fleet_tune.records.database import open_for_writing
-from fleet_tune.records.lock_file import LockedError, take_lock
-from fleet_tune.records.origin import Effort, Origin, encode_origin
-from fleet_tune.records.reader import UNIT, USUAL, split_task_id
-from fleet_tune.records.store_errors import translated
-from fleet_tune.records.traces import pack_trace
+from fleet_tune.records.files.lock_file import LockedError, take_lock
+from fleet_tune.records.stores.classes import with_classes
+from fleet_tune.records.stores.codec import encode_record, encode_state
+from fleet_tune.records.stores.database import open_for_writing
+from fleet_tune.records.stores.origin import Effort, Origin, encode_origin
+from fleet_tune.records.stores.reader import UNIT, USUAL, split_task_id
+from fleet_tune.records.stores.store_errors import translated
+from fleet_tune.records.stores.traces import pack_trace
 
 _UIDS_AT_ONCE = 500
 _LOCK_SECS = 10.0

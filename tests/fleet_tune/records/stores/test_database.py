@@ -15,10 +15,10 @@ import pytest
 from fleet_tune.device_state import Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import Outcome
 from fleet_tune.errors import RecordStoreError
-from fleet_tune.records.codec import encode_record, encode_state
-from fleet_tune.records.database import MIGRATIONS, SCHEMA_VERSION
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.codec import encode_record, encode_state
+from fleet_tune.records.stores.database import MIGRATIONS, SCHEMA_VERSION
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from tests.helpers.records import device_event, named_record
 
 _WITHOUT_6 = "DROP TABLE origins; DROP TABLE run_origins; DROP TABLE efforts; ALTER TABLE records DROP COLUMN origin;"
@@ -219,7 +219,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_never_lets_go_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet_tune.records.database._BUSY_SECS", 0.05)
+    monkeypatch.setattr("fleet_tune.records.stores.database._BUSY_SECS", 0.05)
     with RecordStore(path) as store:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from fleet_tune.domain import Candidate, DeviceAbstraction, Fingerprint, Outcome, Record, StopRule, Task
 from fleet_tune.errors import DatasetError
-from fleet_tune.records.atomic_file import write_atomically
-from fleet_tune.records.dataset_codec import (
+from fleet_tune.records.datasets.dataset_codec import (
     decode_array,
     decode_sketches,
     decode_value,
@@ -35,6 +34,7 @@ from fleet_tune.records.dataset_codec import (
     encode_sketches,
     encode_value,
 )
+from fleet_tune.records.files.atomic_file import write_atomically
 from fleet_tune.sketch import Choice, Decision, Location, Sketch, Tile
 
 FORMAT_VERSION = 2

@@ -19,11 +19,11 @@ from typing import IO, Any, Self
 
 from fleet_tune.domain import Record, Task
 from fleet_tune.errors import RecordFileError, UnreadableRecordError
-from fleet_tune.records.atomic_file import sync_file, sync_folder
-from fleet_tune.records.checked import checked_effort, checked_task, checked_unit
-from fleet_tune.records.codec import record_from_json, record_to_json
-from fleet_tune.records.origin import Effort, Origin, decode_origin, encode_origin
-from fleet_tune.records.store import class_unit
+from fleet_tune.records.files.atomic_file import sync_file, sync_folder
+from fleet_tune.records.sharing.checked import checked_effort, checked_task, checked_unit
+from fleet_tune.records.stores.codec import record_from_json, record_to_json
+from fleet_tune.records.stores.origin import Effort, Origin, decode_origin, encode_origin
+from fleet_tune.records.stores.store import class_unit
 
 FORMAT = "fleet-tune records"
 VERSION = 1
@@ -36,9 +36,8 @@ class RecordsFileWriter:
     """Writes such a file, all of it or nothing: it has its name once the block is left normally. Everything that a
     record refers to is written before it. Raises :class:`RecordFileError` where it cannot be written.
 
-    It is a target of :func:`fleet_tune.records.shared.copy_records`; what it counts seconds at is what it is first told
-    of each device class.
-    """
+    It is a target of :func:`fleet_tune.records.sharing.shared.copy_records`; what it counts seconds at is what it is
+    first told of each device class."""
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
@@ -129,7 +128,7 @@ class RecordsFileWriter:
 
 
 class RecordsFile:
-    """What such a file holds: a source of :func:`fleet_tune.records.shared.copy_records`.
+    """What such a file holds: a source of :func:`fleet_tune.records.sharing.shared.copy_records`.
 
     ``skipped``: the lines that could not be read, with their numbers and reasons; complete once :meth:`pages` is over.
     Raises :class:`RecordFileError` where there is no such file, or of a newer version.

@@ -12,8 +12,8 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from fleet_tune.errors import ModelFileError
-from fleet_tune.records import model_file
-from fleet_tune.records.model_file import DataSource, Manifest, ModelFile
+from fleet_tune.records.datasets import model_file
+from fleet_tune.records.datasets.model_file import DataSource, Manifest, ModelFile
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, from_file, read_model, to_file
 from policies.cost_models.architectures import MlpModel
 from policies.cost_models.boosted import BoostedSettings, InvariantTreesModel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_tune.records.atomic_file import write_atomically
+from fleet_tune.records.files.atomic_file import write_atomically
 
 
 @pytest.mark.parametrize("durable", [True, False])

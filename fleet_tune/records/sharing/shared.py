@@ -19,11 +19,11 @@ from typing import Protocol
 
 from fleet_tune.domain import Measurement, Outcome, Record, Task
 from fleet_tune.errors import RecordStoreError, UnreadableRecordError
-from fleet_tune.records.network_drive import network_drive
-from fleet_tune.records.origin import Effort, Origin, decode_origin
-from fleet_tune.records.reader import RecordReader, check_store
-from fleet_tune.records.store import RecordStore, class_unit
-from fleet_tune.records.store_place import StorePlace, place_of, user_data
+from fleet_tune.records.files.network_drive import network_drive
+from fleet_tune.records.sharing.store_place import StorePlace, place_of, user_data
+from fleet_tune.records.stores.origin import Effort, Origin, decode_origin
+from fleet_tune.records.stores.reader import RecordReader, check_store
+from fleet_tune.records.stores.store import RecordStore, class_unit
 from fleet_tune.sketch import IMPORTED
 
 STORE_FILE = "store.db"
@@ -236,7 +236,7 @@ def _are_enough(words: Sequence[Record], most: int, least_secs: float) -> bool:
 def last_word(records: Sequence[Record]) -> Record | None:
     """What records of one candidate, in their order, say of it in the end: a revision takes the place of trials, what
     was found wrong once stays so, and what ran and was not compared takes nothing from what was (see
-    :meth:`~fleet_tune.records.reader.RecordReader.best`). None where they say nothing of it."""
+    :meth:`~fleet_tune.records.stores.reader.RecordReader.best`). None where they say nothing of it."""
     word: Record | None = None
     for record in records:
         if not record.measurement.outcome.blames_candidate:
@@ -300,7 +300,7 @@ class Source(Protocol):
 
 
 class Target(Protocol):
-    """Where records are copied to: a store (:class:`~fleet_tune.records.store.RecordStore`), or a file."""
+    """Where records are copied to: a store (:class:`~fleet_tune.records.stores.store.RecordStore`), or a file."""
 
     def put_task(self, task: Task) -> None: ...
 

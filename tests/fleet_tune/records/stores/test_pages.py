@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_tune.records.pages import RecentPages, pack_page, unpack_pages
+from fleet_tune.records.stores.pages import RecentPages, pack_page, unpack_pages
 
 
 def test_rows_come_back_but_those_that_are_known() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fleet_tune.device_state import Admin, Connectivity, DeviceState, Health, Lease
 from fleet_tune.domain import Candidate, Comparison, Measurement, Outcome, Record
 from fleet_tune.errors import RecordStoreError
-from fleet_tune.records.codec import BODY_VERSION, decode_record, decode_state, encode_record, encode_state
+from fleet_tune.records.stores.codec import BODY_VERSION, decode_record, decode_state, encode_record, encode_state
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate
 

@@ -11,10 +11,10 @@ from typing import Self
 from fleet_tune.device_state import LEASE_KINDS, DeviceEvent
 from fleet_tune.domain import DeviceClass, Outcome, Record, Task, Workload
 from fleet_tune.errors import RecordStoreError, UnreadableRecordError
-from fleet_tune.records.codec import decode_record, decode_state, readable_records
-from fleet_tune.records.database import is_unfinished, open_for_reading
-from fleet_tune.records.store_errors import translated
-from fleet_tune.records.traces import unpack_trace
+from fleet_tune.records.stores.codec import decode_record, decode_state, readable_records
+from fleet_tune.records.stores.database import is_unfinished, open_for_reading
+from fleet_tune.records.stores.store_errors import translated
+from fleet_tune.records.stores.traces import unpack_trace
 
 # Seconds of the probe of a device, by its id: those of speed 1, and the usual ones. Another probe needs other keys.
 PROBE = "2"

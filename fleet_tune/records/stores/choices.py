@@ -10,8 +10,8 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from fleet_tune.records.reader import RecordReader
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.results import ChosenInPlace
 
 _KEY = "chosen in place: "

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet_tune.domain import Outcome, Record, Task
-from fleet_tune.records.database import open_for_writing
-from fleet_tune.records.origin import Effort, Origin, encode_origin
-from fleet_tune.records.shared import SharedReader, class_of, is_found_wrong, is_withdrawal, last_word
-from fleet_tune.records.sources import BY_METASCHEDULE
-from fleet_tune.records.store import locked_store
-from fleet_tune.records.store_errors import translated
+from fleet_tune.records.datasets.sources import BY_METASCHEDULE
+from fleet_tune.records.sharing.shared import SharedReader, class_of, is_found_wrong, is_withdrawal, last_word
+from fleet_tune.records.stores.database import open_for_writing
+from fleet_tune.records.stores.origin import Effort, Origin, encode_origin
+from fleet_tune.records.stores.store import locked_store
+from fleet_tune.records.stores.store_errors import translated
 
 _AT_ONCE = 500
 _LOCK_SECS = 0.5
@@ -215,8 +215,8 @@ class Upkeep(SharedReader):
 
 class Excerpt:
     """What a store has of the ``most`` best candidates of each task and origin, one record each, of one class where
-    ``device_class`` names it: a source of :func:`fleet_tune.records.shared.copy_records`. ``most``: None for all
-    records. Of what was spent on a task the most for each origin."""
+    ``device_class`` names it: a source of :func:`fleet_tune.records.sharing.shared.copy_records`. ``most``: None for
+    all records. Of what was spent on a task the most for each origin."""
 
     def __init__(self, reader: Upkeep, most: int | None, device_class: str | None) -> None:
         self._reader = reader

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fleet_tune.errors import RecordStoreError
-from fleet_tune.records.atomic_file import sync_folder
-from fleet_tune.records.store_errors import not_ours
+from fleet_tune.records.files.atomic_file import sync_folder
+from fleet_tune.records.stores.store_errors import not_ours
 
 SCHEMA_VERSION = 6
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from fleet_tune.records.array_codec import (
+from fleet_tune.records.datasets.array_codec import (
     FORMAT_VERSION,
     DamagedError,
     NewerFormatError,

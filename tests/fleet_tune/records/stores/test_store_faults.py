@@ -16,8 +16,8 @@ import pytest
 from fleet_tune.device_state import Connectivity, DeviceEvent, DeviceState, Health
 from fleet_tune.domain import Outcome, Record
 from fleet_tune.errors import DiskFullError, RecordStoreError
-from fleet_tune.records.reader import RecordReader, check_store
-from fleet_tune.records.store import RecordStore
+from fleet_tune.records.stores.reader import RecordReader, check_store
+from fleet_tune.records.stores.store import RecordStore
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate
 
@@ -79,7 +79,7 @@ def test_a_store_whose_maker_was_killed_is_made_anew(path: Path, steps: int) -> 
 KILLED_AT_THE_END = """
 import os, signal, sys
 from pathlib import Path
-from fleet_tune.records import store
+from fleet_tune.records.stores import store
 store.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
 store.RecordStore(Path(sys.argv[1]))
 """

@@ -1,0 +1,1 @@
+"""Files that are written in one step, locked, or on another machine."""
