@@ -367,6 +367,10 @@ class World:
         """The records of trials, without revisions."""
         return [record for record in self.records if record.revision == 0]
 
+    def outcomes(self) -> Counter[Outcome]:
+        """How many trials ended how."""
+        return Counter(record.measurement.outcome for record in self.trials())
+
     def kinds(self, device_id: str) -> list[str]:
         """What happened to a device, leases left out."""
         kinds = [event.kind for event in self.events if event.device_id == device_id]

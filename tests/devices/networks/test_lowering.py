@@ -4,53 +4,32 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
 import tvm
-from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from tvm import relax, te
 
-from devices.builds.executables import tensor_specs
-from devices.networks.frontend import Network, load_network
+from devices.networks.frontend import load_network
 from devices.networks.lowering import (
-    LoweredNetwork,
-    check_network,
-    compare,
     import_network,
-    tolerance,
     workload_hash,
 )
-from devices.protocol import TensorSpec
 from devices.targets import resolve_target
 from examples import networks
 from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import NetworkError, UnsupportedNetworkError
+from fleet_tune.errors import UnsupportedNetworkError
+from tests.helpers.lowered_networks import CPU, agrees, imported, names
 
 ROOT = Path(__file__).resolve().parents[3]
-CPU = DeviceClass("cpu", resolve_target("native", 2))
 
 
-def imported(module: nn.Module, *inputs: torch.Tensor) -> tuple[LoweredNetwork, Network]:
-    network = load_network((module.eval(), inputs))
-    return import_network(network, CPU), network
-
-
-def names(lowered: LoweredNetwork) -> list[str]:
-    """Names of the tasks without their shapes."""
-    return [task.workload.name.split(" ")[0] for task in lowered.tasks]
-
-
-def agrees(lowered: LoweredNetwork, network: Network) -> None:
-    absolute, relative = check_network(lowered, network)
-    assert absolute < 1e-4
-    assert relative < 1e-5
+def _flat(example: tuple[nn.Module, tuple[torch.Tensor, ...]]) -> tuple[nn.Module, *tuple[torch.Tensor, ...]]:
+    return (example[0], *example[1])
 
 
 class SmallTransformer(nn.Module):
@@ -78,10 +57,6 @@ def test_small_cnn_folds_batch_norm_and_fuses() -> None:
     ]  # fmt: skip
     # 2 x 32 x 32 x 16 x 3 x 3 x 3 multiplications and additions; bias and ReLU on 32 x 32 x 16 elements.
     assert lowered.tasks[1].workload.flop == 2 * 32 * 32 * 16 * 27 + 2 * 32 * 32 * 16
-
-
-def _flat(example: tuple[nn.Module, tuple[torch.Tensor, ...]]) -> tuple[nn.Module, *tuple[torch.Tensor, ...]]:
-    return (example[0], *example[1])
 
 
 def test_mlp() -> None:
@@ -146,107 +121,6 @@ def test_equal_names_are_told_apart() -> None:
     assert shown == ["matmul_add_relu 4x128", "matmul_add_relu 4x128#2", "matmul_add 4x16"]
 
 
-def test_depthwise_and_relu6_stay_in_one_layout() -> None:
-    module = nn.Sequential(
-        nn.Conv2d(3, 8, 1), nn.ReLU6(), nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.BatchNorm2d(8), nn.ReLU6(),
-        nn.Conv2d(8, 4, 1), nn.Hardswish(), nn.Conv2d(4, 4, 3), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-    )  # fmt: skip
-    lowered, network = imported(module, torch.randn(1, 3, 12, 12))
-    agrees(lowered, network)
-    assert sum("transpose" in name for name in names(lowered)) == 1  # of the input
-
-
-@pytest.mark.parametrize(
-    ("convolution", "extents", "transposes"),
-    [  # operations for each byte that would change its layout: 32 are asked
-        (nn.Conv2d(32, 32, 3, padding=1), (12, 12), 2),  # 72
-        (nn.Conv2d(32, 32, 3, padding=1, groups=32), (12, 12), 0),  # 2
-        (nn.Conv2d(64, 64, 3, padding=1, groups=4), (12, 12), 2),  # 36
-        (nn.Conv2d(64, 64, 3, padding=1, groups=16), (12, 12), 0),  # 9
-        (nn.Conv1d(64, 64, 3, padding=1), (40,), 2),  # 48
-        (nn.Conv1d(64, 64, 7, padding=3, groups=64), (40,), 0),  # 2
-        (nn.Conv3d(8, 8, 3, padding=1), (6, 6, 6), 2),  # 54
-        (nn.Conv3d(8, 8, 3, padding=1, groups=8), (6, 6, 6), 0),  # 7
-    ],
-)
-def test_the_layout_of_a_lone_convolution_changes_where_that_pays(
-    convolution: nn.Module, extents: tuple[int, ...], transposes: int
-) -> None:
-    lowered, network = imported(convolution, torch.randn(1, convolution.in_channels, *extents))
-    agrees(lowered, network)
-    assert sum("transpose" in name for name in names(lowered)) == transposes
-
-
-def test_only_the_convolutions_that_are_worth_it_have_channels_last() -> None:
-    class StemAndMixer(nn.Module):
-        """Dense convolutions, then, between products, a depthwise one over channels and positions."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1))
-            self.before, self.after = nn.Linear(64, 64), nn.Linear(64, 8)
-            self.mix = nn.Conv1d(32, 32, 3, padding=1, groups=32)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            positions = self.before(self.stem(x).flatten(2)).relu()
-            return self.after(self.mix(positions))  # type: ignore[no-any-return]
-
-    lowered, network = imported(StemAndMixer(), torch.randn(1, 3, 8, 8))
-    agrees(lowered, network)
-    shown = [task.workload.name for task in lowered.tasks]
-    assert [name for name in shown if "transpose" in name] == ["transpose 8x8x3", "transpose_reshape 32x64"]
-    assert [name for name in shown if "conv" in name] == [
-        "conv2d_add_relu 8x8x32", "conv2d_add 8x8x32", "conv1d_add 32x64"
-    ]  # fmt: skip
-
-
-def test_inverted_residuals_with_squeeze_and_excitation_are_one_chain_of_channels_last() -> None:
-    class InvertedResidual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.expand, self.project = nn.Conv2d(16, 48, 1), nn.Conv2d(48, 16, 1)
-            self.depthwise = nn.Conv2d(48, 48, 5, padding=2, groups=48)
-            self.squeeze, self.excite = nn.Conv2d(48, 12, 1), nn.Conv2d(12, 48, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            inner = nn.functional.hardswish(self.depthwise(nn.functional.hardswish(self.expand(x))))
-            scale = self.excite(self.squeeze(nn.functional.adaptive_avg_pool2d(inner, 1)).relu())
-            return x + self.project(inner * nn.functional.hardsigmoid(scale))  # type: ignore[no-any-return]
-
-    chain = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), *(InvertedResidual() for _ in range(3)), nn.AdaptiveAvgPool2d(1))
-    lowered, network = imported(chain, torch.randn(1, 3, 24, 24))
-    agrees(lowered, network)
-    assert [task.workload.name for task in lowered.tasks if "transpose" in task.workload.name] == ["transpose 24x24x3"]
-
-
-@pytest.mark.parametrize(
-    ("module", "shape"),
-    [
-        (
-            nn.Sequential(nn.Conv1d(8, 32, 3), nn.BatchNorm1d(32), nn.GELU(), nn.MaxPool1d(2), nn.Conv1d(32, 32, 3)),
-            (20,),
-        ),
-        (nn.Sequential(nn.Conv3d(8, 32, 3), nn.ReLU6(), nn.MaxPool3d(2), nn.Conv3d(32, 32, 3, groups=2)), (9, 9, 10)),
-    ],
-)
-def test_channels_last_in_one_and_three_dimensions(module: nn.Module, shape: tuple[int, ...]) -> None:
-    lowered, network = imported(module, torch.randn(1, 8, *shape))
-    agrees(lowered, network)
-    convolutions = [each.workload.name for each in lowered.tasks if "conv" in each.workload.name]
-    assert len(convolutions) == 2
-    assert all(name.endswith("x32") for name in convolutions)
-
-
-def test_operators_between_convolutions_in_either_layout() -> None:
-    module = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Softplus(), nn.Conv2d(8, 8, 1), nn.InstanceNorm2d(8), nn.GELU(),
-        nn.Upsample(scale_factor=2), nn.Conv2d(8, 8, 3, groups=2), nn.AvgPool2d(2), nn.PReLU(), nn.Conv2d(8, 16, 1),
-        nn.PixelShuffle(2), nn.Conv2d(4, 4, 3, dilation=2), nn.AdaptiveAvgPool2d(2), nn.Softmax(1), nn.ZeroPad2d(1),
-    )  # fmt: skip
-    agrees(*imported(module, torch.randn(1, 3, 10, 10)))
-
-
 def test_attention_has_no_guard_against_rows_of_minus_infinity() -> None:
     torch.manual_seed(3)
     lowered, _ = imported(SmallTransformer(), torch.randint(0, 50, (1, 8)))
@@ -262,21 +136,6 @@ def test_causal_and_masked_attention() -> None:
 
     mask = torch.ones(4, 4, dtype=torch.bool).triu()
     agrees(*imported(Attention(), torch.randn(1, 2, 4, 8), mask))
-
-
-def test_a_convolution_that_is_read_twice_is_not_folded() -> None:
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.conv(x)
-            return self.norm(y) + y.mean((2, 3), keepdim=True)  # type: ignore[no-any-return]
-
-    lowered, network = imported(Shared(), torch.randn(1, 3, 8, 8))
-    agrees(lowered, network)
-    assert sum(task.weight for task in lowered.tasks if "conv2d" in task.workload.name) == 1
 
 
 def test_pools_padding_and_concatenation() -> None:
@@ -350,37 +209,6 @@ def test_an_index_out_of_range_does_not_crash() -> None:
     np.testing.assert_array_equal(run(np.array([4, 9]))[0][0], run(np.array([4, 9]))[0][1])
 
 
-def test_an_onnx_network(tmp_path: Path) -> None:
-    generator = np.random.default_rng(1)
-
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
-        return numpy_helper.from_array(generator.uniform(0.1, 0.5, shape).astype("float32"), name)
-
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["n"], epsilon=1e-3),
-        helper.make_node("Clip", ["n", "low", "high"], ["r"]),
-        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["f"]),
-        helper.make_node("Gemm", ["f", "d", "e"], ["y"], transB=1),
-    ]
-    weights = [weight("w", 8, 3, 3, 3), *(weight(n, 8) for n in "bstmv"), weight("d", 5, 8), weight("e", 5)]
-    weights += [numpy_helper.from_array(np.float32(v), n) for n, v in (("low", 0), ("high", 6))]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
-        weights,
-    )
-    file = tmp_path / "net.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(file))
-    network = load_network(file)
-    lowered = import_network(network, CPU)
-    agrees(lowered, network)
-    assert names(lowered)[:2] == ["transpose", "conv2d_add_maximum_minimum"]
-
-
 def test_constant_weights_may_be_laid_out_freely() -> None:
     lowered, _ = imported(*_flat(networks.mlp()))
     function = tvm.ir.load_json(lowered.tasks[0].workload.module)["main"]
@@ -432,172 +260,6 @@ def test_an_operator_that_cannot_be_lowered_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tvm.relax.transform.LegalizeOps", lambda _ours: tvm.transform.Sequential([]))
     with pytest.raises(UnsupportedNetworkError, match=r"nn\.relu"):
         import_network(network, CPU)
-
-
-def test_a_network_that_disagrees_is_refused() -> None:
-    lowered, _ = imported(nn.Linear(3, 2), torch.ones(1, 3))
-    with pytest.raises(NetworkError, match="disagrees"):
-        check_network(lowered, load_network((nn.Linear(3, 2), (torch.ones(1, 3),))))
-
-
-def test_errors_are_relative_to_the_largest_value() -> None:
-    assert compare((np.array([1.0, 4.5]),), (np.array([1.0, 5.0]),)) == (0.5, 0.1)
-    assert compare((np.array([0.25]),), (np.array([0.0]),)) == (0.25, 0.25)
-    assert compare((np.zeros(2),), (np.zeros(3),))[0] == float("inf")
-    assert compare((np.array([np.nan]),), (np.array([1.0]),))[1] == float("inf")
-    assert compare((np.zeros(2),), ())[0] == float("inf")
-    tokens = np.array([30_000, 7, 8, 9])
-    assert compare((tokens - [1, 0, 0, 0],), (tokens,)) == (1.0, 0.25)  # near is not enough for an index
-    assert compare((tokens.astype(np.int8) - np.int8(1),), (tokens.astype(np.int8),)) == (1.0, 0.0)  # one step
-    assert compare((np.array([True, False]),), (np.array([True, True]),)) == (1.0, 0.5)
-
-
-def test_special_values_are_equal_in_the_same_places_only() -> None:
-    special = np.array([np.nan, np.inf, -np.inf, 2.0])
-    assert compare((special.copy(),), (special,)) == (0.0, 0.0)
-    assert compare((special + 0.5,), (special,)) == (0.5, 0.25)
-    assert compare((np.full(2, np.nan),), (np.full(2, np.nan),)) == (0.0, 0.0)
-    for place in range(4):
-        other = special.copy()
-        other[place] = np.nan if place else 1.0
-        assert compare((other,), (special,)) == (float("inf"), float("inf"))
-    assert compare((np.array([np.inf]),), (np.array([-np.inf]),))[1] == float("inf")
-
-
-class HalfInside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8).half()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x.half()).float()
-
-
-def test_the_tolerance_follows_type_and_depth() -> None:
-    one, _ = imported(nn.Linear(8, 8), torch.ones(1, 8))
-    deep, _ = imported(nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)]), torch.ones(1, 8))
-    half, _ = imported(nn.Linear(8, 8).half(), torch.ones(1, 8).half())
-    assert tolerance(one) == 2.0**-13
-    assert tolerance(deep) == 2.0**-12
-    assert tolerance(half) == 2.0**-9
-    inside, _ = imported(HalfInside(), torch.ones(1, 8))
-    assert tolerance(inside) >= 2.0**-9
-
-
-class Norm(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.square().sum((-2, -1)).sqrt()
-
-
-def test_a_long_sum_one_after_the_other_is_allowed_its_rounding() -> None:
-    torch.manual_seed(0)
-    lowered, network = imported(Norm(), torch.randn(1, 1024, 1024))
-    assert 2.0**-13 < check_network(lowered, network)[1] < tolerance(lowered) < 2.0**-9
-
-
-class RoundedInside(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x).to(torch.bfloat16).to(torch.float32).relu())  # type: ignore[no-any-return]
-
-
-def test_rounding_between_two_kernels_in_float32_is_allowed_for() -> None:
-    torch.manual_seed(0)
-    lowered, network = imported(RoundedInside(), torch.randn(4, 64))
-    assert lowered.halves == ("bfloat16",)
-    assert 2.0**-13 < check_network(lowered, network)[1] < tolerance(lowered)
-
-
-def default_onnx(
-    path: Path, nodes: list[onnx.NodeProto], output: onnx.ValueInfoProto, *shapes: tuple[int, ...]
-) -> Path:
-    """A model of the newest versions of format and operators that the installed onnx writes; the image is 1x3x8x8 and
-    the weights, of ``shapes``, are called w0, w1, ..."""
-    generator = np.random.default_rng(0)
-    weights = [
-        numpy_helper.from_array(generator.uniform(-0.5, 0.5, shape).astype("float32"), f"w{index}")
-        for index, shape in enumerate(shapes)
-    ]
-    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 8, 8])
-    onnx.save(helper.make_model(helper.make_graph(nodes, "net", [image], [output], weights)), str(path))
-    return path
-
-
-def test_an_onnx_file_of_the_newest_version(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """ONNX Runtime may not know that version yet; then ONNX's own evaluator judges."""
-    nodes = [
-        helper.make_node("Conv", ["image", "w0", "w1"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("Flatten", ["r"], ["f"]),
-        helper.make_node("Gemm", ["f", "w2", "w3"], ["y"], transB=1),
-    ]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])
-    network = load_network(default_onnx(tmp_path / "net.onnx", nodes, output, (8, 3, 3, 3), (8,), (5, 512), (5,)))
-    assert [array.shape for array in network.framework_outputs()] == [(1, 5)]
-    lowered = import_network(network, CPU)
-    assert [name for name in names(lowered) if "conv2d" in name]
-    agrees(lowered, network)
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(("operator", "rank"), [("NonZero", 4), ("Unique", 1)])
-@pytest.mark.parametrize("inside", [False, True])
-def test_shapes_that_depend_on_data_are_refused(tmp_path: Path, operator: str, rank: int, inside: bool) -> None:
-    kind = TensorProto.INT64 if operator == "NonZero" else TensorProto.FLOAT
-    nodes = [helper.make_node("Relu", ["image"], ["r"]), helper.make_node(operator, ["r"], ["found"])]
-    extents: list[int | str] = [4, "n"] if rank == 4 else ["n"]
-    output = helper.make_tensor_value_info("found", kind, extents)
-    if inside:
-        nodes.append(helper.make_node("ReduceSum", ["found"], ["y"], keepdims=0))
-        output = helper.make_tensor_value_info("y", kind, [])
-    file = default_onnx(tmp_path / "net.onnx", nodes, output)
-    with pytest.raises(
-        UnsupportedNetworkError, match=rf"operator {operator} \('found'\) has .* depends on data"
-    ) as refused:
-        load_network(file)
-    assert "leave it to what runs before or after" in refused.value.next_step
-
-
-def test_tensors_without_a_fixed_shape_have_no_specification() -> None:
-    unknown = tvm.relax.TensorType(dtype="float32", ndim=2)
-    symbolic = tvm.relax.TensorType((tvm.tirx.Var("n", "int64"), 3), "float32")
-    fixed = tvm.relax.TensorType((2, 3), "float32")
-    assert tensor_specs([tvm.relax.TupleType([fixed])]) == (TensorSpec((2, 3), "float32"),)
-    for kind in (unknown, symbolic, tvm.relax.TupleType([fixed, symbolic])):
-        with pytest.raises(UnsupportedNetworkError, match="without a fixed shape"):
-            tensor_specs([kind])
-
-
-class Patches(nn.Module):
-    """What vision transformers do behind their convolution: ``rearrange`` is applied to patches of 1x8x4x4."""
-
-    def __init__(self, rearrange: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.rearrange, self.patch = rearrange, nn.Conv2d(3, 8, 4, stride=4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.rearrange(self.patch(x)))
-
-
-@pytest.mark.parametrize(
-    "rearrange",
-    [
-        lambda y: y.flatten(2).transpose(1, 2).unflatten(-1, (2, 4)).unsqueeze(0).transpose(0, -2).squeeze(-2)[1],
-        lambda y: y.mean(-3, keepdim=True).squeeze(-3),
-        lambda y: torch.stack([y, 2 * y], dim=-2),
-        lambda y: y.repeat_interleave(2),
-        lambda y: y.permute(0, -2, -1, 1),
-    ],
-)
-def test_operators_behind_a_convolution_that_layouts_may_not_pass(
-    rearrange: Callable[[torch.Tensor], torch.Tensor],
-) -> None:
-    lowered, network = imported(Patches(rearrange), torch.randn(1, 3, 16, 16))
-    agrees(lowered, network)
-    assert lowered.left_out == ()
 
 
 def test_an_optional_step_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
