@@ -52,8 +52,7 @@ class RecordReader:
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
         """The first of the records with ``seq > cursor``, in order, at most ``limit``; none where there are no more."""
-        where = "WHERE records.seq > ? ORDER BY records.seq LIMIT ?"
-        while rows := self._record_rows(where, cursor, limit):
+        while rows := self._rows_after(cursor, limit):
             if records := self._readable(rows):
                 return records
             cursor = rows[-1][0]
@@ -118,8 +117,7 @@ class RecordReader:
         """What is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
         reasons: list[str] = []
         cursor = 0
-        where = "WHERE records.seq > ? ORDER BY records.seq LIMIT ?"
-        while rows := self._record_rows(where, cursor, _PAGE_RECORDS):
+        while rows := self._rows_after(cursor, _PAGE_RECORDS, reasons):
             self._readable(rows, reasons)
             cursor = rows[-1][0]
         if self._has_table("device_events"):
@@ -127,6 +125,18 @@ class RecordReader:
         if self._has_table("device_states"):
             _readable_events(self._rows(_LAST_STATES), reasons)
         return reasons
+
+    def _rows_after(self, cursor: int, limit: int, reasons: list[str] | None = None) -> list[_RecordRow]:
+        """The stored form of the first ``limit`` of the records with ``seq > cursor``, in order. Of a damaged file
+        SQLite may give some that lead back: these are left out. ``reasons``: gets which."""
+        ordered = []
+        for row in self._record_rows("WHERE records.seq > ? ORDER BY records.seq LIMIT ?", cursor, limit):
+            if row[0] > cursor:
+                ordered.append(row)
+                cursor = row[0]
+            elif reasons is not None:
+                reasons.append(f"record {row[0]}: it stands behind record {cursor}")
+        return ordered
 
     def _record_rows(self, where: str, *values: str | int) -> list[_RecordRow]:
         """The stored form of the records that a condition with an order chooses."""

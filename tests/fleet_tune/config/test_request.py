@@ -65,7 +65,10 @@ def test_the_ends_of_the_ranges_are_in_them() -> None:
         *(({"task_trials": count}, "number of trials of every task") for count in (0, 1.0)),
         *(({"seed": seed}, "seed") for seed in (-1, MAX_SEED + 1, 0.5, None)),
         *(({"metrics_port": port}, "port") for port in (0, 65536, -1, "80")),
-        *(({"address": address}, "address of a Ray") for address in ("", "local", "ray://h:1", "h:70000", "h", 6379)),
+        *(
+            ({"address": address}, "address of a Ray")
+            for address in ("", "local", "ray://h:1", "h:70000", "h", "a..b:6379", 6379)
+        ),
         *(({name: value}, "not") for name in ("inputs", "transfer_from", "fleet") for value in (5, "", "a\0b", b"x")),
         *(({name: value}, "true or false") for name in ("pretrained", "trust_model") for value in (None, 1, "no")),
         ({"method": None}, "method is a name"),
