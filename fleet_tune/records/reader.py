@@ -28,6 +28,7 @@ _EVENTS = "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM devic
 _LAST_STATES = "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_states"
 
 _PAGE_RECORDS = 1000
+_OUTCOMES = frozenset(Outcome)
 _NAMES_AT_ONCE = 500
 _HIGHEST_SEQ = (1 << 63) - 1
 
@@ -124,7 +125,7 @@ class RecordReader:
             _readable_events(self._rows(f"{_EVENTS} ORDER BY seq"), reasons)
         if self._has_table("device_states"):
             _readable_events(self._rows(_LAST_STATES), reasons)
-        return reasons
+        return list(dict.fromkeys(reasons))
 
     def _rows_after(self, cursor: int, limit: int, reasons: list[str] | None = None) -> list[_RecordRow]:
         """The stored form of the first ``limit`` of the records with ``seq > cursor``, in order. Of a damaged file
@@ -178,7 +179,7 @@ class RecordReader:
             rows = self._rows(
                 f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *split_task_id(task_id)
             )
-        return {Outcome(outcome): count for outcome, count in rows}
+        return {Outcome(outcome): count for outcome, count in rows if outcome in _OUTCOMES}
 
     def tried(self, after_seq: int = 0) -> set[str]:
         """The ids of the tasks with trials that came after ``after_seq``."""
