@@ -34,7 +34,7 @@ from fleet_tune.cli.records import records as records_group
 from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
 from fleet_tune.cli.store import store as store_group
-from fleet_tune.errors import UserError
+from fleet_tune.errors import RequestError, UserError
 from fleet_tune.version import __version__
 from policies.cost_models.xgboost_module import spare_scikit_learn
 
@@ -188,6 +188,8 @@ def tune(
     from fleet_tune.config.request import run_request
 
     # What is wrong with these is told before anything heavy is loaded.
+    if no_store and store is not None:
+        raise RequestError("--store and --no-store contradict each other", "give one of them")
     request = run_request(
         network,
         out=out or _DEFAULT_OUT / network_name(network),

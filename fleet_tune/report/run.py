@@ -298,6 +298,9 @@ def _transferred(what: Transferred) -> str:
     return f"{source}: {plural(what.candidates, 'candidate')}; {', '.join(lessons)}"
 
 
+_CONFIRMED = "of which a few trials are enough"
+
+
 def _from_store(what: FromStore, tasks: int) -> str:
     """``3 of 5 tasks known (210 records), 2 of them need no trial: /home/me/.../store.db``."""
     parts = []
@@ -307,11 +310,11 @@ def _from_store(what: FromStore, tasks: int) -> str:
         )
         parts.append(f"{what.known} of {plural(tasks, 'task')} known ({plural(what.records, 'record')}){settled}")
     if what.confirmed:
-        parts.append(f"{what.confirmed} known to other versions")
+        parts.append(f"{what.confirmed} known to other versions, {_CONFIRMED}")
     if what.seeded:
         parts.append(f"{what.seeded} begun from similar ones")
     if what.shipped:
-        same = f" ({what.shipped_confirmed} of this processor)" if what.shipped_confirmed else ""
+        same = f", {what.shipped_confirmed} of this processor, {_CONFIRMED}" if what.shipped_confirmed else ""
         parts.append(f"{what.shipped} begun from records that come with fleet-tune{same}")
     return f"{'; '.join(parts) or 'nothing of these tasks yet'}: {what.path}"
 

@@ -14,7 +14,7 @@ from fleet_tune.config.fleet_file import default_fleet
 from fleet_tune.config.request import DEFAULT_TIME_BUDGET_SECS, RunRequest, run_request
 from fleet_tune.config.values import MAX_SEED
 from fleet_tune.domain import Limits
-from fleet_tune.errors import RequestError
+from fleet_tune.errors import RecordStoreError, RequestError
 from fleet_tune.records.shared import STORE_VARIABLE
 from fleet_tune.records.store_place import StorePlace
 
@@ -170,6 +170,16 @@ def test_a_file_of_inputs_must_be_there(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match=r"there is no file .*other\.npz") as caught:
             refused()
         assert "--inputs" in caught.value.next_step
+
+
+@pytest.mark.parametrize("content", [None, b"", b"something else"])
+def test_what_is_compiled_from_is_a_record_database(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "some").write_bytes(content)
+    with pytest.raises(RecordStoreError, match="record database") as caught:
+        api.compile_network("net.onnx", records=tmp_path / "some", out=tmp_path / "out")
+    assert caught.value.next_step == "give the path of a records.db with --records"
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("function", [api.tune, api.plan])

@@ -292,8 +292,13 @@ def test_what_is_learned_from_is_told_before_and_after(transferred: Transferred,
         (FromStore("s.db", 24, 3, 3), "3 of 3 tasks known (24 records), 3 of them need no trial: s.db"),
         (
             FromStore("s.db", 2, 1, 1, 1, 1),
-            "1 of 3 tasks known (2 records), 1 of them needs no trial; 1 known to other versions; "
-            "1 begun from similar ones: s.db",
+            "1 of 3 tasks known (2 records), 1 of them needs no trial; 1 known to other versions, "
+            "of which a few trials are enough; 1 begun from similar ones: s.db",
+        ),
+        (
+            FromStore("s.db", 0, 0, 0, shipped=3, shipped_confirmed=2),
+            "3 begun from records that come with fleet-tune, 2 of this processor, of which a few trials are enough: "
+            "s.db",
         ),
     ],
 )
