@@ -87,6 +87,12 @@ def flag(what: str, value: Any, option: str) -> bool:
     raise RequestError(f"{what} is true or false, not {shown(value)}", f"see {option}")
 
 
+def callback(what: str, value: Any, option: str) -> None:
+    """Raises :class:`RequestError` where ``value`` is neither None nor something to call."""
+    if value is not None and not callable(value):
+        raise RequestError(f"{what} is a function, not {shown(value)}", f"see {option}")
+
+
 def cluster_address(value: Any) -> str | None:
     """``value`` as the address of a Ray cluster, None for none. Raises :class:`RequestError`."""
     if value is None or (isinstance(value, str) and value == "auto"):
