@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet_tune.device_state import DeviceState
@@ -26,7 +26,7 @@ from fleet_tune.records.shared import Copied, copy_records, shared_store
 from fleet_tune.records.store import RecordStore
 from fleet_tune.records.upkeep import Upkeep
 from tests.helpers.fuzz import changed, damaged, json_values, values
-from tests.helpers.properties import examples
+from tests.helpers.properties import FUZZ_EXAMPLES, examples
 from tests.helpers.records import make_record, ok
 from tests.helpers.tasks import make_candidate
 
@@ -99,7 +99,7 @@ WRITTEN = [at for at, byte in enumerate(STORE) if byte and at > 100]  # behind S
 
 
 @given(st.dictionaries(st.sampled_from(WRITTEN), st.integers(0, 255), min_size=1, max_size=4))
-@examples(60)
+@settings(max_examples=FUZZ_EXAMPLES // 20 or 60)  # a database each: slower than the others by so much
 def test_any_damage_of_a_store(damage: dict[int, int]) -> None:
     content = bytearray(STORE)
     for at, byte in damage.items():
