@@ -261,6 +261,8 @@ def test_the_summary_can_be_saved_as_a_picture(tuned: Recorded, tmp_path: Path) 
         ("tune a --fleet none.toml", "cannot read the fleet file none.toml: No such file", "--fleet"),
         ("tune a --dry-run --fleet none.toml", "cannot read the fleet file none.toml: No such file", "--fleet"),
         ("compile a --records r --out o --fleet none.toml", "cannot read the fleet file none.toml: No such", "--fleet"),
+        ("tune a --svg /nowhere/at/all.svg", "--svg: /nowhere/at/all.svg cannot be written", "name another file"),
+        ("compile a --records r --out o --svg /", "--svg: / cannot be written", "name another file"),
         ("compile a --records r.db", "Missing option '--out'.", "fleet-tune compile --help"),
         (f"store key f n --records {'9' * 400}", "Invalid value for '--records'", "fleet-tune store key --help"),
         ("store key f n --connections 262144", "Invalid value for '--connections'", "fleet-tune store key --help"),
