@@ -13,6 +13,7 @@ import tvm
 from tvm.target import Target, codegen
 
 from devices.instruction_sets import native_cpu
+from fleet_tune.config.values import shown
 from fleet_tune.errors import UserError
 
 NATIVE = "native"
@@ -46,17 +47,22 @@ def resolve_target(spec: str | Mapping[str, object], threads: int | None = None)
         try:
             config = json.loads(spec)
         except json.JSONDecodeError as error:
-            raise TargetError(f"target {spec!r} is not valid JSON ({error})", "write it as a JSON object") from error
+            raise TargetError(
+                f"target {shown(spec)} is not valid JSON ({error})", "write it as a JSON object"
+            ) from error
     if isinstance(config, Mapping):
         config = {key: value for key, value in config.items() if key not in _DERIVED}
-    target = _parse(config, str(spec))
+    target = _parse(config, shown(spec))
     if target.get_target_device_type() != int(tvm.cpu().dlpack_device_type()) and target.host is None:
         target = target.with_host(_parse(json.loads(resolve_target(NATIVE)), NATIVE))
     attributes = _plain(target.export())
     if attributes["kind"] == "llvm":
         attributes.pop("host", None)  # a CPU is its own host
         attributes["num-cores"] = threads or attributes.get("num-cores") or usable_cpus()
-        _check_cpu(target, str(spec))
+    _check_numbers(attributes, shown(spec))
+    for cpu in (target, target.host):
+        if cpu is not None and cpu.kind.name == "llvm":
+            _check_cpu(cpu, shown(spec))
     return canonical(attributes)
 
 
@@ -142,23 +148,48 @@ def usable_cpus() -> int:
 _DERIVED = ("tag",)
 
 
-def _parse(config: Any, shown: str) -> Target:
+# More than any device has of anything; TVM computes with these as with 32-bit numbers.
+_MOST, _MOST_CORES = 2**31 - 1, 4096
+_MOST_REASON = 300  # characters
+
+
+def _parse(config: Any, named: str) -> Target:
     try:
         return Target(config)
-    except (ValueError, TypeError, KeyError) as error:
-        reason = str(error).strip().splitlines()[-1].split(" Target creation from")[0].rstrip(".")
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[-1].split(" Target creation from")[0].rstrip(".")
         raise TargetError(
-            f"unknown target {shown!r} ({reason})",
+            f"unknown target {named} ({reason if len(reason) <= _MOST_REASON else reason[:_MOST_REASON] + '...'})",
             'use "native", a TVM target tag, or attributes such as {"kind": "llvm", "mcpu": "cortex-a78"}',
         ) from error
 
 
-def _check_cpu(target: Target, shown: str) -> None:
-    """LLVM only prints a warning for a CPU it does not know, and generates code for the oldest one."""
+def _check_numbers(attributes: Mapping[str, Any], named: str) -> None:
+    """Whatever a target counts (cores, threads, bytes) TVM takes at its word."""
+    for key, value in attributes.items():
+        most = _MOST_CORES if key == "num-cores" else _MOST
+        if isinstance(value, int) and not 0 <= value <= most:
+            raise TargetError(
+                f"target {named} has {key} = {shown(value)}", f"give {key} a whole number from 0 to {most}"
+            )
+
+
+def _check_cpu(target: Target, named: str) -> None:
+    """LLVM only prints a warning for a CPU it does not know, and generates code for the oldest one; and one of another
+    architecture than it has fails when something is built for it."""
+    mtriple = str(target.attrs.get("mtriple", codegen.llvm_get_system_triple()))
     mcpu = str(target.attrs.get("mcpu", ""))
-    if mcpu and not codegen.llvm_is_valid_cpu(mcpu, target.attrs.get("mtriple", codegen.llvm_get_system_triple())):
+    try:
+        codegen.llvm_get_vector_width(target)
+    except RuntimeError as error:
         raise TargetError(
-            f"unknown target {shown!r} (LLVM knows no CPU {mcpu!r})",
+            f"unknown target {named} (LLVM builds nothing for mtriple {shown(mtriple)})",
+            'give an mtriple as "aarch64-linux-gnu"',
+        ) from error
+    if mcpu and not codegen.llvm_is_valid_cpu(mcpu, mtriple):
+        raise TargetError(
+            f"unknown target {named} (LLVM knows no CPU {shown(mcpu)})",
             "give the CPU's LLVM name as mcpu, and its mtriple where it is of another architecture",
         )
 

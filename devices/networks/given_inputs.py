@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,8 @@ from devices.failures import brief
 from devices.networks.network import Array, Network
 from devices.timing.arguments import is_float, numpy_dtype
 from fleet_tune.errors import NetworkError
+
+_ARCHIVE, _ARRAY = b"PK", b"\x93NUMPY"
 
 
 def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
@@ -39,17 +40,20 @@ def read_inputs(file: Path, network: Network) -> tuple[Array, ...]:
 
 
 def _read(file: Path, told: str) -> dict[str, Array]:
+    next_step = f"save {told} with numpy.savez"
     try:
+        with file.open("rb") as opened:
+            head = opened.read(len(_ARRAY))
+        if head == _ARRAY:
+            raise NetworkError(f"{file} holds one array, without a name", next_step)
+        if not head.startswith(_ARCHIVE):  # numpy would take it for a pickle
+            raise NetworkError(f"{file} is no .npz file", next_step)
         with np.load(file, allow_pickle=False) as arrays:
-            if not isinstance(arrays, np.lib.npyio.NpzFile):
-                raise NetworkError(f"{file} holds one array, without a name", f"save {told} with numpy.savez")
             return {name: arrays[name] for name in arrays.files}
     except NetworkError:
         raise
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise NetworkError(
-            f"{file} cannot be read as arrays: {brief(error)}", f"save {told} with numpy.savez"
-        ) from error
+    except Exception as error:  # of zipfile, zlib, tokenize, ...: whatever reads what is damaged
+        raise NetworkError(f"{file} cannot be read as arrays: {brief(error)}", next_step) from error
 
 
 def _fitted(array: Array, shape: tuple[int, ...], dtype: str, file: Path, name: str) -> Array:

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from fleet_tune.config.values import is_host
+
 MAGIC = 0x2F271
 _SUCCESS, _PUT, _REQUEST, _UPDATE_INFO, _SUMMARY, _PENDING = 0, 3, 4, 5, 6, 7
 _INT = struct.Struct("<i")
@@ -116,7 +118,13 @@ class TrackerClient:
             answer = self.ask([_REQUEST, key, user, _PRIORITY], timeout_secs)
             code, (host, port, match_key) = answer
             self._told(code, _SUCCESS)
-            if not (_is_word(host) and type(port) is int and 1 <= port <= _MAX_PORT and _is_word(match_key)):
+            if not (
+                _is_word(host)
+                and is_host(host)
+                and type(port) is int
+                and 1 <= port <= _MAX_PORT
+                and _is_word(match_key)
+            ):
                 raise ValueError("not an address")
             return ServerAddress(host, port, match_key)
         except (TypeError, ValueError) as error:

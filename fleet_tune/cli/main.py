@@ -22,6 +22,7 @@ from fleet_tune.cli.dataset import dataset
 from fleet_tune.cli.device import ADMIN_COMMANDS
 from fleet_tune.cli.options import (
     NETWORK_HELP,
+    check_picture,
     cost_model_option,
     fleet_option,
     inputs_option,
@@ -34,7 +35,7 @@ from fleet_tune.cli.records import records as records_group
 from fleet_tune.cli.retune import retune
 from fleet_tune.cli.scale import scale
 from fleet_tune.cli.store import store as store_group
-from fleet_tune.errors import UserError
+from fleet_tune.errors import RequestError, UserError
 from fleet_tune.version import __version__
 from policies.cost_models.xgboost_module import spare_scikit_learn
 
@@ -188,6 +189,9 @@ def tune(
     from fleet_tune.config.request import run_request
 
     # What is wrong with these is told before anything heavy is loaded.
+    if no_store and store is not None:
+        raise RequestError("--store and --no-store contradict each other", "give one of them")
+    check_picture(svg)
     request = run_request(
         network,
         out=out or _DEFAULT_OUT / network_name(network),
@@ -252,6 +256,7 @@ def compile_command(
     from fleet_tune import api
     from fleet_tune.config.fleet_file import load_fleet
 
+    check_picture(svg)
     fleet_config = None if fleet is None else load_fleet(fleet)
     return _report(
         api.compile_network(

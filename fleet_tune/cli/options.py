@@ -45,6 +45,16 @@ def json_option(command: _F) -> _F:
     )(command)
 
 
+def check_picture(svg: Path | None) -> None:
+    """Raises RequestError for a picture that cannot be written: what takes minutes is not measured in vain."""
+    from fleet_tune.errors import RequestError
+
+    if svg is not None and (svg.is_dir() or not svg.absolute().parent.is_dir()):
+        raise RequestError(
+            f"--svg: {svg} cannot be written: it is no file in a folder that is there", "name another file"
+        )
+
+
 def time_budget_secs(text: str | None) -> float | None:
     """The value of ``--time-budget`` in seconds. Raises :class:`fleet_tune.errors.UserError`."""
     from fleet_tune.config.values import duration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fleet_tune.cli.options import json_option
+from fleet_tune.cli.options import check_picture, json_option
 
 
 @click.command(short_help="Measure how a run scales with its devices.")
@@ -38,7 +38,7 @@ def scale(
     request = scale_request(
         devices, candidate_secs=candidate_secs, build_secs=build_secs, faults=faults, secs=secs, address=address
     )
-    _check_writable(svg)
+    check_picture(svg)
     from fleet_tune.report.run import make_console, plural, save_svg
     from fleet_tune.report.scaling import render_scaling, scaling_json
 
@@ -50,13 +50,3 @@ def scale(
         save_svg(rendered, svg, "fleet-tune scale")
     if as_json:
         click.echo(scaling_json(uses))
-
-
-def _check_writable(svg: Path | None) -> None:
-    """Raises RequestError for a picture that cannot be written: what takes minutes is not measured in vain."""
-    from fleet_tune.errors import RequestError
-
-    if svg is not None and (svg.is_dir() or not svg.absolute().parent.is_dir()):
-        raise RequestError(
-            f"--svg: {svg} cannot be written: it is no file in a folder that is there", "name another file"
-        )

@@ -47,7 +47,14 @@ def parser() -> argparse.ArgumentParser:
         "is plain text: listen on other addresses than 127.0.0.1 only in a network that you trust.",
     )
     add = options.add_argument
-    add("--bind", "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
+    add(
+        "--bind",
+        "--host",
+        type=_host,
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on (default: 127.0.0.1)",
+    )
     add(
         "--port",
         type=_WholeNumber(0, 65535),
@@ -70,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     add("--key", metavar="KEY", help="with --tracker: what kind of device this is")
     add(
         "--advertise",
+        type=_host,
         metavar="HOST",
         help="with --tracker: the host that clients are told (default: the one listened on)",
     )
@@ -136,7 +144,7 @@ def _tracker(options: argparse.Namespace) -> Tracker:
     if not re.fullmatch(r"[^\s:/]+", options.key):
         raise ServeOptionError(f"--key {options.key!r} is not a key", "give a word without colons and slashes")
     # Where the server listens on one address, that is the one to tell; on all, the tracker sees where we come from.
-    everywhere = options.bind in ("0.0.0.0", "::", "")
+    everywhere = options.bind in ("0.0.0.0", "::")
     return Tracker(host, port, options.key, options.advertise or (None if everywhere else options.bind))
 
 
@@ -144,7 +152,7 @@ def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     try:
-        if host and colon:
+        if values.is_host(host) and colon:
             return host, values.digits(port, 1, values.MAX_PORT)
     except ValueError:
         pass
@@ -156,6 +164,12 @@ def _limits(options: argparse.Namespace) -> SessionLimits:
 
     usual = default_limits()
     return SessionLimits(options.max_upload or usual.upload_bytes, options.memory or usual.memory_bytes)
+
+
+def _host(text: str) -> str:
+    if values.is_host(text):
+        return text
+    raise argparse.ArgumentTypeError(f"{values.shown(text)} is not the name or address of a host")
 
 
 class _WholeNumber:

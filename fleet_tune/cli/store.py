@@ -11,6 +11,8 @@ import click
 
 from fleet_tune.cli.options import json_option
 
+# What PostgreSQL takes: a bigint, and as many processes as it can have.
+_MOST_RECORDS, _MOST_CONNECTIONS = 2**63 - 1, 2**18 - 1
 _folder = click.argument("folder", type=click.Path(path_type=Path))
 
 
@@ -28,8 +30,12 @@ def store() -> None:
 @click.option("--host", default="", metavar="NAME", help="The name by which others reach it, for their keys.")
 def serve(folder: Path, bind: str, port: int, host: str) -> int:
     """Serve the store in FOLDER until Ctrl-C or SIGTERM: a PostgreSQL of its own, made where there is none."""
+    from fleet_tune.config import values
+    from fleet_tune.errors import RequestError
     from fleet_tune.runs.serving.postgres_server import PostgresServer
 
+    if host and not values.is_host(host):
+        raise RequestError(f"--host {values.shown(host)} is not the name or address of a host", "give another")
     if bind == "*" and not host:
         import socket
 
@@ -64,8 +70,12 @@ def serve(folder: Path, bind: str, port: int, host: str) -> int:
 @store.command()
 @_folder
 @click.argument("name")
-@click.option("--records", type=click.IntRange(min=0), metavar="N", help="How many records it may add. Default: any.")
-@click.option("--connections", type=click.IntRange(min=1), metavar="N", help="How many at a time. Default: any.")
+@click.option(
+    "--records", type=click.IntRange(0, _MOST_RECORDS), metavar="N", help="How many records it may add. Default: any."
+)
+@click.option(
+    "--connections", type=click.IntRange(1, _MOST_CONNECTIONS), metavar="N", help="How many at a time. Default: any."
+)
 @click.option("--remove", is_flag=True, help="Nobody comes in with it any more; what it has added stays.")
 def key(folder: Path, name: str, records: int | None, connections: int | None, remove: bool) -> None:
     """Make the key NAME for the store that is served from FOLDER, or change its limits; print its file."""

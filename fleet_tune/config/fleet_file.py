@@ -44,6 +44,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from fleet_tune.config import values
 from fleet_tune.config.patience import BOARD, CPU, GPU, Patience
 from fleet_tune.config.toml_file import FileKind, Frozen, TomlText, as_toml, read_toml
 from fleet_tune.domain import StopRule
@@ -387,9 +388,11 @@ def parse_connection(text: str) -> Connection:
         r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})",
         tracker["address"] if tracker else text,
     )
-    if address is None or not 1 <= int(address["port"]) <= 65535:
+    if address is None or not 1 <= int(address["port"]) <= values.MAX_PORT:
         raise ValueError(f"give {_CONNECTIONS}")
     host, port = address["v6"] or address["host"], int(address["port"])
+    if not values.is_host(host):
+        raise ValueError(f"give {_CONNECTIONS}")
     return TrackerConnection(host, port, tracker["key"]) if tracker else RpcConnection(host, port)
 
 

@@ -21,6 +21,7 @@ MAX_SEED = 2**32 - 1
 MAX_PORT = 65535
 _MOST_DIGITS = 18
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(\d{1,5})", re.ASCII)
+_MOST_HOST = 253  # characters of a name in the DNS
 _SHOWN_CHARACTERS = 60
 
 
@@ -86,17 +87,32 @@ def flag(what: str, value: Any, option: str) -> bool:
     raise RequestError(f"{what} is true or false, not {shown(value)}", f"see {option}")
 
 
+def callback(what: str, value: Any, option: str) -> None:
+    """Raises :class:`RequestError` where ``value`` is neither None nor something to call."""
+    if value is not None and not callable(value):
+        raise RequestError(f"{what} is a function, not {shown(value)}", f"see {option}")
+
+
 def cluster_address(value: Any) -> str | None:
     """``value`` as the address of a Ray cluster, None for none. Raises :class:`RequestError`."""
     if value is None or (isinstance(value, str) and value == "auto"):
         return value
     match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
-    if match is None or not 1 <= int(match[2]) <= MAX_PORT:
+    if match is None or not is_host(match[1].strip("[]")) or not 1 <= int(match[2]) <= MAX_PORT:
         raise RequestError(
             f"the address of a Ray cluster is HOST:PORT, or auto for the one of this machine, not {shown(value)}",
             "give another with --address, or none for an embedded cluster",
         )
     return str(value)
+
+
+def is_host(text: str) -> bool:
+    """Whether ``text`` can be the name or address of a host. To look up one that cannot, such as ``a..b``, raises no
+    OSError."""
+    try:
+        return 0 < len(text.encode("idna")) <= _MOST_HOST and text.isprintable() and not re.search(r"\s", text)
+    except UnicodeError:
+        return False
 
 
 def digits(text: str, low: int, high: int) -> int:

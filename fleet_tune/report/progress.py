@@ -107,7 +107,8 @@ def _heading(progress: Progress) -> str:
 
 
 def _awaited(progress: Progress) -> int:
-    return sum(not task.described for task in progress.tasks)
+    """Tasks whose sketches the tuning waits for: of one that needs no trial nobody asks for them."""
+    return sum(not (task.described or task.finished) for task in progress.tasks)
 
 
 def _networks(progress: Progress) -> str:

@@ -134,11 +134,18 @@ def task_table(
             *([format_secs(shown_secs(task))] if placed else []),
             f"{task.gflops:.1f}" if measured else NONE,
             share_of(task),
-            cut(task.best_rule if task.described else "not described yet", "dim"),
+            cut(_rule_of(task), "dim"),
         )
     if len(shown) < len(ordered):
         table.add_row(cut(f"… and {len(ordered) - len(shown)} more", "dim"))
     return table
+
+
+def _rule_of(task: TaskProgress) -> str:
+    """The sketch rule of a task's best candidate; which one that is, a task's description says."""
+    if task.described:
+        return task.best_rule
+    return "known before" if math.isfinite(task.best_secs) else "not described yet"
 
 
 def render_summary(result: TuneResult) -> RenderableType:
@@ -153,8 +160,10 @@ def render_summary(result: TuneResult) -> RenderableType:
     facts.add_row(
         "trials",
         Text(
-            f"{total} ({format_outcomes(result.outcomes)}), {result.new_trials} of them in this run of"
+            f"{total} ({format_outcomes(result.outcomes)}), {result.new_trials or 'none'} of them in this run of"
             f" {format_clock(result.elapsed_secs)}"
+            if total
+            else f"none in this run of {format_clock(result.elapsed_secs)}"
         ),
     )
     if result.device_time and result.new_trials:
@@ -298,6 +307,9 @@ def _transferred(what: Transferred) -> str:
     return f"{source}: {plural(what.candidates, 'candidate')}; {', '.join(lessons)}"
 
 
+_CONFIRMED = "of which a few trials are enough"
+
+
 def _from_store(what: FromStore, tasks: int) -> str:
     """``3 of 5 tasks known (210 records), 2 of them need no trial: /home/me/.../store.db``."""
     parts = []
@@ -307,11 +319,11 @@ def _from_store(what: FromStore, tasks: int) -> str:
         )
         parts.append(f"{what.known} of {plural(tasks, 'task')} known ({plural(what.records, 'record')}){settled}")
     if what.confirmed:
-        parts.append(f"{what.confirmed} known to other versions")
+        parts.append(f"{what.confirmed} known to other versions, {_CONFIRMED}")
     if what.seeded:
         parts.append(f"{what.seeded} begun from similar ones")
     if what.shipped:
-        same = f" ({what.shipped_confirmed} of this processor)" if what.shipped_confirmed else ""
+        same = f", {what.shipped_confirmed} of this processor, {_CONFIRMED}" if what.shipped_confirmed else ""
         parts.append(f"{what.shipped} begun from records that come with fleet-tune{same}")
     return f"{'; '.join(parts) or 'nothing of these tasks yet'}: {what.path}"
 

@@ -61,11 +61,20 @@ def test_a_gpu_gets_a_host() -> None:
         ('{"kind": "llvm"', "not valid JSON"),
         ("llvm -mcpu=skylake", "JSON dict form"),
         ({}, "kind"),
+        ({"kind": "llvm", "num-cores": -1}, "num-cores = -1"),
+        ({"kind": "llvm", "num-cores": 4097}, "num-cores = 4097"),
+        ({"kind": "llvm", "num-cores": 10**400}, "num-cores"),
+        ({"kind": "llvm", "vector-width": -5}, "vector-width = -5"),
+        ({"kind": "cuda", "arch": "sm_87", "max_threads_per_block": -5}, "max_threads_per_block = -5"),
+        ({"kind": "cuda", "arch": "sm_87", "host": {"kind": "llvm", "mcpu": "pentium-9"}}, "pentium-9"),
+        ({"kind": "llvm", "mtriple": "nowhere"}, "mtriple 'nowhere'"),
+        ({"kind": "llvm", "mcpu": "x" * 10_000}, "unknown target"),
     ],
 )
 def test_a_wrong_target_is_named(spec: str | dict[str, object], named: str) -> None:
-    with pytest.raises(TargetError, match=named):
+    with pytest.raises(TargetError, match=named) as caught:
         resolve_target(spec)
+    assert len(str(caught.value)) < 600
 
 
 def test_default_names_tell_classes_apart() -> None:

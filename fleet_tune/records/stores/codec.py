@@ -67,7 +67,7 @@ class _StateBody(msgspec.Struct):
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # numpy's numbers as Python's
 _JSON_ENCODER = msgspec.json.Encoder(enc_hook=lambda number: number.item())
 _JSON_RECORD = msgspec.json.Decoder(_RecordBody)
-_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)  # TypeError: of what is no bytes
 _RECORD = msgspec.msgpack.Decoder(_RecordBody)
 _DRIFT = msgspec.msgpack.Decoder(_DriftBody)
 _STATE = msgspec.msgpack.Decoder(_StateBody)

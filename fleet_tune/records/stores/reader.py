@@ -28,6 +28,7 @@ _EVENTS = "SELECT device, run_id, kind, reason, state, unix_secs, seq FROM devic
 _LAST_STATES = "SELECT device, run_id, kind, reason, state, unix_secs, 0 FROM device_states"
 
 _PAGE_RECORDS = 1000
+_OUTCOMES = frozenset(Outcome)
 _NAMES_AT_ONCE = 500
 _HIGHEST_SEQ = (1 << 63) - 1
 
@@ -52,8 +53,7 @@ class RecordReader:
 
     def since(self, cursor: int, limit: int = _PAGE_RECORDS) -> list[Record]:
         """The first of the records with ``seq > cursor``, in order, at most ``limit``; none where there are no more."""
-        where = "WHERE records.seq > ? ORDER BY records.seq LIMIT ?"
-        while rows := self._record_rows(where, cursor, limit):
+        while rows := self._rows_after(cursor, limit):
             if records := self._readable(rows):
                 return records
             cursor = rows[-1][0]
@@ -118,15 +118,26 @@ class RecordReader:
         """What is set aside, each with the reason: ``record 7: ...``. Reads the whole store."""
         reasons: list[str] = []
         cursor = 0
-        where = "WHERE records.seq > ? ORDER BY records.seq LIMIT ?"
-        while rows := self._record_rows(where, cursor, _PAGE_RECORDS):
+        while rows := self._rows_after(cursor, _PAGE_RECORDS, reasons):
             self._readable(rows, reasons)
             cursor = rows[-1][0]
         if self._has_table("device_events"):
             _readable_events(self._rows(f"{_EVENTS} ORDER BY seq"), reasons)
         if self._has_table("device_states"):
             _readable_events(self._rows(_LAST_STATES), reasons)
-        return reasons
+        return list(dict.fromkeys(reasons))
+
+    def _rows_after(self, cursor: int, limit: int, reasons: list[str] | None = None) -> list[_RecordRow]:
+        """The stored form of the first ``limit`` of the records with ``seq > cursor``, in order. Of a damaged file
+        SQLite may give some that lead back: these are left out. ``reasons``: gets which."""
+        ordered = []
+        for row in self._record_rows("WHERE records.seq > ? ORDER BY records.seq LIMIT ?", cursor, limit):
+            if row[0] > cursor:
+                ordered.append(row)
+                cursor = row[0]
+            elif reasons is not None:
+                reasons.append(f"record {row[0]}: it stands behind record {cursor}")
+        return ordered
 
     def _record_rows(self, where: str, *values: str | int) -> list[_RecordRow]:
         """The stored form of the records that a condition with an order chooses."""
@@ -168,7 +179,7 @@ class RecordReader:
             rows = self._rows(
                 f"{trials} AND workload = ? AND device_class = ? GROUP BY outcome", *split_task_id(task_id)
             )
-        return {Outcome(outcome): count for outcome, count in rows}
+        return {Outcome(outcome): count for outcome, count in rows if outcome in _OUTCOMES}
 
     def tried(self, after_seq: int = 0) -> set[str]:
         """The ids of the tasks with trials that came after ``after_seq``."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from fleet_tune.errors import DiskFullError, RecordStoreError
+
+# What SQLite says of a store that has all that its version has, and Python of text in one.
+_OF_DAMAGE = re.compile(
+    "Could not decode to UTF-8|malformed database schema|no such (column|table)|has no column named"
+)
 
 
 def not_ours(path: Path) -> RecordStoreError:
@@ -24,8 +30,12 @@ def translated(path: Path) -> Iterator[None]:
     """Turns the errors of SQLite and of the file system into ours. Programming errors stay as they are."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes damaged names in its messages
+        raise _damaged(path, "text in it is no UTF-8") from error
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", None)
+        if _OF_DAMAGE.search(str(error)):
+            raise _damaged(path, str(error)) from error
         if code is None:
             raise
         primary = code & 0xFF
@@ -36,9 +46,7 @@ def translated(path: Path) -> Iterator[None]:
         if primary == sqlite3.SQLITE_NOTADB:
             raise not_ours(path) from error
         if primary == sqlite3.SQLITE_CORRUPT:
-            raise RecordStoreError(
-                f"{path} is damaged: {error}", "restore it from a copy, or choose another folder with --out"
-            ) from error
+            raise _damaged(path, str(error)) from error
         if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             raise _unusable(path, str(error)) from error
         if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -52,6 +60,13 @@ def translated(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise _disk_full(path) from error
         raise _unusable(path, os.strerror(error.errno) if error.errno else str(error)) from error
+
+
+def _damaged(path: Path, reason: str) -> RecordStoreError:
+    shown = " ".join(reason.split())
+    return RecordStoreError(
+        f"{path} is damaged: {shown}", "restore it from a copy, or choose another folder with --out"
+    )
 
 
 def _disk_full(path: Path) -> DiskFullError:

@@ -12,6 +12,7 @@ from fleet_tune.errors import UnreadableRecordError
 _WINDOW_BITS = -15  # a raw stream of deflate
 # Level 6 takes twice the time for a third less; a smaller memory is copied in less time, and finds as much.
 _LEVEL, _MEMORY = 3, 5
+_MOST_BYTES = 16 << 20  # of a trace: a damaged one, or one that was made to, inflates to anything
 _SKETCHES = 128  # whose dictionaries are kept as deflate has them, 140 kB each
 
 
@@ -30,12 +31,12 @@ def pack_trace(trace: str, like: bytes) -> bytes:
 def unpack_trace(packed: bytes, like: bytes, what: str) -> str:
     """The trace that :func:`pack_trace` was given. Raises :class:`UnreadableRecordError` where that is not to be had;
     ``what``: the name of its record."""
-    inflating = zlib.decompressobj(_WINDOW_BITS, zdict=like)
     try:
-        trace = (inflating.decompress(packed) + inflating.flush()).decode()
+        inflating = zlib.decompressobj(_WINDOW_BITS, zdict=like)
+        trace = inflating.decompress(packed, _MOST_BYTES).decode()
         if not inflating.eof:
-            raise zlib.error("its end is lacking")
-    except (zlib.error, UnicodeDecodeError) as error:
+            raise zlib.error("its end is lacking" if not inflating.unconsumed_tail else "it is too large")
+    except (zlib.error, UnicodeDecodeError, TypeError) as error:  # TypeError: what is stored is no bytes
         raise UnreadableRecordError(
             f"{what} cannot be read: its trace: {error}",
             "restore the database from a copy, or use another output folder",

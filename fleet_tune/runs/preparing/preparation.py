@@ -354,6 +354,10 @@ def compile_from_records(
     """Compile the network that ``spec`` names (:attr:`RunRequest.network`) from the records of any store, without
     tuning. ``out``: absolute. ``inputs``, ``trusted``: as :attr:`RunRequest.inputs` and ``trust_model``."""
     started = time.monotonic()
+    try:
+        RecordReader(records).close()
+    except RecordStoreError as error:
+        raise type(error)(error.problem, "give the path of a records.db with --records") from error
     with held_folder(out):
         return _compiled_from_records(started, spec, fleet, records, out, inputs, trusted)
 

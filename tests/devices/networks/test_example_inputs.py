@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import ml_dtypes
@@ -156,10 +157,28 @@ def test_inputs_that_do_not_fit_are_refused_by_name(
     assert caught.value.next_step.startswith(("save ", "give "))
 
 
-@pytest.mark.parametrize("content", [b"no arrays", b"PK\x03\x04 damaged", b""])
-def test_a_file_that_is_no_file_of_arrays_is_refused(tmp_path: Path, content: bytes) -> None:
+def damaged_inputs() -> bytes:
+    """Deflated arrays that cannot be inflated."""
+    whole = io.BytesIO()
+    np.savez_compressed(whole, x=np.arange(6000.0), ids=IDS)
+    content = bytearray(whole.getvalue())
+    content[200:400] = b"\xff" * 200
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"no arrays", "is no .npz file"),
+        (b"", "is no .npz file"),
+        (b"\x93NUMPY", "holds one array, without a name"),
+        (b"PK\x03\x04 damaged", "cannot be read as arrays"),
+        (damaged_inputs(), "cannot be read as arrays"),
+    ],
+)
+def test_a_file_that_is_no_file_of_arrays_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "inputs.npz").write_bytes(content)
-    with pytest.raises(NetworkError, match="cannot be read as arrays") as caught:
+    with pytest.raises(NetworkError, match=problem) as caught:
         load_network(two(), tmp_path / "inputs.npz")
     assert caught.value.next_step == "save x float32[2, 3], ids int32[2, 3] with numpy.savez"
 

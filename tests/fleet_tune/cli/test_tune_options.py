@@ -80,3 +80,11 @@ def test_the_store_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, opt
     monkeypatch.chdir(tmp_path)
     assert cli.main(["tune", "net.onnx", "--dry-run", *options.split()]) == 0
     assert stores == [None if store is None else tmp_path / store]
+
+
+def test_a_store_and_none_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "net.onnx", "--store", "s.db", "--no-store"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: --store and --no-store contradict each other",
+        "next: give one of them",
+    ]

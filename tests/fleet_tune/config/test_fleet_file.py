@@ -326,6 +326,11 @@ def test_connections(text: str, expected: object) -> None:
         "http://host:80",
         "tracker://host/orin",
         "a b:1",
+        "a..b:9090",  # of no such name does a look-up fail in order
+        "[a..b]:9090",
+        "tracker://a..b:9190/orin",
+        f"{'a' * 64}.lan:9090",
+        f"{'a.' * 200}lan:9090",
     ],
 )
 def test_what_is_no_connection_is_refused(text: str) -> None:

@@ -14,7 +14,7 @@ from fleet_tune.config.fleet_file import default_fleet
 from fleet_tune.config.request import DEFAULT_TIME_BUDGET_SECS, RunRequest, run_request
 from fleet_tune.config.values import MAX_SEED
 from fleet_tune.domain import Limits
-from fleet_tune.errors import RequestError
+from fleet_tune.errors import RecordStoreError, RequestError
 from fleet_tune.records.sharing.shared import STORE_VARIABLE
 from fleet_tune.records.sharing.store_place import StorePlace
 
@@ -65,7 +65,10 @@ def test_the_ends_of_the_ranges_are_in_them() -> None:
         *(({"task_trials": count}, "number of trials of every task") for count in (0, 1.0)),
         *(({"seed": seed}, "seed") for seed in (-1, MAX_SEED + 1, 0.5, None)),
         *(({"metrics_port": port}, "port") for port in (0, 65536, -1, "80")),
-        *(({"address": address}, "address of a Ray") for address in ("", "local", "ray://h:1", "h:70000", "h", 6379)),
+        *(
+            ({"address": address}, "address of a Ray")
+            for address in ("", "local", "ray://h:1", "h:70000", "h", "a..b:6379", 6379)
+        ),
         *(({name: value}, "not") for name in ("inputs", "transfer_from", "fleet") for value in (5, "", "a\0b", b"x")),
         *(({name: value}, "true or false") for name in ("pretrained", "trust_model") for value in (None, 1, "no")),
         ({"method": None}, "method is a name"),
@@ -97,6 +100,10 @@ def test_what_the_python_api_is_given_in_the_place_of_paths_and_networks() -> No
             api.tune("net.onnx", out=wrong)  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="a compiled network is a path"):
             api.load(wrong)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="what is told of the progress is a function, not 5"):
+        api.tune("net.onnx", out="o", on_progress=5)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="what is told of the progress is a function, not 5"):
+        api.collect("net.onnx", task_trials=1, out="o", on_progress=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +174,16 @@ def test_a_file_of_inputs_must_be_there(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match=r"there is no file .*other\.npz") as caught:
             refused()
         assert "--inputs" in caught.value.next_step
+
+
+@pytest.mark.parametrize("content", [None, b"", b"something else"])
+def test_what_is_compiled_from_is_a_record_database(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "some").write_bytes(content)
+    with pytest.raises(RecordStoreError, match="record database") as caught:
+        api.compile_network("net.onnx", records=tmp_path / "some", out=tmp_path / "out")
+    assert caught.value.next_step == "give the path of a records.db with --records"
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("function", [api.tune, api.plan])

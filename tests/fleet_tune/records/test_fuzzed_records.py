@@ -6,11 +6,12 @@ import contextlib
 import json
 import tempfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgpack
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet_tune.device_state import DeviceState
@@ -21,10 +22,14 @@ from fleet_tune.records.datasets import dataset as datasets
 from fleet_tune.records.sharing import exchange
 from fleet_tune.records.sharing.postgres import Since
 from fleet_tune.records.sharing.shared import Copied, copy_records, shared_store
+from fleet_tune.records.sharing.upkeep import Upkeep
 from fleet_tune.records.stores.codec import decode_record, decode_state, encode_record, encode_state, record_to_json
 from fleet_tune.records.stores.reader import UNIT
+from fleet_tune.records.stores.store import RecordStore
 from tests.helpers.fuzz import changed, damaged, json_values, values
-from tests.helpers.properties import examples
+from tests.helpers.properties import FUZZ_EXAMPLES, examples
+from tests.helpers.records import make_record, ok
+from tests.helpers.tasks import make_candidate
 
 MEASURED = Measurement(Outcome.OK, (1e-3,))
 RECORD = encode_record(Record("uid", "run", Candidate("task", 0, "sketch", (1, 2)), "[]", MEASURED, "device", 1.0))
@@ -76,6 +81,43 @@ def test_any_state_of_a_device(body: bytes) -> None:
 def test_any_dataset(content: bytes) -> None:
     with contextlib.suppress(DatasetError):
         assert isinstance(datasets.decode(content, "some"), datasets.Dataset)
+
+
+def store_content() -> bytes:
+    """Of a store with some records of a task."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "records.db"
+        with RecordStore(path) as store:
+            candidates = [make_candidate("w1@c", at, sketch_id="s") for at in range(30)]
+            store.append(
+                [replace(make_record(each, ok(1.0), f"u{each.id}"), trace=f"[{each.id}]") for each in candidates]
+            )
+        return path.read_bytes()
+
+
+STORE = store_content()
+WRITTEN = [at for at, byte in enumerate(STORE) if byte and at > 100]  # behind SQLite's own header
+
+
+@given(st.dictionaries(st.sampled_from(WRITTEN), st.integers(0, 255), min_size=1, max_size=4))
+@settings(max_examples=FUZZ_EXAMPLES // 20 or 60)  # a database each: slower than the others by so much
+def test_any_damage_of_a_store(damage: dict[int, int]) -> None:
+    content = bytearray(STORE)
+    for at, byte in damage.items():
+        content[at] = byte
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(RecordStoreError):
+        path = Path(folder) / "records.db"
+        path.write_bytes(content)
+        with Upkeep(path) as reader:
+            assert len(list(reader)) <= 31  # one may be there twice
+            reader.best("w1@c")
+            reader.counts()
+            reader.integrity()
+            reader.statistics()
+            reader.top({})
+        with RecordStore(path) as store:
+            store.bind({"network": "n"})
+            store.append([make_record(make_candidate("w1@c", 99, sketch_id="s"), ok(1.0), "new")])
 
 
 LINES: list[Any] = [

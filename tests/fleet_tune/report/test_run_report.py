@@ -107,6 +107,23 @@ def test_the_summary_says_what_was_asked_of_it() -> None:
     assert 'fleet_tune.load("out")' in text
 
 
+def test_a_run_without_a_trial_says_so() -> None:
+    nothing_new = dataclasses.replace(RESULT, new_trials=0)
+    assert "24 (20 ok, 4 run error), none of them in this run of 1:02:05" in _text(render_summary(nothing_new))
+    without = dataclasses.replace(nothing_new, outcomes={})
+    assert ["trials", "none", "in", "this", "run", "of", "1:02:05"] in [
+        line.split() for line in _text(render_summary(without)).splitlines()
+    ]
+
+
+def test_a_task_that_nobody_had_to_describe_says_what_it_has() -> None:
+    known, missing = (dataclasses.replace(task, described=False) for task in (TASKS[0], TASKS[-1]))
+    assert (math.isfinite(known.best_secs), math.isfinite(missing.best_secs)) == (True, False)
+    lines = _text(task_table([known, missing])).splitlines()
+    assert any("known before" in line and known.name in line for line in lines)
+    assert any("not described yet" in line and missing.name in line for line in lines)
+
+
 def test_tasks_that_matter_most_come_first_and_unmeasured_ones_before_all() -> None:
     text = _text(task_table(TASKS))
     assert text.index("pool") < text.index("dense") < text.index("conv")
@@ -292,8 +309,13 @@ def test_what_is_learned_from_is_told_before_and_after(transferred: Transferred,
         (FromStore("s.db", 24, 3, 3), "3 of 3 tasks known (24 records), 3 of them need no trial: s.db"),
         (
             FromStore("s.db", 2, 1, 1, 1, 1),
-            "1 of 3 tasks known (2 records), 1 of them needs no trial; 1 known to other versions; "
-            "1 begun from similar ones: s.db",
+            "1 of 3 tasks known (2 records), 1 of them needs no trial; 1 known to other versions, "
+            "of which a few trials are enough; 1 begun from similar ones: s.db",
+        ),
+        (
+            FromStore("s.db", 0, 0, 0, shipped=3, shipped_confirmed=2),
+            "3 begun from records that come with fleet-tune, 2 of this processor, of which a few trials are enough: "
+            "s.db",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,18 @@ def test_a_record_whose_trace_is_damaged_is_set_aside(path: Path) -> None:
         assert best.uid == "u1"
         assert [reason.split(" cannot be read: ")[0] for reason in reader.unreadable()] == ["record 1"]
         assert reader.last_seq() == 3
+
+
+def test_rows_that_lead_back_end_nothing_in_a_circle(path: Path) -> None:
+    with RecordStore(path) as store:
+        store.append([_record(f"u{at}", 1.0, at) for at in range(1, 4)])
+    content = path.read_bytes()
+    reasons: list[str] = []
+    for at in (at for at, byte in enumerate(content) if byte == 3):  # one of them is the number of the last row
+        path.write_bytes(content[:at] + b"\1" + content[at + 1 :])
+        with suppress(RecordStoreError), RecordReader(path) as reader:
+            reasons = reader.unreadable()
+            if reasons == ["record 1: it stands behind record 2"]:
+                assert [record.uid for record in reader] == ["u1", "u2"]
+                return
+    raise AssertionError(f"no row leads back, at last: {reasons}")
