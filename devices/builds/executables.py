@@ -19,7 +19,7 @@ from tvm import relax
 from tvm.ir import Call, GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from devices.builds.stack import use_stack
+from devices.builds.kernel_passes import use_kernel_passes
 from devices.builds.tensors import array_of, tensor_of
 from devices.builds.vector_math import use_vector_math
 from devices.cuda.compiler import compiling_for, with_pass_options
@@ -76,7 +76,7 @@ def build(module: Any, target_text: str) -> Executable:
     """Builds a lowered network for the canonical target ``target_text``; kernels without a schedule stay as they are
     on a CPU, and get TVM's default one on a GPU, where they could not run without."""
     use_vector_math()
-    use_stack()
+    use_kernel_passes()
     module, constants = _constants_to_parameters(module)
     module = relax.transform.LiftTransformParams()(_split_layout_rewrites(module))
     parameters = _transformed(_reachable(module, _TRANSFORM), constants)

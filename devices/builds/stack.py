@@ -7,14 +7,11 @@ into registers. A tile of sums, or a row of a softmax, belongs on the stack.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx import AllocBuffer, IntImm, PrimFunc, const
-from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from tvm_ffi import structural_map
 
 #: Bytes of one buffer, and of all of a kernel: threads of a small system have stacks of some hundred KiB.
@@ -28,29 +25,16 @@ _AS_IT_IS = "disable_lower_builtin"
 _FOR_CPU = "fleet_tune.for_cpu"
 
 
-@functools.cache
-def use_stack() -> None:
-    """Have all kernels that this process builds for CPUs do so."""
-    register_tir_pipeline("s_tir", _pipeline)
-
-
-def _pipeline() -> Any:
-    lowering, finalize_host, finalize_device = default_s_tir_pipeline()
-    return (
-        tvm.transform.Sequential([_noted, lowering]),
-        lambda: tvm.transform.Sequential([_on_the_stack, finalize_host()]),
-        finalize_device,
-    )
-
-
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
-def _noted(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+def noted(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    """The first pass: which functions are for a CPU."""
     target = function.attrs.get("target") if function.attrs else None
     return function.with_attr(_FOR_CPU, True) if target is not None and target.kind.name == "llvm" else function
 
 
 @tirx.transform.prim_func_pass(opt_level=0)  # type: ignore[untyped-decorator]
-def _on_the_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+def on_the_stack(function: PrimFunc, _module: Any, _context: Any) -> PrimFunc:
+    """The last pass before TVM makes calls of what is left."""
     if not (function.attrs and function.attrs.get(_FOR_CPU)):
         return function
     left = MOST_BYTES_TOGETHER

@@ -59,13 +59,13 @@ class Compiler:
         # Slow to import: the worker is ready when it has done so.
         from devices.builds import linking
         from devices.builds.check_plan import plan_of
-        from devices.builds.stack import use_stack
+        from devices.builds.kernel_passes import use_kernel_passes
         from devices.builds.vector_math import use_vector_math
         from devices.sketches import intrinsics, spaces
         from devices.targets import NATIVE, resolve_target
 
         use_vector_math()
-        use_stack()
+        use_kernel_passes()
         self._load_intrinsics = intrinsics.load_intrinsics
         self._load_intrinsics(resolve_target(NATIVE))  # most likely needed, and better now than in the first build
         self._spaces = spaces

@@ -18,19 +18,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from tvm import IRModule
-from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
-from tvm.sym import Analyzer
 from tvm.target import Target
-from tvm.tirx import BufferStore, IntImm, Var
-from tvm_ffi import structural_map, structural_walk
+from tvm.tirx import IntImm
+from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
 from devices.sketches.inlining import blocks_of, inline_element_wise
+from devices.sketches.strides import alike, strides_of
 
 ROW_WISE = "row-wise"
 # Partial results of one row: several vectors hide how long an addition takes.
@@ -196,7 +194,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
         return None
     if len(spatial) < rows or spatial[: rows - 1] != leading[:-1] or spatial[rows - 1] % leading[-1]:
         return None
-    strides = _strides(block)
+    strides = strides_of(block)
     if strides is None:
         return None
     variable = sch.get_sblock(block.name_hint, "main")
@@ -205,7 +203,7 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
         parts = spatial[rows - 1] // leading[-1]
         extents = ([parts] if parts > 1 else []) + list(spatial[rows:])
         steps = [each[rows - (parts > 1) :] for each in strides]
-        return _Step(variable, rows, _alike(extents, steps), 0)
+        return _Step(variable, rows, alike(extents, steps), 0)
     read = [each for each in strides if any(each[rows:])]
     contiguous = tuple(prod(reduced[at + 1 :]) for at in range(len(reduced)))
     if spatial != leading or not read or any(each[rows:] != contiguous for each in read):
@@ -215,76 +213,6 @@ def _step(sch: Schedule, block: SBlock, leading: tuple[int, ...]) -> _Step | Non
         return None
     row = prod(reduced)
     return _Step(variable, rows, 0, row) if row >= MIN_ROW and _lanes(row)[1] else None
-
-
-def _alike(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
-    """How many of the last axes are one for all operands."""
-    count = min(1, len(extents))
-    while count < len(extents):
-        outer = len(extents) - count - 1
-        if any(each[outer] != each[outer + 1] * extents[outer + 1] for each in strides):
-            break
-        count += 1
-    return count
-
-
-def _strides(block: SBlock) -> list[tuple[int, ...]] | None:
-    """How many elements each axis steps over, of each tensor that a block reads or writes; None where that cannot be
-    said, or is not the same at the first element and at the last."""
-    variables = [iteration.var for iteration in block.iter_vars]
-    last = [int(iteration.dom.extent) - 1 for iteration in block.iter_vars]
-    accesses: list[tuple[Any, Any]] = []
-    structural_walk(
-        block.body,
-        [
-            (TensorLoad, lambda node: accesses.append((node.source, node.indices))),
-            (BufferStore, lambda node: accesses.append((node.buffer, node.indices))),
-        ],
-    )
-    found: list[tuple[int, ...]] = []
-    for buffer, indices in accesses:
-        strides = []
-        for axis, end in enumerate(last):
-            second = [int(at == axis) for at in range(len(last))]
-            before = [value - step for value, step in zip(last, second, strict=True)]
-            places = [_place(buffer, indices, variables, at) for at in ([0] * len(last), second, before, last)]
-            numbers = [place for place in places if place is not None]
-            if end and (len(numbers) < len(places) or numbers[1] - numbers[0] != numbers[3] - numbers[2]):
-                return None
-            strides.append(numbers[1] - numbers[0] if end else 0)
-        found.append(_filled(strides, last))
-    return found
-
-
-def _filled(strides: Sequence[int], last: Sequence[int]) -> tuple[int, ...]:
-    """Axes of one element step over what their neighbours cover, as if they had more."""
-    filled = list(strides)
-    for axis in reversed(range(len(filled) - 1)):
-        if not last[axis]:
-            filled[axis] = filled[axis + 1] * (last[axis + 1] + 1)
-    for axis in range(1, len(filled)):
-        if not any(last[axis:]):
-            filled[axis] = filled[axis - 1]
-    return tuple(filled)
-
-
-def _place(buffer: Any, indices: Any, variables: Sequence[Var], values: Sequence[int]) -> int | None:
-    """Where an access lies in a tensor; None where that depends on more than its axes."""
-
-    def value(variable: Var) -> Any:
-        return next(
-            (IntImm(variable.ty, n) for each, n in zip(variables, values, strict=True) if each.same_as(variable)),
-            variable,
-        )
-
-    analyzer = Analyzer()
-    place = 0
-    for index, extent in zip(indices, buffer.shape, strict=True):
-        at = analyzer.simplify(structural_map(index, (Var, value)))
-        if not isinstance(at, IntImm):
-            return None
-        place = place * int(extent) + int(at)
-    return place
 
 
 def _extents(block: SBlock, kind: int) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from devices.sketches import intrinsics
 from devices.sketches.copies import ROW_COPIES, row_copies
 from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
+from devices.sketches.lines import LINE_WISE, line_wise
 from devices.sketches.rows import ROW_WISE, row_wise
 from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
 from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
@@ -49,6 +50,7 @@ OWN_RULES = {
     TILED_TRANSPOSE: tiled_transposes,
     ROW_WISE: row_wise,
     ROW_COPIES: row_copies,
+    LINE_WISE: line_wise,
 }
 """The rules that are not MetaSchedule's, by their names."""
 

@@ -7,7 +7,8 @@ import pytest
 import tvm
 from tvm import te
 
-from devices.builds.stack import MOST_BYTES, use_stack
+from devices.builds.kernel_passes import use_kernel_passes
+from devices.builds.stack import MOST_BYTES
 from devices.targets import parse_target, resolve_target
 from tests.helpers.workloads import TARGETS
 
@@ -15,7 +16,7 @@ from tests.helpers.workloads import TARGETS
 @pytest.mark.parametrize(("columns", "on_stack"), [(256, True), (MOST_BYTES // 4, True), (MOST_BYTES // 4 + 16, False)])
 @pytest.mark.parametrize("scope", ["local", "global"])
 def test_buffers_up_to_a_size_are_on_the_stack(columns: int, on_stack: bool, scope: str) -> None:
-    use_stack()
+    use_kernel_passes()
     a = te.placeholder((8, columns), name="A")
     doubled = te.compute((8, columns), lambda i, j: a[i, j] * 2, name="B")
     out = te.compute((8, columns), lambda i, j: doubled[i, columns - 1 - j] + 1, name="C")
@@ -33,7 +34,7 @@ def test_buffers_up_to_a_size_are_on_the_stack(columns: int, on_stack: bool, sco
 
 
 def test_memory_of_a_gpu_is_never_on_the_stack_of_its_host() -> None:
-    use_stack()
+    use_kernel_passes()
     a = te.placeholder((64,), name="A")
     doubled = te.compute((64,), lambda i: a[i] * 2, name="B")
     out = te.compute((64,), lambda i: doubled[63 - i] + 1, name="C")
