@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from actors.clients.builder import BuilderClient
-from actors.clients.calls import ActorLostError, first_line, told
+from actors.clients.calls import LOST, ActorLostError, first_line, told
 from actors.scheduling.artifacts import Artifacts
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet import QuietTimeoutError
@@ -22,19 +22,29 @@ class BuilderPool:
     def __init__(self, builders: Mapping[int, BuilderClient], artifacts: Artifacts) -> None:
         self._builders = dict(builders)
         self._artifacts = artifacts
+        self._lost: set[int] = set()  # whose process ended when it was last asked
 
     def add(self, builders: Mapping[int, BuilderClient]) -> None:
         """Builders more."""
         self._builders |= builders
 
     async def build(self, command: Build) -> Built | BuilderLost:
-        """Build, and keep the artifact."""
+        """Build, and keep the artifact. One that was lost is given nothing before another process is in its place: on
+        a machine that is gone a job would be lost as often as somebody looks."""
+        builder = self._builders[command.builder]
+        if command.builder in self._lost:
+            try:
+                await builder.is_there()
+            except LOST:
+                return BuilderLost(command.builder, "no process has taken the place of the lost one yet", Cause.ABSENT)
+            self._lost.discard(command.builder)
         request = BuildRequest(command.task, command.candidate, command.timeout_secs)
         try:
-            failure, artifact = await self._builders[command.builder].build(request)
+            failure, artifact = await builder.build(request)
         except UserError:
             raise
         except ActorLostError as error:  # it compiles nothing itself: its child does
+            self._lost.add(command.builder)
             return BuilderLost(command.builder, first_line(error), Cause.OUTSIDE)
         except Exception as error:
             # Before these it has not come to the candidate; anything else, a late answer too, may be the candidate's.

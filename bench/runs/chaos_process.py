@@ -28,6 +28,7 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.processes import ROOT, die_with_parent
 from bench.result import BenchError
+from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_nodes import Nodes
 from fleet_tune.records.stores.reader import RecordReader
 
@@ -186,13 +187,21 @@ async def _mended(nodes: Nodes) -> None:
 
 
 async def play(
-    kills: int, trials: int, devices: int, seed: int, network: str | None, folder: Path, count: int = 0
+    kills: int,
+    trials: int,
+    devices: int,
+    seed: int,
+    network: str | None,
+    folder: Path,
+    count: int = 0,
+    candidate_secs: float = CANDIDATE_SECS,
 ) -> dict[str, Any]:
-    """One run, on a cluster with ``count`` nodes beside the head, or on its own where that is 0."""
+    """One run, on a cluster with ``count`` nodes beside the head, or on its own where that is 0. ``candidate_secs``: a
+    candidate takes on a simulated device."""
     out = folder / "out"
     out.mkdir()
     arguments = ["--trials", str(trials), "--out", str(out), "--devices", str(devices), "--seed", str(seed)]
-    arguments += [] if network is None else ["--network", network]
+    arguments += ["--candidate", str(candidate_secs)] if network is None else ["--network", network]
     monkey = Monkey(kills, trials, random.Random(seed))
     with contextlib.ExitStack() as stack:
         nodes = None
@@ -246,12 +255,15 @@ def _figures(command: Command, out: Path) -> dict[str, Any]:
 @click.option("--trials", type=int, required=True)
 @click.option("--devices", type=int, default=4)
 @click.option("--nodes", type=int, default=0)
+@click.option("--candidate", "candidate_secs", type=float, default=CANDIDATE_SECS)
 @click.option("--seed", type=int, default=0)
 @click.option("--network", default=None)
-def main(kills: int, trials: int, devices: int, nodes: int, seed: int, network: str | None) -> None:
+def main(
+    kills: int, trials: int, devices: int, nodes: int, candidate_secs: float, seed: int, network: str | None
+) -> None:
     # Ray's sockets lie below: a path of a few characters.
     with tempfile.TemporaryDirectory(prefix="ft-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        found = asyncio.run(play(kills, trials, devices, seed, network, Path(folder), nodes))
+        found = asyncio.run(play(kills, trials, devices, seed, network, Path(folder), nodes, candidate_secs))
     print(json.dumps(found))
 
 

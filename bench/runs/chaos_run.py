@@ -9,10 +9,8 @@ is a session as the command line starts it: its own heartbeats notice and replac
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,53 +22,26 @@ from actors.clusters.cluster import connected
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from bench.measured import OTHER_CLASS, dataset_path
-from devices.opening import opened_device
-from devices.protocol import BuildRequest, BuildResult, Device, MeasureRequest
-from devices.simulated.recorded import RecordedBuilder
+from bench.runs.chaos import CANDIDATE_SECS
+from devices.simulated.slow import SlowBuilder, opened_slowly
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
-from fleet_tune.domain import Limits, Measurement, Record
+from fleet_tune.domain import Limits, Record
 from fleet_tune.errors import ClusterError, UserError
 from fleet_tune.records.datasets.dataset import load
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 
 BUILD_SECS = 0.03
-MEASURE_SECS = 0.05
 BUILDERS = 2
 OVER, RECORD = "over", "record "
 """What its lines begin with: libraries print others."""
 
 
-class SlowDevice:
-    """A recorded device that takes ``MEASURE_SECS`` for each candidate."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._device, name)
-
-    def measure(self, request: MeasureRequest) -> Measurement:
-        time.sleep(MEASURE_SECS)
-        return self._device.measure(request)
-
-
-@contextlib.contextmanager
-def opened_slowly(config: DeviceConfig, realtime: bool) -> Iterator[Any]:
-    with opened_device(config, realtime) as device:
-        yield SlowDevice(device)
-
-
-class SlowBuilder(RecordedBuilder):
-    """A recorded builder that takes ``BUILD_SECS`` for each candidate."""
-
-    def build(self, request: BuildRequest) -> BuildResult:
-        time.sleep(BUILD_SECS)
-        return super().build(request)
-
-
-async def simulated(trials: int, devices: int, seed: int, out: Path, address: str | None) -> AsyncIterator[Record]:
-    """The records of a run with simulated devices, which goes on from what is in ``out``."""
+async def simulated(
+    trials: int, devices: int, candidate_secs: float, seed: int, out: Path, address: str | None
+) -> AsyncIterator[Record]:
+    """The records of a run with simulated devices, which goes on from what is in ``out``. ``candidate_secs``: a
+    candidate takes on a device."""
     paths = (dataset_path(None), OTHER_CLASS)
     config = FleetConfig(
         devices=tuple(
@@ -85,7 +56,11 @@ async def simulated(trials: int, devices: int, seed: int, out: Path, address: st
     run_id = uuid.uuid4().hex[:12]
     with connected(address) as cluster:
         session = TuningSession(
-            cluster, config, run_id, open_device=opened_slowly, make_worker=partial(SlowBuilder, *used)
+            cluster,
+            config,
+            run_id,
+            open_device=partial(opened_slowly, candidate_secs),
+            make_worker=partial(SlowBuilder, BUILD_SECS, *used),
         )
         losing = asyncio.ensure_future(cluster.lost())
         try:
@@ -147,12 +122,15 @@ async def tell(records: AsyncIterator[Record]) -> None:
 @click.option("--trials", type=int, required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 @click.option("--devices", type=int, default=4)
+@click.option("--candidate", "candidate_secs", type=float, default=CANDIDATE_SECS)
 @click.option("--seed", type=int, default=0)
 @click.option("--network", default=None, help="With this machine's CPU, in place of simulated devices.")
 @click.option("--address", default=None)
-def main(trials: int, out: Path, devices: int, seed: int, network: str | None, address: str | None) -> None:
+def main(
+    trials: int, out: Path, devices: int, candidate_secs: float, seed: int, network: str | None, address: str | None
+) -> None:
     if network is None:
-        records = simulated(trials, devices, seed, out, address)
+        records = simulated(trials, devices, candidate_secs, seed, out, address)
     else:
         records = real(network, trials, seed, out, address)
     try:

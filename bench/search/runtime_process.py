@@ -20,8 +20,10 @@ from actors.clusters.cluster import connected
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from bench.measured import read
-from bench.runs.chaos_run import BUILDERS, SlowBuilder, opened_slowly
+from bench.runs.chaos import CANDIDATE_SECS
+from bench.runs.chaos_run import BUILD_SECS, BUILDERS
 from bench.search.replay_runs import TOLERANCE
+from devices.simulated.slow import SlowBuilder, opened_slowly
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits
 from fleet_tune.search_task import SearchTask
@@ -42,7 +44,11 @@ async def arrival(dataset: Path, method: str, devices: int, seed: int, out: Path
     trials = 0
     with connected(None) as cluster:
         session = TuningSession(
-            cluster, config, "run", open_device=opened_slowly, make_worker=partial(SlowBuilder, dataset)
+            cluster,
+            config,
+            "run",
+            open_device=partial(opened_slowly, CANDIDATE_SECS),
+            make_worker=partial(SlowBuilder, BUILD_SECS, dataset),
         )
         try:
             prints = await session.start_hosts()

@@ -52,6 +52,7 @@ class BuildStage:
         self._there = set(builders)
         self._free = deque(sorted(self._there))
         self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
+        self._absences: dict[int, int] = {}  # how often each builder was not there, in a row
 
     @property
     def builders(self) -> int:
@@ -113,6 +114,7 @@ class BuildStage:
         """A builder less. What it worked on is the next to be built, and nobody is blamed."""
         self._there.discard(builder)
         self._failures.pop(builder, None)
+        self._absences.pop(builder, None)
         if builder in self._free:
             self._free.remove(builder)
         job = self._taken_from(builder)
@@ -143,15 +145,22 @@ class BuildStage:
         self._of_class[job.device_class] -= 1
         self._free.append(builder)
         self._failures.pop(builder, None)
+        self._absences.pop(builder, None)
         return job, now - began
 
     def lost(self, builder: int, detail: str, cause: Cause) -> tuple[Job, Measurement] | None:
         """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
         or given up with the failure that is the answer then: KILLED, which is nobody's, or one that blames it. What is
-        put back waits behind all others: none of them waits for it."""
+        put back waits behind all others: none of them waits for it. A builder that is ``ABSENT`` has not seen the job,
+        which is the next to be built."""
         job = self._taken_from(builder)
         if job is None:
             return None
+        if cause is Cause.ABSENT:
+            self._absences[builder] = self._absences.get(builder, 0) + 1
+            self._queue.appendleft(job)
+            return None
+        self._absences.pop(builder, None)
         failure: Measurement | None = None
         match cause:
             case Cause.NOT_BEGUN:
@@ -172,13 +181,18 @@ class BuildStage:
 
     def rest_secs(self, builder: int) -> float:
         """How long a builder rests that was just lost."""
+        if builder in self._absences:
+            return min(self._flow.look_secs, self._flow.rest_of(self._absences[builder]))
         return self._flow.rest_of(self._failures.get(builder, 1))
 
     @property
     def hopeless(self) -> bool:
-        """Whether no builder works: each failed by itself again and again, and built nothing meanwhile."""
-        failures = self._failures.values()
-        return 0 < self.builders == len(failures) and min(failures) >= self._flow.starts
+        """Whether no builder works: each failed by itself again and again, and built nothing meanwhile, or is gone for
+        minutes."""
+        return bool(self._there) and all(
+            self._failures.get(builder, 0) >= self._flow.starts or self._absences.get(builder, 0) >= self._flow.looks
+            for builder in self._there
+        )
 
     def rested(self, builder: int) -> None:
         """A lost builder may work again, unless it has left."""

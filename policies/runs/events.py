@@ -85,6 +85,7 @@ class Cause(enum.Enum):
     """Why a builder gives no answer."""
 
     NOT_BEGUN = enum.auto()  # it has not come to the job: its process did not start, say
+    ABSENT = enum.auto()  # it was lost before, and no other process has taken its place yet
     OUTSIDE = enum.auto()  # a process was ended from outside, or by the run because it gave no sign of life
     JOB = enum.auto()  # it may be the job's fault
 

@@ -26,7 +26,8 @@ class Flow:
     ``kills`` times is left out, and the run ends where that is so of ``left_out`` candidates in a row. ``retry_secs``:
     until what failed is tried again; twice as long each time that it fails again, up to ``rest_secs`` (see
     :meth:`rest_of`). ``starts``: a run ends when every builder has failed to start this often, with no build in
-    between. ``proposals``: a task over which this many proposals are lost in a row is finished.
+    between, or was not there ``looks`` times in a row, up to ``look_secs`` apart. ``proposals``: a task over which
+    this many proposals are lost in a row is finished.
     """
 
     grant: int = 8
@@ -44,6 +45,8 @@ class Flow:
     retry_secs: float = 1.0
     rest_secs: float = 60.0
     starts: int = 3
+    looks: int = 30
+    look_secs: float = 5.0
     proposals: int = 5
 
     def rest_of(self, failures: int) -> float:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ from actors.clusters.cluster import connected
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
+from devices.simulated.slow import opened_slowly
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, Record
 from fleet_tune.records.datasets.dataset import load
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
-from tests.helpers.slow_recorded import opened_slowly
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 DEADLINE_SECS = 120.0
+CANDIDATE_SECS = 0.02
 STEP = 15
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long, pytest.mark.usefixtures("ray_cluster")]
@@ -82,7 +84,9 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     (tmp_path / "fleet.toml").write_text(f'[[device]]\nname = "a"\nconnect = "recorded:{DATA}"\n[build]\nworkers = 1\n')
     tasks = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in load(DATA))
     with connected(None) as cluster:
-        session = TuningSession(cluster, load_fleet(tmp_path / "fleet.toml"), "run", open_device=opened_slowly)
+        session = TuningSession(
+            cluster, load_fleet(tmp_path / "fleet.toml"), "run", open_device=partial(opened_slowly, CANDIDATE_SECS)
+        )
         try:
             prints = await session.start_hosts()
             classes = {name: each.device_class.name for name, each in prints.items()}

@@ -19,16 +19,17 @@ from actors.clusters.cluster import Cluster, connected
 from actors.hosts import OpenDevice
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
+from devices.simulated.slow import opened_slowly
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.errors import ClusterError
 from fleet_tune.records.datasets.dataset import load
 from fleet_tune.search_task import SearchTask
-from tests.helpers.slow_recorded import opened_slowly
 from tests.helpers.watching import opened_watching
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 DEVICES = 3
+CANDIDATE_SECS = 0.02
 
 
 def say(**what: Any) -> None:
@@ -61,7 +62,7 @@ async def tune(cluster: Cluster, folder: Path) -> None:
         devices=tuple(DeviceConfig(name=f"device-{at}", connect=f"recorded:{DATA}") for at in range(DEVICES)),
         build=BuildConfig(workers=4),
     )
-    open_device: OpenDevice = opened_slowly
+    open_device: OpenDevice = partial(opened_slowly, CANDIDATE_SECS)
     if written.exists():
         config, open_device = load_fleet(written), partial(opened_watching, folder, DATA)
     tasks = tuple(SearchTask(each.task, each.sketches, each.abstraction, each.decisions) for each in load(DATA))

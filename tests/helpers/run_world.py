@@ -47,7 +47,8 @@ class World:
     not build; ``oracle_secs``: what it takes longer than a candidate. ``searcher_restarts``: share of proposals before
     which the searcher's process begins anew, with what is durable by then. ``recorder_secs``: until something is
     durable, about. ``builders_lost``, ``proposals_lost``: share of calls without an answer; ``builds_killed``: of those
-    builds whose process is ended from outside. ``starts_fail``: when builders do not start, but the first
+    builds whose process is ended from outside, ``builders_absent``: of those that come to a builder that is not there
+    at that moment. ``starts_fail``: when builders do not start, but the first
     ``builders_that_start``. ``searcher_dies``: names of workloads over which the searcher always dies, with all that it
     was asked for. ``floor_secs``: of every task; ``candidate_secs``: of candidates on the devices for which the fleet
     file says it. ``oracle_run_secs``: what the plan says of every oracle's
@@ -79,6 +80,7 @@ class World:
     recorder_secs: float = 0.02
     builders_lost: float = 0.0
     builds_killed: float = 0.0
+    builders_absent: float = 0.0
     proposals_lost: float = 0.0
     starts_fail: Spans = ()
     builders_that_start: int = 0
@@ -508,6 +510,9 @@ class World:
         at = self.now + min(secs, command.timeout_secs)
         if command.builder % self.builders >= self.builders_that_start and within(self.starts_fail, self.now):
             self._later(self.now + 0.1, ev.BuilderLost(command.builder, "it does not start", ev.Cause.NOT_BEGUN))
+            return
+        if self.builders_absent and self._rng.random() < self.builders_absent:
+            self._later(self.now + 0.01, ev.BuilderLost(command.builder, "it is not there", ev.Cause.ABSENT))
             return
         if self._rng.random() < self.builders_lost:
             self._later(at, ev.BuilderLost(command.builder, "no answer", ev.Cause.JOB))

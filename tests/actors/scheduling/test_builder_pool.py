@@ -63,6 +63,37 @@ async def test_a_build_child_that_was_killed_is_no_answer_to_the_job(outcome: Ou
     assert getattr(answer, "cause", None) is cause
 
 
+class Coming:
+    """A builder whose process is lost, until it is ``there`` again."""
+
+    def __init__(self) -> None:
+        self.there = False
+        self.asked = 0
+
+    async def is_there(self) -> None:
+        if not self.there:
+            raise ActorLostError("a sign of life: its process ended")
+
+    async def build(self, request: Any) -> Any:
+        self.asked += 1
+        if not self.there:
+            raise ActorLostError("build: its process ended")
+        return BuildFailure(request.task.id, request.candidate, "", Measurement(Outcome.BUILD_ERROR)), None
+
+
+async def test_a_lost_builder_is_given_nothing_before_another_process_is_in_its_place() -> None:
+    builder = Coming()
+    pool = BuilderPool({0: cast("BuilderClient", builder)}, cast("Artifacts", None))
+    task = make_task("matmul")
+    causes = []
+    for there in (False, False, False, True, True):
+        builder.there = there
+        answer = await pool.build(Build(0, task, make_candidate(task), 10.0))
+        causes.append(answer.cause if isinstance(answer, BuilderLost) else None)
+    assert causes == [Cause.OUTSIDE, Cause.ABSENT, Cause.ABSENT, None, None]
+    assert builder.asked == 3
+
+
 async def test_what_the_user_can_mend_is_raised() -> None:
     with pytest.raises(UserError, match="install a linker"):
         await build_with(UserError("no linker", "install a linker"))

@@ -65,6 +65,39 @@ def test_a_job_whose_processes_are_killed_is_given_up_without_blame_and_behind_a
     assert not builds.hopeless  # builders do their work
 
 
+def test_a_job_given_to_a_builder_that_is_not_there_is_the_next_to_be_built_and_counts_nothing() -> None:
+    builds = stage(1, "first", "second")
+    assert started(builds) == ["first"]
+    assert builds.lost(0, "its process ended", Cause.OUTSIDE) is None  # with its machine, and nobody knows yet
+    rests = []
+    for _ in range(2 * Flow().kills):
+        builds.rested(0)
+        assert started(builds) == ["second"]
+        assert builds.lost(0, "it is not there", Cause.ABSENT) is None
+        rests.append(builds.rest_secs(0))
+    assert rests[:3] == [1.0, 2.0, 4.0]
+    assert max(rests) == Flow().look_secs
+    builds.rested(0)
+    for expected in ("second", "first"):
+        assert started(builds) == [expected]
+        assert builds.ended(0, 1.0) is not None
+    assert builds.idle
+
+
+def test_builders_that_are_all_gone_for_minutes_end_the_run() -> None:
+    builds = stage(1, "first")
+    secs = 0.0
+    while not builds.hopeless:
+        assert started(builds) == ["first"]
+        assert builds.lost(0, "it is not there", Cause.ABSENT) is None
+        secs += builds.rest_secs(0)
+        builds.rested(0)
+    assert 120 < secs < 180
+    assert started(builds) == ["first"]
+    assert builds.ended(0, 1.0) is not None
+    assert not builds.hopeless
+
+
 def test_builders_join_and_leave_and_what_one_worked_on_is_built_next() -> None:
     builds = stage(2, "first", "second", "third", "fourth")
     assert started(builds) == ["first", "second"]

@@ -65,6 +65,7 @@ def surroundings(draw: st.DrawFn) -> dict[str, Any]:
         "build_fails": frozenset(draw(st.sets(st.integers(0, SUPPLY - 1), max_size=4))),
         "builders_lost": draw(st.sampled_from([0.0, 0.1, 0.5])),
         "builds_killed": draw(st.sampled_from([0.0, 0.1, 0.3])),
+        "builders_absent": draw(st.sampled_from([0.0, 0.3])),
         "proposals_lost": draw(st.sampled_from([0.0, 0.3])),
         "starts_fail": draw(outages()),
         "builders_that_start": 1,
