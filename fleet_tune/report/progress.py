@@ -107,7 +107,7 @@ def _heading(progress: Progress) -> str:
 
 
 def _awaited(progress: Progress) -> int:
-    return sum(not task.described for task in progress.tasks)
+    return sum(not task.described and not task.finished for task in progress.tasks)
 
 
 def _networks(progress: Progress) -> str:

@@ -134,11 +134,18 @@ def task_table(
             *([format_secs(shown_secs(task))] if placed else []),
             f"{task.gflops:.1f}" if measured else NONE,
             share_of(task),
-            cut(task.best_rule if task.described else "not described yet", "dim"),
+            cut(_rule_of(task), "dim"),
         )
     if len(shown) < len(ordered):
         table.add_row(cut(f"… and {len(ordered) - len(shown)} more", "dim"))
     return table
+
+
+def _rule_of(task: TaskProgress) -> str:
+    """By which rule its best was made; a task that was finished before it was described says why instead."""
+    if task.described:
+        return task.best_rule
+    return task.finish_reason if task.finished else "not described yet"
 
 
 def render_summary(result: TuneResult) -> RenderableType:
@@ -319,7 +326,8 @@ def _from_store(what: FromStore, tasks: int) -> str:
 def _network_table(network: NetworkResult) -> Table:
     table = _table(network.device_class)
     _add_numbers(table, "latency", "tuned is")
-    for name, secs in (("untuned", network.untuned_secs), ("PyTorch", network.torch_secs)):
+    untuned = "untuned (of an earlier run)" if network.untuned_earlier else "untuned"
+    for name, secs in ((untuned, network.untuned_secs), ("PyTorch", network.torch_secs)):
         speedup = _speedup(secs, network.tuned_secs)
         if speedup is not None:
             style = "green" if speedup >= 1 else "yellow"
