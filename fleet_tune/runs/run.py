@@ -174,6 +174,8 @@ class Run:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         request, unless_interrupted = self.request, self._interruption.unless
+        # Its process loads TVM while Ray starts.
+        lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
         # forked them.
         cluster = stack.enter_context(connected(request.address))
@@ -187,7 +189,6 @@ class Run:
             cluster, request.fleet, self.run_id, request.out / "artifacts", party=_party(request, self.run_id)
         )
         stack.push_async_callback(session.close)
-        lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         by_device, network, _ = await unless_interrupted(
             asyncio.gather(
                 session.start_hosts(self._announce),
