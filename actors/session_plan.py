@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from actors.clients.calls import WINDOW_WAIT_SECS
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits, StopRule
 from fleet_tune.search_task import SearchTask
-from policies.runs.plan import PlannedTask
+from policies.runs.plan import PlannedTask, RunPlan
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,30 @@ class SessionPlan:
     limits: Limits
     rule: StopRule = field(default_factory=StopRule)
     settled: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_plan(
+    plan: SessionPlan,
+    fleet: FleetConfig,
+    configs: Mapping[str, DeviceConfig],
+    devices: Mapping[str, str],
+    builders: int,
+    dealt: Mapping[str, int],
+) -> RunPlan:
+    """The plan as the run's state knows it. ``configs``: the fleet's devices by their names; ``devices``: the class of
+    each that has a process, empty while it is not known; ``dealt``: the number of the searcher of each task id."""
+    return RunPlan(
+        run_id=plan.run_id,
+        tasks=tuple(planned(entry, dealt[entry.task.id], plan.settled.get(entry.task.id, "")) for entry in plan.tasks),
+        devices=devices,
+        builders=builders,
+        limits=plan.limits,
+        rule=fleet.measure.applied_to(plan.rule),
+        check_every_secs=fleet.measure.check_every_secs,
+        candidate_secs={name: each.patience.candidate_secs for name, each in configs.items()},
+        window_wait_secs=WINDOW_WAIT_SECS,
+        build_timeout_secs=fleet.build.timeout_secs,
+    )
 
 
 def planned(entry: SearchTask, searcher: int, settled: str) -> PlannedTask:

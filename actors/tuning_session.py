@@ -32,13 +32,13 @@ from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.reception import Reception
 from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
-from actors.session_plan import SessionPlan, dealt_out, planned
+from actors.session_plan import SessionPlan, dealt_out, planned, run_plan
 from actors.turns.run_turns import RunTurns
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection
-from fleet_tune.device_state import Admin
+from fleet_tune.device_state import Admin, DeviceState
 from fleet_tune.domain import Fingerprint, Record
 from fleet_tune.errors import (
     ClusterError,
@@ -53,7 +53,9 @@ from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
 from policies.runs.pace import searchers
 from policies.runs.plan import RunPlan
+from policies.runs.spared import last_snapshot
 from policies.runs.turns import Party
+from policies.search.methods import method_named
 
 _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 1.0
@@ -63,9 +65,9 @@ _STOP_SECS = 2.0
 
 
 class TuningSession:
-    """The actors of one run. Use: ``start_hosts`` (devices and builders), ``start_tuning``, ``begin``, ``join`` for
-    each task as it is described, ``records``, ``close``. While it goes on, ``new_class`` says for what else the network
-    should be prepared, and ``add_class`` takes that in.
+    """The actors of one run. Use: ``start_hosts`` (devices and builders), ``warm_up`` as soon as it is known that
+    something is built, ``start_tuning``, ``begin``, ``join`` for each task as it is described, ``records``, ``close``.
+    While it goes on, ``new_class`` says for what else the network should be prepared, and ``add_class`` takes that in.
 
     ``party``: this run among those that share the cluster, for whose devices it takes turns; None where there are none.
     ``artifacts``: folder of kernels that earlier runs built, None for none. ``open_device``: opens the device of an
@@ -145,9 +147,26 @@ class TuningSession:
             except LOST as error:
                 absent[name] = DeviceUnreachableError(name, first_line(error))
         self._let_join_later(prints, absent, out_of_use)
+        return prints
+
+    def warm_up(self) -> None:
+        """Have the builders start what they build with: something will be built."""
         for one in self._hosts.builders.values():
             BuilderClient(one).warm_up()
-        return prints
+
+    def without_trials(
+        self,
+        plan: SessionPlan,
+        records: Sequence[Record],
+        states: Mapping[str, DeviceState],
+        device_classes: Mapping[str, str],
+    ) -> Progress:
+        """How a run ends of which every task is settled, so that nobody has to be started: in place of
+        :meth:`start_tuning`; only :meth:`close` may follow. ``records``, ``states``: what the run's store has."""
+        self._classes = dict(device_classes)
+        run = self._run_plan(plan, dict.fromkeys((entry.task.id for entry in plan.tasks), 0))
+        bandit = method_named(plan.method).make_task_bandit(plan.seed)
+        return last_snapshot(run, bandit, records, states, self._notices)
 
     def _client(self, name: str, target: str = "") -> DeviceClient:
         """``target``: of the device's class, empty while that is not known."""
@@ -266,20 +285,7 @@ class TuningSession:
         self._used = {
             name: self._client(name, targets[classes[name]]) for name in self._hosts.devices if classes[name] in targets
         }
-        run = RunPlan(
-            run_id=plan.run_id,
-            tasks=tuple(
-                planned(entry, dealt[entry.task.id], plan.settled.get(entry.task.id, "")) for entry in plan.tasks
-            ),
-            devices={name: classes[name] for name in self._hosts.devices},
-            builders=len(self._hosts.builders),
-            limits=plan.limits,
-            rule=self._fleet.measure.applied_to(plan.rule),
-            check_every_secs=self._fleet.measure.check_every_secs,
-            candidate_secs={name: each.patience.candidate_secs for name, each in self._configs.items()},
-            window_wait_secs=WINDOW_WAIT_SECS,
-            build_timeout_secs=self._fleet.build.timeout_secs,
-        )
+        run = self._run_plan(plan, dealt)
         schedule = SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices))
 
         def scheduler_for(run: RunPlan) -> SchedulerClient:
@@ -309,6 +315,11 @@ class TuningSession:
         ]
         self._reception = Reception(self._scheduling, targets, self._take, self._notices)
         await self._scheduling.started()
+
+    def _run_plan(self, plan: SessionPlan, dealt: Mapping[str, int]) -> RunPlan:
+        classes = {**self._classes, **self._late}
+        devices = {name: classes[name] for name in self._hosts.devices}
+        return run_plan(plan, self._fleet, self._configs, devices, len(self._hosts.builders), dealt)
 
     def _member_of(self, name: str) -> Member:
         device = self._client(name)

@@ -86,18 +86,26 @@ class _InvertedResidual(nn.Module):
         return x + y if self.add else y
 
 
+def _in_eights(channels: float) -> int:
+    """The nearest multiple of eight, or the next one where that is more than a tenth less (MobileNetV2)."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * channels else nearest + 8
+
+
 class _MobileNetV2(nn.Module):
     #: expansion, output channels, repeats, first stride
     STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, multiplier: float = 1.0, classes: int = 1000) -> None:
+        """``multiplier``: of the channels of all layers but the last."""
         super().__init__()
-        layers: list[nn.Module] = [_ConvNorm(3, 32, 3, 2, act="relu6")]
-        width = 32
+        width = _in_eights(32 * multiplier)
+        layers: list[nn.Module] = [_ConvNorm(3, width, 3, 2, act="relu6")]
         for expand, outputs, repeats, stride in self.STAGES:
+            scaled = _in_eights(outputs * multiplier)
             for index in range(repeats):
-                layers.append(_InvertedResidual(width, outputs, stride if index == 0 else 1, expand))
-                width = outputs
+                layers.append(_InvertedResidual(width, scaled, stride if index == 0 else 1, expand))
+                width = scaled
         layers.append(_ConvNorm(width, 1280, 1, act="relu6"))
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(1280, classes)
@@ -210,6 +218,13 @@ def mobilenet_v2() -> Example:
     with torch.random.fork_rng():
         torch.manual_seed(_SEED)
         return _finish(_MobileNetV2()), (torch.randn(1, 3, 224, 224),)
+
+
+def mobilenet_v2_narrow() -> Example:
+    """MobileNetV2 with 0.75 of the channels: the same layers in other shapes; 0.4 GFLOP."""
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        return _finish(_MobileNetV2(0.75)), (torch.randn(1, 3, 224, 224),)
 
 
 def bert_tiny() -> Example:

@@ -294,7 +294,8 @@ class NetworkResult:
     ``tuned`` one, or where ``problem`` says what is wrong with that, and ``nothing`` where ``problem`` says why.
     ``fallbacks``: the tasks that got something else than their best. ``chosen_in_place``: those that got what is the
     best in the network, and not alone. ``in_network``: where the time of the published
-    network goes, None where its kernels were not timed.
+    network goes, None where its kernels were not timed. ``untuned_earlier``: an earlier run has timed the untuned one,
+    and the tuned one takes far less.
     """
 
     device_class: str
@@ -311,6 +312,7 @@ class NetworkResult:
     fallbacks: tuple[Fallback, ...] = ()
     chosen_in_place: tuple[ChosenInPlace, ...] = ()
     in_network: InNetwork | None = None
+    untuned_earlier: bool = False
 
     @property
     def secs(self) -> float | None:

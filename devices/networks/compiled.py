@@ -55,8 +55,8 @@ def compile_network(
     Raises :class:`RecordStoreError` where a trace does not fit its task, :class:`DiskFullError`,
     :class:`OutputFolderError` where ``out`` cannot be written.
     """
-    made_of = _made_of(lowered, best)
-    present = _present(out, made_of)
+    content = made_of(lowered, best)
+    present = _present(out, content)
     written: dict[str, list[bytes | memoryview]] = {}
     if present is None:
         executable = build(scheduled_module(lowered, best), lowered.device_class.target)
@@ -73,7 +73,7 @@ def compile_network(
         "versions": {"fleet_tune": _version(), "tvm": tvm.__version__},
         "inputs": [{"name": n, "shape": list(s.shape), "dtype": s.dtype} for n, s in lowered.inputs],
         "outputs": [{"shape": list(s.shape), "dtype": s.dtype} for s in lowered.outputs],
-        "made_of": made_of,
+        "made_of": content,
         "parameters": present["parameters"],
         "files": present["files"],
         "tasks": [_task_entry(task, best.get(task.id), extra.get("tasks", {})) for task in lowered.tasks],
@@ -187,7 +187,7 @@ def _deduplicated(parameters: tuple[Array, ...]) -> tuple[list[str], dict[str, A
     return keys, unique
 
 
-def _made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
+def made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
     """Hash of all that the library and the weights depend on."""
     target = lowered.device_class.target
     gpu = cuda_compiler.describe() if device_kind(target) == "cuda" else ""
@@ -196,11 +196,11 @@ def _made_of(lowered: LoweredNetwork, best: Mapping[str, str | None]) -> str:
     return digest([json.dumps([*parts, traces], sort_keys=True).encode()])
 
 
-def _present(out: Path, made_of: str) -> dict[str, Any] | None:
-    """The manifest in ``out`` if it describes what ``made_of`` stands for and its files are whole, else None."""
+def _present(out: Path, content: str) -> dict[str, Any] | None:
+    """The manifest in ``out`` if it describes what ``content`` stands for and its files are whole, else None."""
     try:
         manifest: dict[str, Any] = json.loads((out / MANIFEST).read_text())
-        if manifest.get("made_of") != made_of:
+        if manifest.get("made_of") != content:
             return None
         whole = all(file_digest(out / name) == manifest["files"][name] for name in (LIBRARY, PARAMETERS))
         return manifest if whole else None

@@ -33,7 +33,7 @@ _TIMEOUT_SECS = 600.0
 # Two networks whose times differ by less are timed again.
 _CLEAR = 1.25
 _ROUNDS = 3
-_KERNELS = "kernels"
+_KERNELS, _ALL = "kernels", "all"
 _INPUTS, _OUTPUTS = "inputs.safetensors", "outputs.safetensors"
 _ROOT = Path(__file__).resolve().parents[2]
 # How native code dies by its own fault. SIGKILL is somebody else's doing, of a machine that is short of memory mostly.
@@ -48,6 +48,14 @@ def outputs_of(folder: Path, inputs: Sequence[Array]) -> tuple[Array, ...]:
     with _work_folder(inputs) as work:
         _run(folder, work, 0.0)
         return tuple(read(work / _OUTPUTS).values())
+
+
+def tried(folder: Path, inputs: Sequence[Array], budget_secs: float) -> tuple[tuple[Array, ...], float, InPlace]:
+    """:func:`outputs_of`, :func:`measure` and :func:`in_place` in one process: it is started and the network loaded
+    once."""
+    with _work_folder(inputs) as work:
+        found = _run(folder, work, budget_secs, _ALL)
+        return tuple(read(work / _OUTPUTS).values()), float(found["secs"]), InPlace(**found["networks"][0])
 
 
 def measure(folder: Path, inputs: Sequence[Array], budget_secs: float) -> float:
@@ -135,9 +143,9 @@ def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, 
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``FOLDER WORK BUDGET_SECS PARENT_PID [kernels FOLDER...]``: run the network on the inputs in ``WORK``, write its
-    outputs there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or ``networks``, the fields
-    of ``InPlace`` for it and those in the other folders, one after the other."""
+    """``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``: run the network on the inputs in ``WORK``, and
+    write its outputs there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or ``networks``,
+    the fields of ``InPlace`` for it and those in the other folders, one after the other; with ``all`` do all of it."""
     die_with_parent(int(arguments[3]))
     without_torch()
     from devices.networks.compiled import load
@@ -149,15 +157,19 @@ def main(arguments: Sequence[str]) -> None:
             networks = [network, *(load(Path(each)) for each in arguments[5:])]
             print(json.dumps({"networks": [asdict(each.in_place(inputs, budget_secs)) for each in networks]}))
             return
-        if budget_secs > 0:
+        if budget_secs > 0 and _ALL not in arguments[4:]:
             print(json.dumps({"secs": network.measure_within(inputs, budget_secs)}))
             return
         outputs = network(*inputs)
+        found: dict[str, Any] = {"secs": 0.0}
+        if budget_secs > 0:
+            found = {"secs": network.measure_within(inputs, budget_secs)}
+            found["networks"] = [asdict(network.in_place(inputs, budget_secs))]
     except Exception as error:
         print(last_line(error), file=sys.stderr)
         sys.exit(1 if isinstance(error, MemoryError) or over_memory(str(error)) else _FAILED)
     write(work / _OUTPUTS, outputs if isinstance(outputs, tuple) else (outputs,))
-    print(json.dumps({"secs": 0.0}))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

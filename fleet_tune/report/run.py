@@ -331,7 +331,8 @@ def _from_store(what: FromStore, tasks: int) -> str:
 def _network_table(network: NetworkResult) -> Table:
     table = _table(network.device_class)
     _add_numbers(table, "latency", "tuned is")
-    for name, secs in (("untuned", network.untuned_secs), ("PyTorch", network.torch_secs)):
+    untuned = "untuned (of an earlier run)" if network.untuned_earlier else "untuned"
+    for name, secs in ((untuned, network.untuned_secs), ("PyTorch", network.torch_secs)):
         speedup = _speedup(secs, network.tuned_secs)
         if speedup is not None:
             style = "green" if speedup >= 1 else "yellow"

@@ -95,6 +95,7 @@ class Run:
     _store: Path | None = None  # the one that several runs share, while it can be used
     _found: Found | None = None  # in it
     _team: Team | None = None  # whose copy it is
+    _is_spared: bool = False  # no task needs a trial: nobody is started to tune
     _giving: Giving | None = None
     _others: Watching | None = None  # who give to it too
     # Seconds and trials of the tuning, and the tasks that had some, once it is over.
@@ -173,6 +174,8 @@ class Run:
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         request, unless_interrupted = self.request, self._interruption.unless
+        # Its process loads TVM while Ray starts.
+        lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         # In this thread and before any other starts: Ray forks its processes here, and they end with the thread that
         # forked them.
         cluster = stack.enter_context(connected(request.address))
@@ -186,7 +189,6 @@ class Run:
             cluster, request.fleet, self.run_id, request.out / "artifacts", party=_party(request, self.run_id)
         )
         stack.push_async_callback(session.close)
-        lowering = stack.enter_context(contextlib.closing(LoweringProcess()))
         by_device, network, _ = await unless_interrupted(
             asyncio.gather(
                 session.start_hosts(self._announce),
@@ -194,24 +196,23 @@ class Run:
                 self._meet_team(),
             )
         )
+        if self._store is None:
+            session.warm_up()
         from fleet_tune.runs.preparing import preparation  # loaded by now
 
         prepared = await unless_interrupted(
             in_thread(preparation.imported, network, by_device, request.fleet, lowering)
         )
         self._prepared = prepared
-        teaching: Teaching | None = None
-        if not request.collects:
-            teaching = await unless_interrupted(in_thread(preparation.teaching_of, prepared, request))
-        if teaching is not None:
-            self._teachings = dict.fromkeys(prepared.prints, teaching)
         if self._store is not None:
             self._others = await unless_interrupted(in_thread(Watching, self._store, self.run_id))
             self._found = await unless_interrupted(in_thread(preparation.found_in, self._store, prepared, request))
             self._prepared = prepared = preparation.with_imported(prepared, self._found)
-        coming = preparation.ready_tasks(prepared, request.fleet, teaching, session.window, self._found)
-        stack.callback(coming.close)
-        coming.begin()
+        self._is_spared = preparation.needs_no_trial(prepared, request, self._found)
+        if not self._is_spared:
+            if self._store is not None:  # it might have had everything
+                session.warm_up()
+            coming = await self._describing(stack, session)
         origins = {} if request.fleet.datasets else prepared.origins
         meta = preparation.bind_store(request.records, prepared, self.run_id, origins)
         if self._found is not None:
@@ -227,6 +228,12 @@ class Run:
             settled={} if self._found is None else self._found.reasons,
         )
         classes = {name: fingerprint.device_class.name for name, fingerprint in by_device.items()}
+        if self._is_spared:
+            self._prepared, self._last = await unless_interrupted(
+                in_thread(preparation.without_trials, prepared, lowering, session, plan, request.records, classes)
+            )
+            self._session = session
+            return
         # The check is one thread's work of seconds: the actors start beside it, and wait for its end.
         self._prepared, _ = await unless_interrupted(
             asyncio.gather(
@@ -246,6 +253,22 @@ class Run:
         if request.fleet.source is not None or not cluster.is_embedded:
             self._following = asyncio.create_task(self._follow_fleet(session, request.fleet))
             stack.callback(self._following.cancel)
+
+    async def _describing(self, stack: contextlib.AsyncExitStack, session: TuningSession) -> ReadyTasks:
+        """The tasks of the run as they become ready, which begins now."""
+        from fleet_tune.runs.preparing import preparation
+
+        request, prepared = self.request, self._prepared
+        assert prepared is not None
+        teaching: Teaching | None = None
+        if not request.collects:
+            teaching = await self._interruption.unless(in_thread(preparation.teaching_of, prepared, request))
+        if teaching is not None:
+            self._teachings = dict.fromkeys(prepared.prints, teaching)
+        coming = preparation.ready_tasks(prepared, request.fleet, teaching, session.window, self._found)
+        stack.callback(coming.close)
+        coming.begin()
+        return coming
 
     def _take(self, found: Found, prepared: Prepared) -> None:
         with RecordStore(self.request.records) as store:
@@ -408,6 +431,9 @@ class Run:
         """The records of this run as they become durable, until the budget is used or a signal comes."""
         if self._session is None:
             return
+        if self._is_spared:
+            self._tell_last()
+            return
         async with beside(self._report()), beside(self._share_regularly()):
             records = aiter(self._session.records(self._start_seq, traces))
             while True:
@@ -425,10 +451,11 @@ class Run:
 
     @property
     def prepared(self) -> Prepared | None:
-        """The imported network with its tasks, once the run is finished; None where a signal came before all of them
-        were described."""
-        complete = self._prepared is not None and len(self._ready) == len(self._prepared.undescribed)
-        return self._prepared if complete else None
+        """The imported network with its tasks, once the run is finished, which are not described where none needed a
+        trial; None where a signal came before all of the others were."""
+        if self._prepared is None or self._is_spared:
+            return self._prepared
+        return self._prepared if len(self._ready) == len(self._prepared.undescribed) else None
 
     async def finish(self) -> TuneResult:
         """Compile and measure the tuned network of every device class, unless the run was interrupted, collects, or
@@ -491,7 +518,7 @@ class Run:
                 self._show("describing")
             with contextlib.suppress(Interrupted):
                 await self._interruption.unless(asyncio.gather(*joining))
-        if self._prepared is not None:
+        if self._prepared is not None and not self._is_spared:
             self._prepared = self._prepared.with_ready(self._ready)
 
     async def _compiled(self, prepared: Prepared, session: TuningSession) -> tuple[NetworkResult, ...]:
@@ -542,6 +569,9 @@ class Run:
         assert self._session is not None
         with contextlib.suppress(FleetTuneError):  # a scheduler that is gone tells so through its records
             self._last = await self._session.progress()
+        self._tell_last()
+
+    def _tell_last(self) -> None:
         if self._last is None:
             return
         if self._metrics is not None:

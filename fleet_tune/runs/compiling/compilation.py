@@ -24,7 +24,7 @@ from devices.networks.compile_process import CompileProcess
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
-from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record, Task
+from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record
 from fleet_tune.errors import (
     DiskFullError,
     FleetFileError,
@@ -35,13 +35,15 @@ from fleet_tune.errors import (
     UserError,
 )
 from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, TaskProgress, Used
+from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, Used
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling import versions_in_place
 from fleet_tune.runs.compiling.admission import Admitted, UnscheduledWrongError, admit
 from fleet_tune.runs.compiling.in_network import in_network
 from fleet_tune.runs.compiling.incumbents import Incumbents, Supply
-from fleet_tune.runs.compiling.places import THIS_MACHINE, Place
+from fleet_tune.runs.compiling.places import THIS_MACHINE, Place, Tried
+from fleet_tune.runs.compiling.task_results import manifest_entry, reason_of, usual_secs
+from fleet_tune.runs.compiling.untuned_times import CLEARLY, UntunedTimes
 from fleet_tune.runs.compiling.versions_in_place import Ranked
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
@@ -102,7 +104,8 @@ class ToBuild:
     done, and what a network goes without. ``spare_secs``: what it may take to choose between records that are nearly as
     good, by their time in the network; it is left where it would take longer. ``run_id``: whose records these are,
     empty where no run is compiled: what is withdrawn then is of the run that had measured it. ``classes``: of the
-    output folder, where that knows of more than are built now.
+    output folder, where that knows of more than are built now. ``untuned_times``: of earlier runs.
+    ``expected``: what the network's framework gives, where that is known.
     """
 
     network: Network
@@ -116,6 +119,8 @@ class ToBuild:
     spare_secs: float = math.inf
     run_id: str = ""
     classes: int = 0
+    untuned_times: UntunedTimes = field(default_factory=UntunedTimes)
+    expected: tuple[Array, ...] | None = None
 
     @property
     def rules(self) -> dict[str, str]:
@@ -149,8 +154,10 @@ def build_networks(
         with contextlib.closing(CompileProcess(limit_secs)) as process:
             cancellation.own(process)
             return build_networks(what, out, cancellation, process)
-    what.teller.tell("running the network in its framework")
-    expected = what.network.framework_outputs()
+    expected = what.expected
+    if expected is None:
+        what.teller.tell("running the network in its framework")
+        expected = what.network.framework_outputs()
     results = []
     errors: list[Exception] = []
     for name, lowered in what.lowered.items():
@@ -187,32 +194,6 @@ def _build_secs(record: Record | None) -> float:
     return (0.0 if record is None else record.measurement.build_secs) or _UNKNOWN_BUILD_SECS
 
 
-def task_results(tasks: Iterable[Task], rules: Mapping[str, str], records: Path) -> tuple[TaskProgress, ...]:
-    """The tasks with what a store says of each."""
-    with RecordReader(records) as reader:
-        return tuple(_task_result(task, rules, reader) for task in tasks)
-
-
-def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> TaskProgress:
-    record = reader.best(task.id)
-    return TaskProgress(
-        task_id=task.id,
-        name=task.workload.name,
-        device_class=task.device_class.name,
-        weight=task.weight,
-        flop=task.workload.flop,
-        sketches=0,
-        trials=sum(reader.counts(task.id).values()),
-        best_secs=_usual_secs(reader, record) if record else float("inf"),
-        best_rule=rules.get(record.candidate.sketch_id, "") if record else "",
-    )
-
-
-def _usual_secs(reader: RecordReader, record: Record) -> float:
-    """The cost of a record at the usual speed of its device."""
-    return record.measurement.cost_secs / reader.usual_speed(record.device_id)
-
-
 class _LostMeanwhileError(Exception):
     """The network is wrong, and where it was run is gone: the kernel at fault cannot be found."""
 
@@ -234,6 +215,8 @@ class _ClassBuild:
     compile_secs: float = 0.0
     chosen: tuple[ChosenInPlace, ...] = ()
     suspects: Mapping[str, Record] | None = None  # of the first network that was wrong, until it is right
+    untuned_secs: float | None = None  # of an earlier run
+    tried: tuple[Path, Mapping[str, Record], Tried] | None = None  # the last network that was, in its folder
 
     @property
     def name(self) -> str:
@@ -245,6 +228,9 @@ class _ClassBuild:
             self.what.records, supply, self.what.teller.warn, self.what.run_id, self.lowered.fingerprint
         )
         result = NetworkResult(self.name, self.folder, None, None, None, None, None)
+        if self.place is not None:
+            times, fingerprint = self.what.untuned_times, self.what.prints[self.name]
+            self.untuned_secs = times.find(self.lowered, fingerprint, self.place.name)
         with compiled.staging(self.folder) as self.stage:
             try:
                 admitted = admit([task.id for task in self.lowered.tasks], incumbents, self.judge)
@@ -356,7 +342,7 @@ class _ClassBuild:
                 raise  # no linker, no CUDA compiler, no memory: a matter of this machine, not of a record
             return Measurement(Outcome.BUILD_ERROR, detail=brief(error))
         self.compile_secs = max(self.compile_secs, time.monotonic() - began)
-        fault = self._fault_of(self.stage)
+        fault = self._fault_of(self.stage, records)
         if fault is None and records == self.suspects:
             self.suspects = None  # it was wrong once, of another cause
         elif fault is not None and self.suspects is None:
@@ -365,12 +351,12 @@ class _ClassBuild:
             self._warn(f"is not right ({why}): judging it again")
         return fault
 
-    def _fault_of(self, folder: Path) -> Measurement | None:
+    def _fault_of(self, folder: Path, records: Mapping[str, Record]) -> Measurement | None:
         if self.place is None:
             return None
         self._tell("comparing the network with its framework")
         try:
-            outputs = self.place.outputs(folder)
+            outputs = self._outputs(self.place, folder, records)
         except NetworkRunError as error:
             return Measurement(Outcome.RUN_ERROR, detail=str(error))
         except UncheckedError as error:
@@ -384,6 +370,13 @@ class _ClassBuild:
         self.errors = absolute, relative
         return None
 
+    def _outputs(self, place: Place, folder: Path, records: Mapping[str, Record]) -> tuple[Array, ...]:
+        """Of the network in ``folder``, timed too where nothing else has to be timed beside it."""
+        if self.untuned_secs is None or not records:
+            return place.outputs(folder)
+        self.tried = folder, dict(records), place.tried(folder)
+        return self.tried[2].outputs
+
     def _cannot_check(self, error: Exception) -> None:
         self._warn(f"is not checked: {error}")
         self.unchecked, self.place, self.errors = str(error), None, None
@@ -392,6 +385,9 @@ class _ClassBuild:
         """The result with the times, and what is to be published by them."""
         if self.place is None:
             return result
+        clear = self._clearly_faster(result, admitted)
+        if clear is not None:
+            return clear
         untuned = self._untuned(admitted)
         try:
             result = self._timed(result, admitted, untuned)
@@ -411,19 +407,36 @@ class _ClassBuild:
                 )
         return result
 
+    def _clearly_faster(self, result: NetworkResult, admitted: Admitted) -> NetworkResult | None:
+        """The result where an earlier run has timed the untuned network, and the tuned one takes far less; None where
+        both have to be timed."""
+        found = self._last_try(admitted)
+        if found is None or self.untuned_secs is None or found.secs * CLEARLY > self.untuned_secs:
+            return None
+        timed = dataclasses.replace(result, tuned_secs=found.secs, untuned_secs=self.untuned_secs, untuned_earlier=True)
+        return self._beside_framework(timed)
+
+    def _last_try(self, admitted: Admitted) -> Tried | None:
+        """Of what is to be published."""
+        if self.tried is None or self.tried[:2] != (self.stage, admitted.records):
+            return None
+        return self.tried[2]
+
     def _with_kernels(self, result: NetworkResult, admitted: Admitted) -> NetworkResult:
         """The result with the time of each kernel of what is to be published, where it can be had."""
         if self.place is None or result.secs is None:
             return result
-        self._tell("timing the kernels in the network")
+        found = self._last_try(admitted)
         try:
-            timed = self.place.in_place(self.stage)
+            if found is None:
+                self._tell("timing the kernels in the network")
+            timed = self.place.in_place(self.stage) if found is None else found.kernels
         except Exception as error:
             self._warn(f"has kernels that are not timed in it: {brief(error)}")
             return result
         records = admitted.records if result.published == "tuned" else {}
         with RecordReader(self.what.records) as reader:
-            alone = {task_id: _usual_secs(reader, record) for task_id, record in records.items()}
+            alone = {task_id: usual_secs(reader, record) for task_id, record in records.items()}
         return dataclasses.replace(result, in_network=in_network(timed, self.lowered, alone))
 
     def _untuned(self, admitted: Admitted) -> Path | None:
@@ -452,15 +465,23 @@ class _ClassBuild:
         except Exception as error:  # of either: the untuned one took too long, say
             self._not_compared(error)
             return dataclasses.replace(result, tuned_secs=self.place.measure_secs(self.stage))
-        torch_secs: float | None = None
-        if self.place.name == THIS_MACHINE and untuned_secs is not None:
-            threads = self.what.prints[self.name].threads
-            self._tell("timing the network in its framework")
-            try:
-                torch_secs = self.what.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
-            except Exception as error:
-                self._warn(f"is not compared with its framework's time: {error}")
-        return dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, torch_secs=torch_secs)
+        if untuned_secs is not None:
+            times, fingerprint = self.what.untuned_times, self.what.prints[self.name]
+            times.keep(self.lowered, fingerprint, self.place.name, untuned_secs)
+        return self._beside_framework(dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs))
+
+    def _beside_framework(self, result: NetworkResult) -> NetworkResult:
+        """The result with the framework's time, where the network runs on this machine and is compared at all."""
+        if self.place is None or self.place.name != THIS_MACHINE or result.untuned_secs is None:
+            return result
+        threads = self.what.prints[self.name].threads
+        self._tell("timing the network in its framework")
+        try:
+            torch_secs = self.what.network.measure_framework_secs(threads, _FRAMEWORK_REPEATS)
+        except Exception as error:
+            self._warn(f"is not compared with its framework's time: {error}")
+            return result
+        return dataclasses.replace(result, torch_secs=torch_secs)
 
     def _instead_of(self, result: NetworkResult, untuned: Path | None, why: str) -> NetworkResult:
         """The result where the tuned network, which was right, crashes when it is timed: the untuned one if that is
@@ -526,6 +547,8 @@ class _ClassBuild:
         measured = {name: getattr(result, name) for name in names}
         if any(value is not None for value in measured.values()):
             known["measured"] = measured
+        if result.untuned_earlier and "measured" in known:
+            known["measured"]["untuned_earlier"] = True
         if result.in_network is not None:
             known["in_network"] = {**dataclasses.asdict(result.in_network), **result.in_network.sums}
         compiled.update_manifest(self.stage, known)
@@ -537,7 +560,10 @@ class _ClassBuild:
         """What the manifest says beside what the network is made of."""
         fingerprint, rules = self.what.prints[self.name], self.what.rules
         with RecordReader(self.what.records) as reader:
-            tasks = {task.id: _entry(task, admitted.records.get(task.id), rules, reader) for task in self.lowered.tasks}
+            tasks = {
+                task.id: manifest_entry(task, admitted.records.get(task.id), rules, reader)
+                for task in self.lowered.tasks
+            }
         return {
             "threads": fingerprint.threads,
             "device_fingerprint": dataclasses.asdict(fingerprint),
@@ -552,7 +578,7 @@ class _ClassBuild:
             was_supplied = task.id in incumbents.supplied
             if task.id not in tunable or not (faults or was_supplied or record is None):
                 continue
-            reason = _reason(faults) if faults else "no verified record"
+            reason = reason_of(faults) if faults else "no verified record"
             used = Used.FIRST_CHOICE if was_supplied else Used.RECORD
             if record is None:
                 used = Used.UNSCHEDULED
@@ -560,32 +586,6 @@ class _ClassBuild:
         return tuple(fallbacks)
 
 
-_REASONS = {
-    Outcome.BUILD_ERROR: "the network cannot be compiled with its best",
-    Outcome.RUN_ERROR: "the network crashes with its best",
-}
-
-
-def _reason(faults: Sequence[Measurement]) -> str:
-    """Why a task's best records are not in the network."""
-    last = faults[-1]
-    what = _REASONS.get(last.outcome, "its best is wrong in the network")
-    return f"{what} ({last.detail})" if len(faults) == 1 else f"{what} {len(faults)} ({last.detail})"
-
-
 def traces(records: Mapping[str, Record]) -> dict[str, str | None]:
     """The trace of each record, by task id."""
     return {task_id: record.trace for task_id, record in records.items()}
-
-
-def _entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: RecordReader) -> dict[str, Any]:
-    if record is None:
-        return {}
-    secs = _usual_secs(reader, record)
-    return {
-        "best_secs": secs,
-        "gflops": task.workload.flop / secs / 1e9,
-        "rule": rules.get(record.candidate.sketch_id, "of another version"),
-        "decisions": list(record.candidate.decisions),
-        "record": record.seq,
-    }

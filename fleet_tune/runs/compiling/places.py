@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from devices.networks import fresh_process
 from devices.networks.loaded import read_for_elsewhere
@@ -22,6 +22,14 @@ _ROUNDS = 3
 THIS_MACHINE = "this machine"
 
 
+class Tried(NamedTuple):
+    """What a network gives, and takes: median seconds per run, and the time of each kernel in its place."""
+
+    outputs: tuple[Array, ...]
+    secs: float
+    kernels: InPlace
+
+
 class Place(Protocol):
     """Runs networks that were compiled into folders, on the example inputs. Every method raises
     :class:`NetworkRunError` where the network crashes or fails, :class:`UncheckedError` where it cannot be run."""
@@ -30,6 +38,9 @@ class Place(Protocol):
     def name(self) -> str: ...
 
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
+
+    def tried(self, folder: Path) -> Tried:
+        """All of what the others tell of one network."""
 
     def measure_secs(self, folder: Path) -> float:
         """Median seconds per run."""
@@ -56,6 +67,9 @@ class Here:
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         return fresh_process.outputs_of(folder, self._inputs)
+
+    def tried(self, folder: Path) -> Tried:
+        return Tried(*fresh_process.tried(folder, self._inputs, _BUDGET_SECS))
 
     def measure_secs(self, folder: Path) -> float:
         return fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
@@ -85,6 +99,10 @@ class OnDevice:
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         return self._loaded(folder).outputs()
+
+    def tried(self, folder: Path) -> Tried:
+        network = self._loaded(folder)
+        return Tried(network.outputs(), network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS))
 
     def measure_secs(self, folder: Path) -> float:
         return self._loaded(folder).measure_within(_BUDGET_SECS)

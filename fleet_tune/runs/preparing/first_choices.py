@@ -29,6 +29,7 @@ from fleet_tune.domain import UNKNOWN_SPREAD, Candidate, Outcome, Record, StopRu
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.runs.opening import opened
+from fleet_tune.runs.preparing.ready_tasks import ReadyTasks
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 from policies.measuring.stopping import following
@@ -44,9 +45,9 @@ _BUILD_SECS = 15.0
 
 @dataclass(frozen=True)
 class FirstChoices:
-    """``entries``: the tasks by their ids. ``device``: on which of their class they are measured. ``records``: the
-    store, which nobody else writes meanwhile. ``artifacts``: folder of what was built before. ``measuring``: as the
-    fleet file has it.
+    """``entries``: the tasks by their ids; one that is not described yet is when it is asked for. ``device``: on which
+    of their class they are measured. ``records``: the store, which nobody else writes meanwhile. ``artifacts``: folder
+    of what was built before. ``measuring``: as the fleet file has it.
 
     An instance is an :data:`~fleet_tune.runs.compiling.incumbents.Supply`: the tasks of the largest share of the work
     come first, and no candidate is begun after ``budget_secs``. What fails here is a notice: the tasks stay as they
@@ -63,12 +64,13 @@ class FirstChoices:
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def __call__(self, task_ids: Sequence[str]) -> None:
-        deadline = time.monotonic() + self.budget_secs
         entries = [self.entries[each] for each in task_ids if each in self.entries]  # the others have no sketch
         entries.sort(key=lambda entry: -entry.task.weight * entry.task.workload.flop)
         if not entries:
             return
         try:
+            entries = self._described(entries)
+            deadline = time.monotonic() + self.budget_secs
             opening = opened(self.device, self.measuring.realtime)
             with opening as device, closing(_Builders(self.artifacts, deadline)) as builders:
                 for count in _CHOICES:
@@ -76,6 +78,16 @@ class FirstChoices:
         except Exception as error:  # the device is gone, say, or the disk full: a network can do without this
             tasks = "1 task" if len(entries) == 1 else f"{len(entries)} tasks"
             self.teller.warn(f"no first choices for {tasks}: {last_line(error)}")
+
+    def _described(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
+        """The same with their sketches; those that have none are left out."""
+        bare = [entry for entry in entries if not entry.sketches]
+        if not bare:
+            return list(entries)
+        self.teller.tell(f"describing {len(bare)} tasks that need a kernel after all")
+        with closing(ReadyTasks(bare)) as coming:
+            described = {ready.entry.task.id: ready.entry for ready in coming}
+        return [entry for entry in (described.get(each.task.id, each) for each in entries) if entry.sketches]
 
     def _round(
         self, entries: Sequence[SearchTask], count: int, deadline: float, device: Device, builders: _Builders

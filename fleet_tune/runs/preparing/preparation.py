@@ -11,12 +11,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devices.cuda import compiler
+from devices.host.file_cache import user_folder
 from devices.host.quiet import QuietWindow
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement
@@ -45,10 +46,11 @@ from fleet_tune.runs.compiling.compilation import (
     build_networks,
     check_records,
     device_classes_of,
-    task_results,
 )
 from fleet_tune.runs.compiling.incumbents import Supply
 from fleet_tune.runs.compiling.places import Here, OnDevice, Place
+from fleet_tune.runs.compiling.task_results import task_results
+from fleet_tune.runs.compiling.untuned_times import UntunedTimes
 from fleet_tune.runs.opening import opened
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
@@ -62,6 +64,10 @@ from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import MOST_IMPORTED
 from policies.search.methods import method_named
+
+if TYPE_CHECKING:
+    from actors.session_plan import SessionPlan
+    from actors.tuning_session import TuningSession
 
 _LOG = logging.getLogger(__name__)
 # Of a run's time that choosing between records by their time in the network may take after it.
@@ -132,7 +138,7 @@ class Prepared:
                 places[name] = Here(self.network.example_inputs)
             elif (device := self.device_of(name, states)) is not None:
                 places[name] = OnDevice(device, self.network.example_inputs)
-        return ToBuild(self.network, self.lowered, self.prints, self.tasks, places, records)
+        return ToBuild(self.network, self.lowered, self.prints, self.tasks, places, records, expected=self.expected)
 
     def device_of(self, device_class: str, states: Mapping[str, DeviceState]) -> DeviceConfig | None:
         """The first device of a class that is in use and works, by the last that is known of it; None for no such."""
@@ -255,18 +261,51 @@ def with_imported(prepared: Prepared, found: Found) -> Prepared:
     return dataclasses.replace(prepared, lowered=lowered)
 
 
+def needs_no_trial(prepared: Prepared, request: RunRequest, found: Found | None) -> bool:
+    """Whether a run only compiles: the store that several runs share settles all of its tasks."""
+    if found is None or request.collects or request.fleet.datasets:
+        return False
+    tasks = [entry.task.id for entry in prepared.undescribed]
+    return bool(tasks) and found.settled.issuperset(tasks)
+
+
+def without_trials(
+    prepared: Prepared,
+    lowering: LoweringProcess,
+    session: TuningSession,
+    plan: SessionPlan,
+    records: Path,
+    classes: Mapping[str, str],
+) -> tuple[Prepared, Progress]:
+    """What a run goes on with that only compiles, and its last snapshot before it does. Its tasks are not described:
+    that is done when one has to be searched after all. What this machine runs is compared with its framework before it
+    is published, a moment from now, and by its kernels too where it is wrong; what others run is compared here."""
+    prepared = check(prepared, lowering, prepared.here)
+    with RecordStore(records) as store:
+        for entry in plan.tasks:
+            store.put_task(entry.task)
+    with RecordReader(records) as reader:
+        states = {name: event.state for name, event in reader.device_states().items()}
+        last = session.without_trials(plan, list(reader), states, classes)
+    return dataclasses.replace(prepared, tasks=prepared.undescribed), last
+
+
 def is_this_machine(fingerprint: Fingerprint) -> bool:
     """Whether a device that is reached over a port runs what this machine runs: the same target and processor."""
     return fingerprint.device_class.target == resolve_target(NATIVE, fingerprint.threads)
 
 
-def check(prepared: Prepared, lowering: LoweringProcess) -> Prepared:
-    """Compare the lowered networks with the network's framework, and end ``lowering``. Where this machine cannot run
-    one, that is left out: the tuned network is compared before it is published. Raises NetworkError where they
-    disagree, or the network crashes."""
+def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = ()) -> Prepared:
+    """Compare the lowered networks with the network's framework, ``but`` those of these classes, and end ``lowering``.
+    Where this machine cannot run one, that is left out: the tuned network is compared before it is published. Raises
+    NetworkError where they disagree, or the network crashes."""
     unchecked: list[LeftOut] = []
-    expected = prepared.network.framework_outputs() if prepared.expected is None else prepared.expected
-    for name, lowered in prepared.lowered.items():
+    compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
+    expected = prepared.expected
+    if compared and expected is None:
+        expected = prepared.network.framework_outputs()
+    for name, lowered in compared.items():
+        assert expected is not None
         try:
             agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
         except UncheckedError as error:
@@ -424,7 +463,14 @@ def compile_tuned(
             )
     spare_secs = _CHOOSING * teller.elapsed_secs
     # A class keeps its folder whoever of the others takes part.
-    what = dataclasses.replace(what, supplies=supplies, teller=teller, spare_secs=spare_secs, classes=classes)
+    what = dataclasses.replace(
+        what,
+        supplies=supplies,
+        teller=teller,
+        spare_secs=spare_secs,
+        classes=classes,
+        untuned_times=UntunedTimes(user_folder()),
+    )
     return build_networks(what, request.out, cancellation)
 
 

@@ -212,6 +212,9 @@ def test_what_a_store_knows_is_not_measured_again_and_what_another_version_knew_
     # In another folder the same command finds all of it in the store that both share, and measures nothing.
     again = run_here(tmp_path / "again", "--trials", "24", "--store", store, "--json", "--seed", "4").json()
     assert (again["new_trials"], again["store"]["settled"]) == (0, len(again["tasks"]))
+    assert {task["finish_reason"] for task in again["tasks"]} == {"found in the store"}
+    assert again["networks"][0]["checked_on"] == "this machine"
+    assert not any(task["described"] for task in again["tasks"]), "nobody searches for them"
     with RecordReader(tmp_path / "again" / "records.db") as second:
         for task_id, best in bests.items():
             found = second.best(task_id)

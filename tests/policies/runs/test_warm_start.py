@@ -8,8 +8,12 @@ from collections import Counter
 
 import pytest
 
+from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Limits
+from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.spared import last_snapshot
 from policies.runs.warm_start import Share, covered, effort_of, share_of
+from policies.search.bandits import TaskBandit
 from tests.helpers.records import make_record, ok
 from tests.helpers.run_world import World
 from tests.helpers.world_devices import Device, candidate_of, task_of
@@ -115,6 +119,27 @@ def test_a_run_whose_tasks_are_all_settled_measures_nothing() -> None:
     ).play()
     assert not world.trials()
     assert not world.built_ever
+
+
+def test_of_a_run_whose_tasks_are_all_settled_the_end_is_known_without_anybody_who_does_anything() -> None:
+    settled, tuned = task_of("board", "conv"), task_of("board", "dense")
+    words = [
+        dataclasses.replace(make_record(candidate_of(task, 0), ok(secs), revision=1), run_id="other", seq=seq)
+        for seq, (task, secs) in enumerate(((settled, 2e-3), (tuned, 1e-3)), 1)
+    ]
+    planned = tuple(PlannedTask(task, None, 1e-9, settled="found in the store") for task in (settled, tuned))
+    plan = RunPlan("run", planned, {"one": "board", "absent": ""}, builders=2, limits=Limits(600.0, trials=50))
+    states = {"one": DeviceState(admin=Admin.ACTIVE, health=Health.GOOD)}
+    last = last_snapshot(plan, TaskBandit(), words, states, ["device absent does not answer"])
+    assert (last.phase, last.trials, last.new_trials) == ("finished", 0, 0)
+    assert [(task.best_secs, task.finish_reason) for task in last.tasks] == [
+        (pytest.approx(2e-3), "found in the store"),
+        (pytest.approx(1e-3), "found in the store"),
+    ]
+    assert [notice.text for notice in last.notices] == ["device absent does not answer"]
+    half = dataclasses.replace(plan, tasks=(planned[0], dataclasses.replace(planned[1], settled="")))
+    with pytest.raises(ValueError, match="settled"):
+        last_snapshot(half, TaskBandit(), words, states)
 
 
 def test_a_task_is_confirmed_by_its_first_trials_and_gets_no_more() -> None:

@@ -37,6 +37,7 @@ from fleet_tune.runs.cancellation import Cancellation, CancelledBuildError
 from fleet_tune.runs.compiling import versions_in_place
 from fleet_tune.runs.compiling.compilation import ToBuild, build_networks, check_records, compile_limit_secs
 from fleet_tune.runs.compiling.places import Here, OnDevice, Place
+from fleet_tune.runs.compiling.untuned_times import UntunedTimes
 from fleet_tune.runs.preparing.first_choices import FirstChoices
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
@@ -211,10 +212,13 @@ def test_a_kernel_that_crashes_on_this_machine_ends_no_process_of_ours(
     assert result.checked_on == "this machine"
 
 
+@pytest.mark.parametrize("described", [True, False], ids=["described", "not described"])
 def test_tasks_without_a_record_get_the_analyzers_first_choice(
-    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path, described: bool
 ) -> None:
     records = store(tmp_path / "records.db", lowered, [], [], [])
+    if not described:  # of a run that had no trial
+        entries = tuple(dataclasses.replace(entry, sketches=()) for entry in entries)
     by_id = {entry.task.id: entry for entry in entries}
     teller = Told()
     device = DeviceConfig(name="local", threads=2)
@@ -223,6 +227,7 @@ def test_tasks_without_a_record_get_the_analyzers_first_choice(
     assert not teller.notices
     first, last = teller.all.index("compiling the network with 3 tuned of 3 tasks"), len(teller.all)
     choices = teller.all[1:first]
+    assert described or choices.pop(0) == "describing 3 tasks that need a kernel after all"
     assert {each.split()[0] for each in choices} == {"building", "measuring"}
     for task in lowered.tasks:
         assert any(task.workload.name in each for each in choices)
@@ -249,6 +254,61 @@ def test_the_untuned_network_is_published_where_it_is_faster(
     assert error < 1e-5
     assert manifest["published"] == "untuned"
     assert [entry["trace"] for entry in manifest["tasks"]] == [None] * 3
+
+
+class Alone(Here):
+    """This machine, where no network is timed beside another."""
+
+    def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
+        raise AssertionError(f"{first.name} is timed beside {second.name}")
+
+
+def test_where_an_earlier_run_has_timed_the_untuned_network_a_far_faster_one_is_timed_alone(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    times, fingerprint = UntunedTimes(tmp_path / "cache"), make_fingerprint(CLASS)
+    first = built(network, lowered, entries, records, Faked(network, times=(1.0, 1.5)), untuned_times=times)
+    assert (first.published, first.tuned_secs, first.untuned_secs) == ("tuned", 1.0, 1.5)
+    assert not first.untuned_earlier
+
+    teller = Told()
+    result = built(
+        network, lowered, entries, records, Alone(network.example_inputs), untuned_times=times, teller=teller
+    )
+    assert result.tuned_secs is not None
+    assert 0 < result.tuned_secs < 0.75
+    assert (result.published, result.untuned_secs, result.untuned_earlier) == ("tuned", 1.5, True)
+    assert result.torch_secs is not None
+    assert not any("untuned" in each for each in teller.all)
+    error, manifest = published(network, tmp_path)
+    assert error < 1e-5
+    assert manifest["measured"]["untuned_earlier"]
+    check_times(result, lowered, manifest)
+
+    # It is not far faster than this one was: both are timed, and what is found is kept.
+    times.keep(lowered, fingerprint, "this machine", 1e-9)
+    later = built(network, lowered, entries, records, Faked(network, times=(1.0, 2.5)), untuned_times=times)
+    assert (later.tuned_secs, later.untuned_secs, later.untuned_earlier) == (1.0, 2.5, False)
+    assert times.find(lowered, fingerprint, "this machine") == 2.5
+    for other in (dataclasses.replace(fingerprint, threads=1), dataclasses.replace(fingerprint, cpu_model="another")):
+        assert times.find(lowered, other, "this machine") is None
+    assert times.find(lowered, fingerprint, "board") is None
+    assert times.find(dataclasses.replace(lowered, fingerprint="another"), fingerprint, "this machine") is None
+
+
+def test_a_wrong_kernel_is_found_also_where_the_network_is_timed_in_the_same_process(
+    network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
+) -> None:
+    first, *others = lowered.tasks
+    right = [[trace(task)] for task in others]
+    records = store(tmp_path / "records.db", lowered, [wrong(first), trace(first)], *right)
+    times = UntunedTimes(tmp_path / "cache")
+    times.keep(lowered, make_fingerprint(CLASS), "this machine", 10.0)
+    result = built(network, lowered, entries, records, Alone(network.example_inputs), untuned_times=times)
+    assert (result.published, result.untuned_earlier) == ("tuned", True)
+    assert [(each.task, each.used) for each in result.fallbacks] == [(first.workload.name, Used.RECORD)]
+    assert published(network, tmp_path)[0] < 1e-5
 
 
 class Timed(Faked):

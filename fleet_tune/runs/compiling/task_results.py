@@ -1,0 +1,65 @@
+"""What the store of a run says of its tasks, for people and for the manifest of a compiled network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fleet_tune.domain import Measurement, Outcome, Record, Task
+from fleet_tune.records.stores.reader import RecordReader
+from fleet_tune.results import TaskProgress
+
+
+def task_results(tasks: Iterable[Task], rules: Mapping[str, str], records: Path) -> tuple[TaskProgress, ...]:
+    """The tasks with what a store says of each."""
+    with RecordReader(records) as reader:
+        return tuple(_task_result(task, rules, reader) for task in tasks)
+
+
+def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> TaskProgress:
+    record = reader.best(task.id)
+    return TaskProgress(
+        task_id=task.id,
+        name=task.workload.name,
+        device_class=task.device_class.name,
+        weight=task.weight,
+        flop=task.workload.flop,
+        sketches=0,
+        trials=sum(reader.counts(task.id).values()),
+        best_secs=usual_secs(reader, record) if record else float("inf"),
+        best_rule=rules.get(record.candidate.sketch_id, "") if record else "",
+    )
+
+
+def usual_secs(reader: RecordReader, record: Record) -> float:
+    """The cost of a record at the usual speed of its device."""
+    return record.measurement.cost_secs / reader.usual_speed(record.device_id)
+
+
+def manifest_entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: RecordReader) -> dict[str, Any]:
+    """What the manifest says of a task whose kernel is this record's, None for the one that was imported."""
+    if record is None:
+        return {}
+    secs = usual_secs(reader, record)
+    other = "of another version" if rules else "not described"  # a run without trials describes no task
+    return {
+        "best_secs": secs,
+        "gflops": task.workload.flop / secs / 1e9,
+        "rule": rules.get(record.candidate.sketch_id, other),
+        "decisions": list(record.candidate.decisions),
+        "record": record.seq,
+    }
+
+
+_REASONS = {
+    Outcome.BUILD_ERROR: "the network cannot be compiled with its best",
+    Outcome.RUN_ERROR: "the network crashes with its best",
+}
+
+
+def reason_of(faults: Sequence[Measurement]) -> str:
+    """Why a task's best records are not in the network."""
+    last = faults[-1]
+    what = _REASONS.get(last.outcome, "its best is wrong in the network")
+    return f"{what} ({last.detail})" if len(faults) == 1 else f"{what} {len(faults)} ({last.detail})"

@@ -1,0 +1,40 @@
+"""A run whose tasks are all settled: there is nothing to carry out, so nobody needs to be started to carry it out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from fleet_tune.device_state import DeviceState
+from fleet_tune.domain import Record
+from fleet_tune.results import Progress
+from policies.runs.commands import CatchUp, KeepDeviceEvents
+from policies.runs.events import CaughtUp, Committed, DeviceEventsKept, Event, Noticed, Restored
+from policies.runs.plan import RunPlan
+from policies.runs.state import Phase, RunState
+from policies.search.bandits import TaskBandit
+
+
+def last_snapshot(
+    plan: RunPlan,
+    bandit: TaskBandit,
+    records: Sequence[Record],
+    states: Mapping[str, DeviceState],
+    notices: Iterable[str] = (),
+) -> Progress:
+    """How such a run ends, at its second 0. ``plan``: every task of it is settled. ``records``: those of its store.
+    ``states``: of devices, as the store knows them. ``notices``: what people are told first. Raises ValueError for a
+    run that wants something done."""
+    state = RunState(plan, bandit)
+    events: deque[Event] = deque(map(Noticed, notices))
+    events += (Restored(states), Committed(records), CaughtUp())
+    while events:
+        for command in state.handle(events.popleft(), 0.0):
+            match command:
+                case CatchUp():
+                    events.append(CaughtUp())
+                case KeepDeviceEvents():
+                    events.append(DeviceEventsKept())
+    if state.phase is not Phase.FINISHED:
+        raise ValueError("not every task of the run is settled")
+    return state.progress(0.0)
