@@ -23,7 +23,7 @@ from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from bench.measured import OTHER_CLASS, dataset_path
 from bench.runs.chaos import CANDIDATE_SECS
-from devices.simulated.slow import SlowBuilder, opened_slowly
+from devices.slow import SlowBuilder, opened_slowly
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits, Record
 from fleet_tune.errors import ClusterError, UserError

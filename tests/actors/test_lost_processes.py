@@ -20,7 +20,7 @@ from actors.clusters.cluster import connected
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
-from devices.simulated.slow import opened_slowly
+from devices.slow import opened_slowly
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, Record
 from fleet_tune.records.datasets.dataset import load
