@@ -70,7 +70,8 @@ def read_key(path: Path) -> bytes:
     if not _LEAST_BYTES <= len(key) <= _MOST_BYTES:
         raise DeviceKeyError(
             f"the key file {path} holds {len(key) if len(key) <= _MOST_BYTES else 'too many'} bytes",
-            f"a key has {_LEAST_BYTES} to {_MOST_BYTES}: remove the file, and the server makes a new one",
+            f"a key has {_LEAST_BYTES} to {_MOST_BYTES}: copy the server's key file here; where this is the server, "
+            "remove the file, and it makes a new one",
         )
     return key
 

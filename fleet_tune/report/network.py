@@ -49,5 +49,5 @@ def _where_the_time_goes(times: InNetwork) -> str:
     alone = "" if times.alone_secs is None else f" ({format_secs(times.alone_secs)} alone)"
     return (
         f"{format_secs(times.kernels_secs)} in kernels{alone}, {format_secs(times.left_over_secs)} left over (calls,"
-        f" allocation), at a moment when a whole run took {format_secs(times.secs)}"
+        f" allocation, the watching), at a moment when a whole run took {format_secs(times.secs)}"
     )

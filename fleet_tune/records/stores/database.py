@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from fleet_tune.errors import RecordStoreError
 from fleet_tune.records.files.atomic_file import sync_folder
-from fleet_tune.records.stores.store_errors import not_ours
+from fleet_tune.records.stores.store_errors import ANOTHER_FOLDER, not_ours
 
 SCHEMA_VERSION = 6
 
@@ -194,6 +194,6 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> int:
     if version > SCHEMA_VERSION:
         raise RecordStoreError(
             f"{path} has schema version {version} and this fleet-tune reads up to version {SCHEMA_VERSION}",
-            "use the newer fleet-tune that wrote it, or choose another folder with --out",
+            f"use the newer fleet-tune that wrote it, or {ANOTHER_FOLDER}",
         )
     return version

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from fleet_tune.errors import DiskFullError, RecordStoreError
 
+ANOTHER_FOLDER = "choose another folder with --out"
+"""What a run can do about its own store; whoever was given a store by another option says that in its place."""
 # What SQLite says of a store that has all that its version has, and Python of text in one.
 _OF_DAMAGE = re.compile(
     "Could not decode to UTF-8|malformed database schema|no such (column|table)|has no column named"
@@ -21,7 +23,7 @@ _OF_DAMAGE = re.compile(
 def not_ours(path: Path) -> RecordStoreError:
     """What is at ``path`` is something else."""
     return RecordStoreError(
-        f"{path} is not a record database of fleet-tune", "choose another folder with --out, or move the file away"
+        f"{path} is not a record database of fleet-tune", f"{ANOTHER_FOLDER}, or move the file away"
     )
 
 
@@ -64,9 +66,7 @@ def translated(path: Path) -> Iterator[None]:
 
 def _damaged(path: Path, reason: str) -> RecordStoreError:
     shown = " ".join(reason.split())
-    return RecordStoreError(
-        f"{path} is damaged: {shown}", "restore it from a copy, or choose another folder with --out"
-    )
+    return RecordStoreError(f"{path} is damaged: {shown}", f"restore it from a copy, or {ANOTHER_FOLDER}")
 
 
 def _disk_full(path: Path) -> DiskFullError:
@@ -77,4 +77,4 @@ def _disk_full(path: Path) -> DiskFullError:
 
 
 def _unusable(path: Path, reason: str) -> RecordStoreError:
-    return RecordStoreError(f"cannot use {path}: {reason}", "choose another folder with --out that can be written")
+    return RecordStoreError(f"cannot use {path}: {reason}", f"{ANOTHER_FOLDER} that can be written")

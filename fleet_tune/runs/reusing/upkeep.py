@@ -19,7 +19,8 @@ from fleet_tune.records.sharing.store_place import StorePlace
 from fleet_tune.records.sharing.team import Team
 from fleet_tune.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
 from fleet_tune.records.stores.origin import Origin
-from fleet_tune.records.stores.reader import PROBE
+from fleet_tune.records.stores.reader import PROBE, RecordReader
+from fleet_tune.records.stores.store_errors import ANOTHER_FOLDER
 
 _LEAST_TEXT = 3
 
@@ -31,10 +32,15 @@ def versions_now() -> dict[str, str]:
 
 def store_at(path: Path) -> Path:
     """The file of a store: ``path`` itself, or the records of a run where it is its folder. Raises
-    :class:`RecordStoreError` where there is none."""
+    :class:`RecordStoreError` where there is none, or it cannot be read."""
     file = path / RECORDS_FILE if path.is_dir() else path
     if not file.is_file():
         raise RecordStoreError(f"there is no record store {file}", "name one with --store")
+    try:
+        RecordReader(file).close()
+    except RecordStoreError as error:
+        next_step = error.next_step.replace(ANOTHER_FOLDER, "name another with --store")
+        raise type(error)(error.problem, next_step) from error
     return file
 
 

@@ -253,6 +253,17 @@ def test_stores_and_folders_of_runs_are_merged(store: Path, tmp_path: Path, caps
     assert "no record store" in err
 
 
+@pytest.mark.parametrize("content", [b"something else", b"SQLite format 3\0" + bytes(range(256)) * 20])
+def test_what_is_no_store_is_told_with_the_option_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    (tmp_path / "some.db").write_bytes(content)
+    assert cli.main(["records", "top", "--store", str(tmp_path / "some.db")]) == 2
+    problem, next_step = capsys.readouterr().err.splitlines()
+    assert problem.startswith(f"error: {tmp_path / 'some.db'} is ")
+    assert "name another with --store" in next_step
+
+
 def test_damage_is_counted_and_named(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "verify", "--store", store) == (f"5 records, all of them sound: {store}\n", "")
     with sqlite3.connect(store) as connection:

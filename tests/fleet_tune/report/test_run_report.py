@@ -160,8 +160,10 @@ def test_where_the_time_of_a_network_goes_is_told_by_tasks_and_in_sum() -> None:
     assert lines["pool"][1:5] == ["1", "8", "–", "–"]
     # 2 * 1.25 + 6.5 + 0.25 ms, of 10.
     assert (lines["conv[bold]"][8], lines["dense"][8]) == ("27%", "70%")
-    told = "9.250 ms in kernels (8.000 ms alone), 750.0 µs left over (calls, allocation), at a moment when a whole run"
-    assert f"{told} took 10.00 ms" in " ".join(text.split())
+    told = (
+        "9.250 ms in kernels (8.000 ms alone), 750.0 µs left over (calls, allocation, the watching), at a moment when"
+    )
+    assert f"{told} a whole run took 10.00 ms" in " ".join(text.split())
     plain = to_json(result)["networks"][0]["in_network"]
     assert plain["kernels_secs"] == pytest.approx(9.25e-3)
     assert plain["alone_secs"] == pytest.approx(8e-3)
