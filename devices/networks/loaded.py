@@ -127,9 +127,10 @@ class CompiledNetwork:
         return cls(module, arrays, inputs, kind, threads, manifest)
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._as_before and pass_as_they_are(inputs, self._as_before):
+        if self._as_before is not None and pass_as_they_are(inputs, self._as_before):
             with self._lock:
-                self._start_threads()
+                if getattr(self._pool, "threads", None) != self.threads:
+                    self._start_threads()
                 return self._main(*inputs, *self._parameters)
         self._check(inputs)
         tensors = [taken_in(value, self._device) for value in inputs]
@@ -140,8 +141,9 @@ class CompiledNetwork:
             if self._shared is None:  # which ones are is decided by the network, not by its inputs
                 given = [*tensors, *self._parameters]
                 self._shared = [shares_memory(each, [*given, *returned[:at]]) for at, each in enumerate(returned)]
-            if self._as_before is None and self._shared == [False] and not isinstance(result, _SEVERAL):
-                self._as_before = forms_of(inputs) if self._device.type == "cpu" else ()
+            alone = self._shared == [False] and not isinstance(result, _SEVERAL)
+            if self._as_before is None and alone and self._device.type == "cpu":
+                self._as_before = forms_of(inputs)
         as_torch = bool(inputs) and is_torch(inputs[0])
         outputs = [handed_out(each, as_torch, copied) for each, copied in zip(returned, self._shared, strict=True)]
         return tuple(outputs) if isinstance(result, _SEVERAL) else outputs[0]

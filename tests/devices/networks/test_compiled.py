@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -212,13 +213,21 @@ def test_torch_in_torch_out(folder: Path, network: Network) -> None:
         assert not again.requires_grad
         np.testing.assert_array_equal(again.numpy(), output.numpy())
         again.zero_()  # nothing else lies there
+    with torch.no_grad():  # where torch compares less
+        again = loaded(image.clone().requires_grad_())
+    assert not again.requires_grad
+    np.testing.assert_array_equal(again.numpy(), output.numpy())
     assert isinstance(loaded(image.numpy()), np.ndarray)
 
 
-def test_tensors_that_tvm_reads_where_they_are() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_tensors_that_tvm_reads_where_they_are(at_once: bool) -> None:
     aligned = torch.ones(32, 32)
     forms = forms_of((aligned,))
     assert forms is not None
+    assert forms.at_once is not None  # this torch has it
+    if not at_once:
+        forms = replace(forms, at_once=None)
     assert pass_as_they_are((torch.zeros(32, 32),), forms)
     scalars = forms_of((torch.ones(()), torch.ones(2)))
     assert scalars is not None
