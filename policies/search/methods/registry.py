@@ -79,5 +79,8 @@ def _variants(method: Method) -> list[str]:
 
 
 def spec(method: str, model: str | None = None, *, offline: bool = False) -> str:
-    """The name by which :func:`method_named` finds a method with another model, or one that is not trained online."""
+    """The name by which :func:`method_named` finds a method with another model, or one that is not trained online.
+    UserError for a model that no search can use."""
+    if model and model not in SEARCH_MODELS:
+        raise UserError(f"there is no cost model '{model}'", f"choose one of: {', '.join(SEARCH_MODELS)}")
     return ":".join([method, *([model] if model else []), *([OFFLINE] if offline else [])])
