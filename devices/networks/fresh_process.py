@@ -7,6 +7,7 @@ cores that costs up to half of the speed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devices.failures import last_line
 from devices.host.child import die_with_parent, without_torch
@@ -29,11 +30,15 @@ from devices.networks.tensor_file import read, write
 from devices.timing.in_place import InPlace
 from fleet_tune.errors import NetworkRunError, UncheckedError
 
+if TYPE_CHECKING:
+    from devices.networks.loaded import CompiledNetwork
+
 _TIMEOUT_SECS = 600.0
 # Two networks whose times differ by less are timed again.
 _CLEAR = 1.25
 _ROUNDS = 3
 _KERNELS, _ALL = "kernels", "all"
+_AWAITED = "-"  # in place of the folder, which comes on stdin
 _INPUTS, _OUTPUTS = "inputs.safetensors", "outputs.safetensors"
 _ROOT = Path(__file__).resolve().parents[2]
 # How native code dies by its own fault. SIGKILL is somebody else's doing, of a machine that is short of memory mostly.
@@ -50,12 +55,43 @@ def outputs_of(folder: Path, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return tuple(read(work / _OUTPUTS).values())
 
 
-def tried(folder: Path, inputs: Sequence[Array], budget_secs: float) -> tuple[tuple[Array, ...], float, InPlace]:
-    """:func:`outputs_of`, :func:`measure` and :func:`in_place` in one process: it is started and the network loaded
-    once."""
-    with _work_folder(inputs) as work:
-        found = _run(folder, work, budget_secs, _ALL)
-        return tuple(read(work / _OUTPUTS).values()), float(found["secs"]), InPlace(**found["networks"][0])
+class Expecting:
+    """A process that loads TVM while the network that it is to run is still being compiled, and does all with it that
+    the functions here do one by one. It ends with the thread that has made it, if nobody closes it before. Raises
+    :class:`UncheckedError` where this machine cannot start it."""
+
+    def __init__(self, inputs: Sequence[Array], budget_secs: float) -> None:
+        with contextlib.ExitStack() as opened:
+            self._work = opened.enter_context(_work_folder(inputs))
+            command, environment = _command(_AWAITED, self._work, budget_secs, _ALL)
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", env=environment
+            )
+            opened.callback(self._end)
+            self._opened = opened.pop_all()
+
+    def tried(self, folder: Path) -> tuple[tuple[Array, ...], tuple[float, InPlace] | None]:
+        """:func:`outputs_of`, :func:`measure` and :func:`in_place` of the network in ``folder``, once; None in place of
+        the times where it cannot be timed."""
+        with self._opened:
+            try:
+                out, errors = self._process.communicate(f"{folder}\n", _TIMEOUT_SECS)
+            except subprocess.TimeoutExpired as error:
+                raise _late() from error
+            found = _found(subprocess.CompletedProcess(self._process.args, self._process.returncode, out, errors))
+            outputs = tuple(read(self._work / _OUTPUTS).values())
+            if found["secs"] is None:
+                return outputs, None
+            return outputs, (float(found["secs"]), InPlace(**found["networks"][0]))
+
+    def close(self) -> None:
+        """End it. May be called twice."""
+        self._opened.close()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 def measure(folder: Path, inputs: Sequence[Array], budget_secs: float) -> float:
@@ -115,10 +151,7 @@ def _work_folder(inputs: Sequence[Array]) -> Iterator[Path]:
 
 
 def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, Any]:
-    arguments = [str(folder), str(work), str(budget_secs), str(os.getpid()), *what]
-    command = [sys.executable, "-m", "devices.networks.fresh_process", *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
-    path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
+    command, environment = _command(str(folder), work, budget_secs, *what)
     try:
         done = subprocess.run(
             command,
@@ -128,10 +161,28 @@ def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, 
             errors="replace",
             timeout=_TIMEOUT_SECS,
             check=False,
-            env={**environment, "PYTHONPATH": path},
+            env=environment,
         )
     except subprocess.TimeoutExpired as error:
-        raise UncheckedError(f"it did not end within {_TIMEOUT_SECS:g} s") from error
+        raise _late() from error
+    return _found(done)
+
+
+def _command(folder: str, work: Path, budget_secs: float, *what: str) -> tuple[list[str], dict[str, str]]:
+    """What :func:`main` takes, and in which environment."""
+    arguments = [folder, str(work), str(budget_secs), str(os.getpid()), *what]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
+    path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "devices.networks.fresh_process", *arguments]
+    return command, {**environment, "PYTHONPATH": path}
+
+
+def _late() -> UncheckedError:
+    return UncheckedError(f"it did not end within {_TIMEOUT_SECS:g} s")
+
+
+def _found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What a process has printed. Raises as :func:`outputs_of`."""
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         # After a crash the last line is one of native code's stack.
@@ -145,12 +196,16 @@ def _run(folder: Path, work: Path, budget_secs: float, *what: str) -> dict[str, 
 def main(arguments: Sequence[str]) -> None:
     """``FOLDER WORK BUDGET_SECS PARENT_PID [all | kernels FOLDER...]``: run the network on the inputs in ``WORK``, and
     write its outputs there and print ``{"secs": 0}``; with a budget print ``{"secs": median}`` alone, or ``networks``,
-    the fields of ``InPlace`` for it and those in the other folders, one after the other; with ``all`` do all of it."""
+    the fields of ``InPlace`` for it and those in the other folders, one after the other; with ``all`` do all of it. A
+    folder ``-`` is named by a line of stdin."""
     die_with_parent(int(arguments[3]))
     without_torch()
     from devices.networks.compiled import load
 
-    folder, work, budget_secs = Path(arguments[0]), Path(arguments[1]), float(arguments[2])
+    name = sys.stdin.readline().removesuffix("\n") if arguments[0] == _AWAITED else arguments[0]
+    if not name:
+        return  # there will be none
+    folder, work, budget_secs = Path(name), Path(arguments[1]), float(arguments[2])
     network, inputs = load(folder), list(read(work / _INPUTS).values())
     try:
         if _KERNELS in arguments[4:]:
@@ -161,15 +216,23 @@ def main(arguments: Sequence[str]) -> None:
             print(json.dumps({"secs": network.measure_within(inputs, budget_secs)}))
             return
         outputs = network(*inputs)
-        found: dict[str, Any] = {"secs": 0.0}
-        if budget_secs > 0:
-            found = {"secs": network.measure_within(inputs, budget_secs)}
-            found["networks"] = [asdict(network.in_place(inputs, budget_secs))]
     except Exception as error:
         print(last_line(error), file=sys.stderr)
         sys.exit(1 if isinstance(error, MemoryError) or over_memory(str(error)) else _FAILED)
     write(work / _OUTPUTS, outputs if isinstance(outputs, tuple) else (outputs,))
-    print(json.dumps(found))
+    print(json.dumps(_times(network, inputs, budget_secs) if _ALL in arguments[4:] else {"secs": 0.0}))
+
+
+def _times(network: CompiledNetwork, inputs: Sequence[Array], budget_secs: float) -> dict[str, Any]:
+    """Of a network that runs: an error here says nothing of its outputs."""
+    try:
+        return {
+            "secs": network.measure_within(inputs, budget_secs),
+            "networks": [asdict(network.in_place(inputs, budget_secs))],
+        }
+    except Exception as error:
+        print(last_line(error), file=sys.stderr)
+        return {"secs": None}
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devices.networks.tensor_file import file_digest
 from fleet_tune.errors import DiskFullError, RetuneError
 from fleet_tune.records.files.atomic_file import sync_file, sync_folder, write_atomically
 from policies.retuning.publishing import superseded
@@ -72,6 +73,8 @@ class Artifacts:
     def __init__(self, root: Path, keep: int) -> None:
         self._root = root
         self._keep = keep
+        # Of each place, the files of its current version when they were read last, and what was wrong with them.
+        self._looked_into: dict[Path, tuple[dict[str, tuple[int, ...]], str]] = {}
 
     def place(self, network: str, device_class: str) -> Path:
         """The folder of the versions of a network and class."""
@@ -85,6 +88,20 @@ class Artifacts:
         """What users load now; None where there is nothing, or it cannot be read."""
         number = self.current_number(network, device_class)
         return None if number is None else self._version(self.place(network, device_class), number)
+
+    def damage(self, network: str, device_class: str, anew: bool = False) -> str:
+        """What is wrong with the files of what users load now, in words; empty for nothing, and where there is none.
+        They are read again where they have changed since, or ``anew``."""
+        number = self.current_number(network, device_class)
+        if number is None:
+            return ""
+        place = self.place(network, device_class)
+        folder = place / f"v{number:04d}"
+        stamps = _stamps(folder)
+        known = self._looked_into.get(place)
+        if known is None or anew or known[0] != stamps:
+            known = self._looked_into[place] = stamps, _damage(folder, number)
+        return known[1]
 
     def current_number(self, network: str, device_class: str) -> int | None:
         """The number of what users load now; it is not looked into."""
@@ -193,6 +210,30 @@ class Artifacts:
         if not isinstance(manifest, dict):
             return None
         return Version(number, folder, manifest, manifest.get("made_of") in _withdrawn(place))
+
+
+def _stamps(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The files of a version, each with what changes when it is written."""
+    stamps: dict[str, tuple[int, ...]] = {}
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            status = entry.stat()
+            stamps[entry.name] = status.st_ino, status.st_mtime_ns, status.st_size
+    return stamps
+
+
+def _damage(folder: Path, number: int) -> str:
+    """What is wrong with the files of a version, in words; empty for nothing."""
+    try:
+        files: dict[str, Any] = json.loads((folder / MANIFEST).read_text())["files"]
+        for name, digest in files.items():
+            if file_digest(folder / name) != digest:
+                return f"{name} of version {number} is damaged"
+    except OSError as error:
+        return f"{Path(str(error.filename)).name} of version {number} cannot be read ({error.strerror})"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} of version {number} is damaged"
+    return ""
 
 
 def _no_version(network: str, device_class: str) -> RetuneError:

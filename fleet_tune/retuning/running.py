@@ -49,14 +49,14 @@ def run_service(config: RetuneConfig, once: bool = False) -> int:
         raise RetuneFileError(f"no network of {config.source.path} can be read: {problems[0]}", "correct its path")
     changes = Changes(config)
     with contextlib.ExitStack() as outer:
-        outer.enter_context(held(config))  # two services: the second one changes nothing, not even the log
+        alone = outer.enter_context(held(config))  # two services: the second one changes nothing, not even the log
         for number in (signal.SIGINT, signal.SIGTERM):
             outer.callback(signal.signal, number, signal.signal(number, on_signal))
         outer.enter_context(_logged(config.folder / LOGS))
         while True:
             config, hands = changes.config, Children(changes.config, stop)
             with contextlib.ExitStack() as stack:
-                service = Service(config, hands, changes)
+                service = Service(config, hands, changes, alone)
                 if config.metrics_port is not None:
                     from fleet_tune.retuning.metrics import RetuneMetrics
 

@@ -11,13 +11,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fleet_tune.config.retune_file import NetworkConfig, RetuneConfig, parse_hours
-from fleet_tune.errors import RetuneError, UnreadableRecordError, UserError
+from fleet_tune.errors import RecordStoreError, RetuneError, UnreadableRecordError, UserError
 from fleet_tune.records.datasets.sources import RECORDS_FILE
 from fleet_tune.records.files.lock_file import LockedError, take_lock
+from fleet_tune.records.sharing.store_place import shown
+from fleet_tune.records.sharing.team_lock import TeamLock
 from fleet_tune.records.stores.origin import decode_origin
 from fleet_tune.retuning.artifacts import MANIFEST, Artifacts, Version
 from fleet_tune.retuning.book_file import BOOK_FILE, load_book, save_book
@@ -102,10 +105,15 @@ def differences(then: str, now: str) -> str:
     return ""
 
 
+Alone = Callable[[], None]
+"""Raises :class:`RetuneError` where the store is another service's by now."""
+
+
 @contextlib.contextmanager
-def held(config: RetuneConfig) -> Iterator[None]:
-    """The folder and the store are this service's until the block is left. Raises :class:`RetuneError` at once where
-    one of them is another one's."""
+def held(config: RetuneConfig) -> Iterator[Alone]:
+    """The folder and the store are this service's until the block is left, a team's store for all of the team. Raises
+    :class:`RetuneError` at once where one of them is another one's. A server that does not answer says nothing: to be
+    asked again."""
     with contextlib.ExitStack() as stack:
         for what, path in (
             (f"the folder {config.folder}", config.folder / LOCK_FILE),
@@ -122,17 +130,33 @@ def held(config: RetuneConfig) -> Iterator[None]:
             except OSError as error:
                 raise RetuneError(f"{what} cannot be locked: {error.strerror}", "give another in the file") from error
             stack.callback(os.close, lock)
-        yield
+        alone: Alone = lambda: None  # noqa: E731
+        if config.server:
+            alone = partial(_check_alone, stack.enter_context(contextlib.closing(TeamLock(config.server))), config)
+            alone()
+        yield alone
+
+
+def _check_alone(lock: TeamLock, config: RetuneConfig) -> None:
+    try:
+        key = lock.other()
+    except RecordStoreError as error:  # the copy of its records is used
+        _LOG.debug("whether another service keeps networks tuned with the store is not known: %s", error.problem)
+        return
+    if key:
+        problem = f"another service (with the key {key}) keeps networks tuned with the store {shown(config.server)}"
+        raise RetuneError(problem, "end that one, or give another store in the file")
 
 
 @dataclass
 class Service:
     """Does one step after the other. ``is_changed``: whether the service's own files are, so that it has to begin anew.
-    ``doing``: what it does now."""
+    ``alone``: whether it is the only one of its store. ``doing``: what it does now."""
 
     config: RetuneConfig
     hands: Hands
     is_changed: Callable[[], bool] | None = None
+    alone: Alone = lambda: None
 
     def __post_init__(self) -> None:
         self._path = self.config.folder / BOOK_FILE
@@ -150,7 +174,8 @@ class Service:
 
     def run(self, once: bool = False) -> None:
         """Until it is to end, or its files have changed; ``once``: until there is nothing to do but wait. Raises
-        :class:`UserError` where what it knows cannot be written at its begin."""
+        :class:`UserError` where what it knows cannot be written at its begin, RetuneError where the store is another
+        service's by now."""
         self._note_untold()
         self.retuner.resumed(self._now())
         save_book(self._path, self.book)  # what cannot be written at the start is the user's to mend
@@ -191,6 +216,7 @@ class Service:
         self._save()
 
     def _look(self) -> None:
+        self.alone()
         files: dict[str, str] = {}
         problems: dict[str, str] = {}
         for name, network in self._networks.items():
@@ -200,10 +226,12 @@ class Service:
                 problems[name] = str(error)
         is_new = self.retuner.looked(files, problems, self._now())
         for each in self.retuner.active():
-            if self.artifacts.current_number(each.network, each.device_class) != each.version:
-                current = self.artifacts.current(each.network, each.device_class)
-                number = None if current is None else current.number
-                self.retuner.replaced(each, number, None if current is None else current.secs, self._now())
+            damage = self.artifacts.damage(each.network, each.device_class)
+            current = None if damage else self.artifacts.current(each.network, each.device_class)
+            number = None if current is None else current.number
+            if number != each.version:
+                secs = None if current is None else current.secs
+                self.retuner.replaced(each, number, secs, self._now(), damage)
                 is_new = True
         if is_new:
             self._save()
@@ -225,6 +253,7 @@ class Service:
             result = Checked(self.hands.check(current.folder, action.device, against, action.limit_secs))
         except StepError as error:
             result = Checked(problem=str(error))
+            self.artifacts.damage(action.network, action.device_class, anew=True)  # the next look knows of it
         self.retuner.checked(action, result, self._now())
 
     def _tune(self, action: Tune) -> None:
@@ -252,8 +281,13 @@ class Service:
         ran = self._ran(action, folder, deadline)
         if ran.folder is None:
             raise StepError(ran.problem or "there is no network")
-        current = self.artifacts.current(action.network, action.device_class)
         made_of = str(_manifest(ran.folder)["made_of"])
+        current = self.artifacts.current(action.network, action.device_class)
+        damage = self.artifacts.damage(action.network, action.device_class)
+        if damage:
+            if self.artifacts.is_withdrawn(action.network, action.device_class, made_of):
+                raise StepError(f"{damage}, and the best known was rolled back: go back to a version that is whole")
+            return self._published(action, ran, ran.folder, damage, ran.secs, 0.0, {}, [])
         made_for = None if current is None else current.provenance.get("network", {}).get("digest")
         # The second: of a service that was killed after it had published, before it could note that.
         if current is not None and action.digest in (each.digest, made_for):

@@ -176,13 +176,13 @@ class Retuner(Choosing):
         each.failures, each.retry_at = 0, 0.0
         self.tell(now, "trigger", f"{trigger}{': ' + detail if detail else ''}", each.network, each.device_class)
 
-    def replaced(self, each: Deployment, version: int | None, secs: float | None, now: float) -> None:
-        """Somebody else has made another version the current one, or removed it (None)."""
+    def replaced(self, each: Deployment, version: int | None, secs: float | None, now: float, damage: str = "") -> None:
+        """Somebody else has made another version the current one, or removed it (None), or it has some ``damage``."""
         each.version, each.secs, each.suspicion, each.checked_at = version, secs, None, 0.0
         each.baselines.clear()
         if version is None:
             each.digest = ""
-            self._trigger(each, Trigger.NEW_NETWORK, now, "its current version is gone")
+            self._trigger(each, Trigger.NEW_NETWORK, now, damage or "its current version is gone")
         else:
             self.tell(now, "replaced", f"version {version} is the current one", each.network, each.device_class)
 

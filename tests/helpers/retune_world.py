@@ -6,6 +6,7 @@ that, from what was changed since it was made, and from how fast the device is a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from devices.networks.tensor_file import digest
 from fleet_tune.config.retune_file import NetworkConfig
 from fleet_tune.retuning.hands import Meeting, Ran, StepError, StoppedError, Turn
 from policies.measuring.duel import MAX_PAIRS, judged
@@ -171,7 +173,9 @@ class World:
         if self.on_records is not None:
             self.on_records(records, self.records_a_run)
         quality = (0.3 + 0.5 * (1 + effort / 1200.0) ** -0.5) * math.exp(0.01 * abs(self.rng.standard_normal()))
-        before = json.loads((folder / "network.so").read_text()) if (folder / "network.so").exists() else None
+        before = None
+        with contextlib.suppress(FileNotFoundError, ValueError):  # what is damaged is compiled again
+            before = json.loads((folder / "network.so").read_text())
         if before is None or quality < before["quality"]:
             made = {"network": network.name, "digest": self.digests[network.name], "quality": quality, "at": self.now}
             library = json.dumps(made)
@@ -183,7 +187,7 @@ class World:
                     json.dumps(
                         {
                             "made_of": hashlib.blake2b(library.encode()).hexdigest(),
-                            "files": {"network.so": hashlib.blake2b(library.encode()).hexdigest()},
+                            "files": {"network.so": digest([library.encode()])},
                         }
                     ),
                 ),

@@ -24,6 +24,7 @@ from devices.networks.compile_process import CompileProcess
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
+from devices.timing.in_place import InPlace
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record
 from fleet_tune.errors import (
     DiskFullError,
@@ -231,6 +232,8 @@ class _ClassBuild:
         if self.place is not None:
             times, fingerprint = self.what.untuned_times, self.what.prints[self.name]
             self.untuned_secs = times.find(self.lowered, fingerprint, self.place.name)
+            if self.untuned_secs is not None:
+                self.place.expect()
         with compiled.staging(self.folder) as self.stage:
             try:
                 admitted = admit([task.id for task in self.lowered.tasks], incumbents, self.judge)
@@ -410,27 +413,27 @@ class _ClassBuild:
     def _clearly_faster(self, result: NetworkResult, admitted: Admitted) -> NetworkResult | None:
         """The result where an earlier run has timed the untuned network, and the tuned one takes far less; None where
         both have to be timed."""
-        found = self._last_try(admitted)
-        if found is None or self.untuned_secs is None or found.secs * CLEARLY > self.untuned_secs:
+        times = self._last_times(admitted)
+        if times is None or self.untuned_secs is None or times[0] * CLEARLY > self.untuned_secs:
             return None
-        timed = dataclasses.replace(result, tuned_secs=found.secs, untuned_secs=self.untuned_secs, untuned_earlier=True)
+        timed = dataclasses.replace(result, tuned_secs=times[0], untuned_secs=self.untuned_secs, untuned_earlier=True)
         return self._beside_framework(timed)
 
-    def _last_try(self, admitted: Admitted) -> Tried | None:
-        """Of what is to be published."""
+    def _last_times(self, admitted: Admitted) -> tuple[float, InPlace] | None:
+        """Of what is to be published, where it was tried last."""
         if self.tried is None or self.tried[:2] != (self.stage, admitted.records):
             return None
-        return self.tried[2]
+        return self.tried[2].times
 
     def _with_kernels(self, result: NetworkResult, admitted: Admitted) -> NetworkResult:
         """The result with the time of each kernel of what is to be published, where it can be had."""
         if self.place is None or result.secs is None:
             return result
-        found = self._last_try(admitted)
+        times = self._last_times(admitted)
         try:
-            if found is None:
+            if times is None:
                 self._tell("timing the kernels in the network")
-            timed = self.place.in_place(self.stage) if found is None else found.kernels
+            timed = self.place.in_place(self.stage) if times is None else times[1]
         except Exception as error:
             self._warn(f"has kernels that are not timed in it: {brief(error)}")
             return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ from devices.networks.network import Array
 from devices.timing.in_place import InPlace
 from devices.timing.network_device import NetworkDevice, NetworkThere
 from fleet_tune.config.fleet_file import DeviceConfig
-from fleet_tune.errors import FleetTuneError, UncheckedError
+from fleet_tune.errors import FleetTuneError, NetworkRunError, UncheckedError
 from fleet_tune.runs.opening import opened
 
 # Of measuring one network.
@@ -23,11 +24,11 @@ THIS_MACHINE = "this machine"
 
 
 class Tried(NamedTuple):
-    """What a network gives, and takes: median seconds per run, and the time of each kernel in its place."""
+    """What a network gives, and takes: median seconds per run, and the time of each kernel in its place; None where it
+    cannot be timed."""
 
     outputs: tuple[Array, ...]
-    secs: float
-    kernels: InPlace
+    times: tuple[float, InPlace] | None
 
 
 class Place(Protocol):
@@ -38,6 +39,9 @@ class Place(Protocol):
     def name(self) -> str: ...
 
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
+
+    def expect(self) -> None:
+        """A network that is being compiled now is tried next."""
 
     def tried(self, folder: Path) -> Tried:
         """All of what the others tell of one network."""
@@ -64,12 +68,19 @@ class Here:
 
     def __init__(self, inputs: Sequence[Array]) -> None:
         self._inputs = inputs
+        self._expecting: fresh_process.Expecting | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         return fresh_process.outputs_of(folder, self._inputs)
 
+    def expect(self) -> None:
+        if self._expecting is None:
+            with contextlib.suppress(UncheckedError):  # told when it is tried
+                self._expecting = fresh_process.Expecting(self._inputs, _BUDGET_SECS)
+
     def tried(self, folder: Path) -> Tried:
-        return Tried(*fresh_process.tried(folder, self._inputs, _BUDGET_SECS))
+        process, self._expecting = self._expecting, None
+        return Tried(*(process or fresh_process.Expecting(self._inputs, _BUDGET_SECS)).tried(folder))
 
     def measure_secs(self, folder: Path) -> float:
         return fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
@@ -84,7 +95,8 @@ class Here:
         return fresh_process.in_place_in_turn(folders, self._inputs, rounds, _BUDGET_SECS / rounds)
 
     def close(self) -> None:
-        pass
+        if self._expecting is not None:
+            self._expecting.close()
 
 
 class OnDevice:
@@ -100,9 +112,16 @@ class OnDevice:
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         return self._loaded(folder).outputs()
 
+    def expect(self) -> None:
+        pass
+
     def tried(self, folder: Path) -> Tried:
         network = self._loaded(folder)
-        return Tried(network.outputs(), network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS))
+        outputs = network.outputs()
+        try:
+            return Tried(outputs, (network.measure_within(_BUDGET_SECS), network.in_place(_BUDGET_SECS)))
+        except (NetworkRunError, UncheckedError):
+            return Tried(outputs, None)
 
     def measure_secs(self, folder: Path) -> float:
         return self._loaded(folder).measure_within(_BUDGET_SECS)

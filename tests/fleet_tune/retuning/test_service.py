@@ -219,6 +219,37 @@ def test_a_version_that_somebody_removed_is_made_again(config: RetuneConfig, wor
     assert any(Trigger.NEW_NETWORK in event.text and "gone" in event.text for event in service.book.events)
 
 
+@pytest.mark.parametrize("file", ["network.so", "manifest.json"])
+def test_a_version_that_is_damaged_on_the_disk_is_made_again_at_once(
+    config: RetuneConfig, world: World, file: str
+) -> None:
+    service = _run(config, world, 1.0)
+    tuned = len(world.tuned)
+    damaged = service.artifacts.place("resnet", "server") / "current" / file
+    damaged.write_bytes(damaged.read_bytes()[:-2])
+    assert service.artifacts.damage("resnet", "server").startswith(f"{file} of version 1 is damaged")
+    service = _run(config, world, 1.0)
+    assert len(world.tuned) == tuned + 1
+    assert any(Trigger.NEW_NETWORK in event.text and "is damaged" in event.text for event in service.book.events)
+    current = service.artifacts.current("resnet", "server")
+    assert current is not None
+    assert current.number == 2
+    assert current.provenance["why"].startswith(f"{file} of version 1 is damaged")
+    assert not service.artifacts.damage("resnet", "server", anew=True)
+    assert service.retuner.active()[0].version == 2
+
+
+def test_of_a_damaged_version_and_one_that_was_rolled_back_neither_is_published(
+    config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = _run(config, world, 1.0)
+    (service.artifacts.place("resnet", "server") / "current" / "network.so").write_bytes(b"")
+    monkeypatch.setattr(Artifacts, "is_withdrawn", lambda *_: True)  # of what the run finds
+    service = _run(config, world, 1.0)
+    assert service.artifacts.current_number("resnet", "server") == 1
+    assert "go back to a version that is whole" in service.retuner.active()[0].problem
+
+
 def test_a_full_disk_is_waited_for(
     config: RetuneConfig, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -253,6 +284,18 @@ def test_two_services_refuse_each_other(config: RetuneConfig, tmp_path: Path) ->
             pass
     with held(config):
         pass
+
+
+def test_a_service_ends_when_the_store_is_another_ones_by_now(config: RetuneConfig, world: World) -> None:
+    def alone() -> None:
+        if world.now > BEGIN + HOUR:
+            raise RetuneError("another service keeps networks tuned", "end that one")
+
+    world.until = world.now + 3 * HOUR
+    with held(config), pytest.raises(RetuneError, match="another service"):
+        Service(config, world, alone=alone).run()
+    assert world.now < BEGIN + 2 * HOUR
+    assert load_book(config.folder / BOOK_FILE).deployments[0].version == 1, "what it did is kept"
 
 
 def test_its_own_files_may_change_meanwhile(config: RetuneConfig, caplog: pytest.LogCaptureFixture) -> None:

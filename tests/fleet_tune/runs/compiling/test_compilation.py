@@ -297,6 +297,24 @@ def test_where_an_earlier_run_has_timed_the_untuned_network_a_far_faster_one_is_
     assert times.find(dataclasses.replace(lowered, fingerprint="another"), fingerprint, "this machine") is None
 
 
+def test_what_cannot_be_timed_is_the_fault_of_no_kernel(
+    network: Network,
+    lowered: LoweredNetwork,
+    entries: tuple[SearchTask, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = store(tmp_path / "records.db", lowered, *([trace(task)] for task in lowered.tasks))
+    times = UntunedTimes(tmp_path / "cache")
+    times.keep(lowered, make_fingerprint(CLASS), "this machine", 10.0)
+    tried = Faked.tried
+    monkeypatch.setattr(Faked, "tried", lambda *given: tried(*given)._replace(times=None))
+    result = built(network, lowered, entries, records, Faked(network), untuned_times=times)
+    assert (result.published, result.tuned_secs, result.untuned_earlier) == ("tuned", 1.0, False)
+    assert not result.fallbacks
+    assert result.in_network is not None
+
+
 def test_a_wrong_kernel_is_found_also_where_the_network_is_timed_in_the_same_process(
     network: Network, lowered: LoweredNetwork, entries: tuple[SearchTask, ...], tmp_path: Path
 ) -> None:

@@ -24,14 +24,17 @@ import psycopg
 import pytest
 
 from fleet_tune.cli import main as cli
+from fleet_tune.config.retune_file import RetuneConfig, load_retune
 from fleet_tune.domain import Record, Task
-from fleet_tune.errors import RecordStoreError, RequestError, ServerError, StoreUnreachableError
+from fleet_tune.errors import RecordStoreError, RequestError, RetuneError, ServerError, StoreUnreachableError
 from fleet_tune.records.sharing.postgres import TeamStore
 from fleet_tune.records.sharing.shared import SharedReader, Source, Target, copy_records, shared_store
 from fleet_tune.records.sharing.store_place import StorePlace, place_of
 from fleet_tune.records.sharing.team import Met, Team, met
+from fleet_tune.records.sharing.team_lock import TeamLock
 from fleet_tune.records.stores.origin import Effort, Origin
 from fleet_tune.records.stores.reader import UNIT
+from fleet_tune.retuning.service import held as held_by_service
 from fleet_tune.runs.reusing.sharing import Giving
 from fleet_tune.runs.reusing.upkeep import versions_now
 from fleet_tune.runs.serving.keys import keys, put_key, remove_key
@@ -453,6 +456,50 @@ def test_a_key_that_is_removed_ends_its_sessions(served: Served) -> None:
     assert "dora" not in [each.name for each in keys(served.folder)]
     with TeamStore(address(served, "dora")) as store:
         assert store.add([of("a", "1", 1e-3)]) == 1, "the name is free again"
+
+
+def test_one_service_of_a_team_keeps_networks_tuned_with_its_store(served: Served) -> None:
+    now = 0.0
+    with (
+        emptied(served),
+        contextlib.closing(TeamLock(address(served, "alice"), lambda: now)) as first,
+        contextlib.closing(TeamLock(address(served, "bob"), lambda: now)) as second,
+    ):
+        assert (first.other(), second.other(), first.other()) == ("", "alice", "")
+        # Its connection is cut, and another one is faster.
+        with psycopg.connect(served.folder.key_of(OWNER), autocommit=True) as owner:
+            owner.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'alice'")
+        deadline = time.monotonic() + _START_SECS
+        while second.other():
+            assert time.monotonic() < deadline
+        assert first.other() == "", "the server may not know yet that it was cut"
+        now = 121.0
+        assert first.other() == "bob"
+        second.close()
+        assert (first.other(), second.other()) == ("", "alice")
+
+
+def test_a_service_ends_where_another_one_has_the_teams_store(served: Served, tmp_path: Path) -> None:
+    def config(name: str) -> RetuneConfig:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "fleet.toml").write_text('[[device]]\nname = "a"\nconnect = "a:1"\n')
+        text = f'folder = "kept"\nfleet = "fleet.toml"\nstore = "{address(served, name)}"\n'
+        (folder / "retune.toml").write_text(f'{text}[[network]]\nname = "n"\npath = "n.onnx"\ncalls_per_day = 1\n')
+        return load_retune(folder / "retune.toml")
+
+    with emptied(served), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path / "alice"))
+        first = config("alice")
+        patch.setenv("XDG_DATA_HOME", str(tmp_path / "bob"))  # on another machine
+        second = config("bob")
+        with held_by_service(first) as alone:
+            alone()
+            refused = r"another service \(with the key alice\) .* postgresql://bob@"
+            with pytest.raises(RetuneError, match=refused), held_by_service(second):
+                pass
+        with held_by_service(second) as alone:
+            alone()
 
 
 _AS_BEFORE = """
