@@ -2,51 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from actors.clients.builder import BuilderClient
+from actors.clients.builder import BuildersClient, builder_clients
+from actors.clients.calls import told
 from actors.hosts import Hosts
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.succession import Scheduling
 from fleet_tune.errors import UserError
 from policies.runs.placement import Node
 
-
-def builder_member(number: int, builder: Any) -> Member:
-    """A builder as one who owes signs of life."""
-    client = BuilderClient(builder)
-    return Member(_name(number), client.beat, client.restart, is_one_of_many=True)
+_LOG = logging.getLogger(__name__)
 
 
-async def follow_builders(
-    hosts: Hosts,
-    nodes: Sequence[Node],
-    scheduling: Scheduling,
-    heartbeats: Heartbeats,
-    check_versions: Callable[[Mapping[int, Any]], Awaitable[None]],
-) -> None:
-    """Have builders on the machines that are there. ``check_versions``: raises UserError where these builders have
-    another TVM than the run."""
-    gone = hosts.builders_gone(nodes)
-    if gone:
-        for number in gone:
-            heartbeats.remove(_name(number))
-        await scheduling.remove_builders(gone)
-        scheduling.notice(f"a machine has left the cluster, with its builders ({len(gone)})", False)
-    for node, builders in hosts.more_builders(nodes):
+def by_machine(builders: Mapping[int, Any]) -> dict[str, Any]:
+    """The actors of builders, which are given by their numbers, by what people call them."""
+    numbers: dict[Any, list[int]] = {}
+    for number, actor in sorted(builders.items()):
+        numbers.setdefault(actor, []).append(number)
+    return {builders_name(those): actor for actor, those in numbers.items()}
+
+
+def builders_name(numbers: Sequence[int]) -> str:
+    """What people call builders that have one process."""
+    return f"builder {numbers[0]}" if len(numbers) == 1 else f"builders {numbers[0]} to {numbers[-1]}"
+
+
+def builder_members(builders: Mapping[int, Any]) -> list[Member]:
+    """The processes of builders as those who owe signs of life."""
+    clients = {name: BuildersClient(actor) for name, actor in by_machine(builders).items()}
+    return [Member(name, each.beat, each.restart, is_one_of_many=True) for name, each in clients.items()]
+
+
+class BuilderWatch:
+    """``check_versions``: raises UserError where builders have another TVM than the run."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        scheduling: Scheduling,
+        heartbeats: Heartbeats,
+        check_versions: Callable[[Mapping[int, Any]], Awaitable[None]],
+    ) -> None:
+        self._hosts = hosts
+        self._scheduling = scheduling
+        self._heartbeats = heartbeats
+        self._check_versions = check_versions
+        self._coming: dict[asyncio.Task[None], Collection[int]] = {}
+
+    async def follow(self, nodes: Sequence[Node]) -> None:
+        """Have builders on the machines that are there. Those of a machine that is new join when they answer, for which
+        nobody waits: it may be one that hangs."""
+        gone = self._hosts.builders_gone(nodes)
+        if gone:
+            for coming in [coming for coming, numbers in self._coming.items() if not gone.keys().isdisjoint(numbers)]:
+                coming.cancel()
+            for name in by_machine(gone):
+                self._heartbeats.remove(name)
+            await self._scheduling.remove_builders(list(gone))
+            self._scheduling.notice(f"a machine has left the cluster, with its builders ({len(gone)})", False)
+        for node, builders in self._hosts.more_builders(nodes):
+            coming = asyncio.create_task(self._come(node, builders))
+            self._coming[coming] = builders.keys()
+            coming.add_done_callback(self._come_to_an_end)
+
+    def close(self) -> None:
+        """Nobody joins any more."""
+        for coming in self._coming:
+            coming.cancel()
+
+    async def _come(self, node: Node, builders: Mapping[int, Any]) -> None:
         try:
-            await check_versions(builders)
+            await self._check_versions(builders)
         except UserError as error:
-            hosts.leave_out(node, builders)
-            scheduling.notice(f"machine {node} does not build: {error}", False)
-            continue
-        await scheduling.add_builders({number: BuilderClient(each) for number, each in builders.items()})
-        for number, each in builders.items():
-            heartbeats.add(builder_member(number, each))
-            BuilderClient(each).warm_up()
-        scheduling.notice(f"machine {node} builds now (builders: {len(builders)})", True)
+            self._hosts.leave_out(node, builders)
+            self._scheduling.notice(f"machine {node} does not build: {error}", False)
+            return
+        await self._scheduling.add_builders(builder_clients(builders))
+        for member in builder_members(builders):
+            self._heartbeats.add(member)
+        for actor in set(builders.values()):
+            BuildersClient(actor).warm_up()
+        self._scheduling.notice(f"machine {node} builds now (builders: {len(builders)})", True)
 
-
-def _name(number: int) -> str:
-    return f"builder {number}"
+    def _come_to_an_end(self, coming: asyncio.Task[None]) -> None:
+        del self._coming[coming]
+        if not coming.cancelled() and (error := coming.exception()) is not None:
+            _LOG.error("builders did not join", exc_info=error)
+            self._scheduling.notice(f"builders of a machine did not join: {told(error)}", False)

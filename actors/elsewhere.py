@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from actors.clients.calls import LOST, fetch, first_line, remote_actor
+from actors.clients.base import beating
+from actors.clients.calls import LOST, ActorTimeoutError, fetch, first_line, remote_actor
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from devices.host.child import without_torch
 from devices.opening import opened_device
@@ -23,8 +25,12 @@ from fleet_tune.domain import Fingerprint, Measurement, Outcome
 from fleet_tune.errors import DeviceUnreachableError, UncheckedError
 from policies.runs.placement import device_place
 
-# A device keeps deadlines of its own, among them those of loading a network on a slow link.
+# A device keeps deadlines of its own, among them those of loading a network on a slow link: nobody waits for so long
+# for a process that gives no sign of life.
 _CALL_SECS = 3600.0
+_BEAT_EVERY_SECS = 2.0
+_START_SECS = 120.0  # until the first sign of life
+_SILENT_SECS = 10.0
 _CLOSE_SECS = 5.0
 
 
@@ -42,7 +48,7 @@ def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[De
     if place.node_id is None:
         raise DeviceUnreachableError(config.name, place.reason)
     there = config.model_copy(update={"via": None})
-    actor = remote_actor(DeviceThere, scheduling_strategy=pinned_to(place.node_id)).remote(there, realtime)
+    actor = device_there(DeviceThere, scheduling_strategy=pinned_to(place.node_id)).remote(there, realtime)
     try:
         yield RemoteDevice(config.name, actor)
     finally:
@@ -50,6 +56,11 @@ def opened_elsewhere(config: DeviceConfig, realtime: bool = True) -> Iterator[De
             fetch(actor.close.remote(), _CLOSE_SECS, "close")
         with contextlib.suppress(Exception):
             ray.kill(actor)
+
+
+def device_there(cls: type, **options: Any) -> Any:
+    """The Ray class of :class:`DeviceThere`, or of one that is made of it: it gives signs of life while it is busy."""
+    return remote_actor(cls, groups={"beat": 1}, **options)
 
 
 class DeviceThere:
@@ -86,9 +97,34 @@ class DeviceThere:
         """Nobody needs it any more."""
         self._networks.pop(number, None)
 
+    def beat(self) -> None:
+        """A sign of life; called beside the others, in a thread of its own."""
+
     def close(self) -> None:
         self._networks.clear()
         self._opened.close()
+
+
+class Calls:
+    """Calls of that actor, each of which is waited for as long as its process gives signs of life."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self._patience_secs = _START_SECS
+
+    def answer(self, reference: Any, what: str) -> Any:
+        """The answer to a call. Raises what it raises, and ActorTimeoutError."""
+        import ray
+
+        deadline = time.monotonic() + _CALL_SECS
+        while not ray.wait([reference], timeout=_BEAT_EVERY_SECS, fetch_local=False)[0]:
+            if time.monotonic() > deadline:
+                raise ActorTimeoutError(f"{what}: no answer within {_CALL_SECS:g} s")
+            beat = beating(self.actor)
+            if not ray.wait([reference, beat], timeout=self._patience_secs, fetch_local=False)[0]:
+                raise ActorTimeoutError(f"{what}: the process that drives the device gives no sign of life")
+            self._patience_secs = _SILENT_SECS
+        return fetch(reference, _CALL_SECS, what)
 
 
 class RemoteDevice:
@@ -96,7 +132,7 @@ class RemoteDevice:
 
     def __init__(self, device_id: str, actor: Any) -> None:
         self._device_id = device_id
-        self._actor = actor
+        self._calls = Calls(actor)
 
     def fingerprint(self) -> Fingerprint:
         fingerprint: Fingerprint = self._asked("fingerprint")
@@ -127,17 +163,18 @@ class RemoteDevice:
     def load_network(self, library: bytes, arguments: Sequence[Array]) -> RemoteNetwork:
         """Raises UncheckedError where it cannot be loaded."""
         try:
-            number = fetch(self._actor.load_network.remote(library, list(arguments)), _CALL_SECS, "load a network")
+            loading = self._calls.actor.load_network.remote(library, list(arguments))
+            number = self._calls.answer(loading, "load a network")
         except LOST as error:
             raise UncheckedError(f"device {self._device_id}: {first_line(error)}") from error
-        return RemoteNetwork(self._actor, number)
+        return RemoteNetwork(self._calls, number)
 
     def close(self) -> None:
         """Whoever opened it closes it."""
 
     def _asked(self, method: str, *arguments: Any) -> Any:
         try:
-            return fetch(self._actor.ask.remote(method, *arguments), _CALL_SECS, method)
+            return self._calls.answer(self._calls.actor.ask.remote(method, *arguments), method)
         except LOST as error:
             raise DeviceUnreachableError(self._device_id, first_line(error)) from error
 
@@ -145,10 +182,10 @@ class RemoteDevice:
 class RemoteNetwork:
     """See :class:`devices.protocol.NetworkThere`. It is let go of with this object."""
 
-    def __init__(self, actor: Any, number: int) -> None:
-        self._actor = actor
+    def __init__(self, calls: Calls, number: int) -> None:
+        self._calls = calls
         self._number = number
-        weakref.finalize(self, _forget, actor, number)
+        weakref.finalize(self, _forget, calls.actor, number)
 
     def outputs(self) -> tuple[Array, ...]:
         return tuple(array.copy() for array in self._asked("outputs"))
@@ -162,7 +199,8 @@ class RemoteNetwork:
 
     def _asked(self, method: str, *arguments: Any) -> Any:
         try:
-            return fetch(self._actor.ask_network.remote(self._number, method, *arguments), _CALL_SECS, method)
+            asked = self._calls.actor.ask_network.remote(self._number, method, *arguments)
+            return self._calls.answer(asked, method)
         except LOST as error:
             raise UncheckedError(f"the machine that drives the device was lost: {first_line(error)}") from error
 

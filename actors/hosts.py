@@ -15,7 +15,7 @@ from actors.clients.calls import ask
 from actors.clients.threads import in_thread
 from actors.clusters.cluster import Cluster
 from actors.clusters.nodes import Windows, own_window_folder, pinned_to
-from actors.processes.builder import Worker, builder_actor
+from actors.processes.builder import Worker, builders_actor
 from actors.processes.device import device_actor
 from actors.turns.run_turns import RunTurns
 from devices.builds.builder import BuildWorker
@@ -34,7 +34,8 @@ class Hosts:
     :class:`actors.tuning_session.TuningSession`. ``turns``: with other runs on the devices; None where there are none.
 
     ``windows``: the quiet windows of the machines; None where no device shares the cores of its machine. ``builders``:
-    handles of actors by the numbers of builders, each of which only one has had. ``devices``: handles by the names of
+    by the numbers of builders, each of which only one has had, the handle of the actor that has it; those of a machine
+    that start together share one. ``devices``: handles by the names of
     devices, of those that have a process.
     """
 
@@ -100,10 +101,12 @@ class Hosts:
         there = {node.node_id for node in nodes}
         return [name for name, node_id in self._nodes.items() if node_id not in there]
 
-    def builders_gone(self, nodes: Sequence[Node]) -> list[int]:
-        """The numbers of the builders whose host has left the cluster, which are none any more."""
+    def builders_gone(self, nodes: Sequence[Node]) -> dict[int, Any]:
+        """The builders whose host has left the cluster, which are none any more."""
         there = {node.node_id for node in nodes}
-        gone = [number for number, node_id in self._builder_nodes.items() if node_id not in there]
+        gone = {
+            number: self.builders[number] for number, node_id in self._builder_nodes.items() if node_id not in there
+        }
         self.end_builders(gone)
         return gone
 
@@ -119,13 +122,16 @@ class Hosts:
         self.end_builders(builders)
 
     def end_builders(self, numbers: Iterable[int]) -> None:
-        """End these builders."""
+        """End these builders, which are all that there are of their actors."""
         import ray
 
+        ended = set()
         for number in numbers:
             del self._builder_nodes[number]
+            ended.add(self.builders.pop(number))
+        for actor in ended:
             with contextlib.suppress(Exception):  # it may be gone by itself
-                ray.kill(self.builders.pop(number), no_restart=True)
+                ray.kill(actor, no_restart=True)
 
     def end_device(self, name: str) -> None:
         """End the process of a device, if it has one."""
@@ -154,7 +160,7 @@ class Hosts:
 
     async def close(self) -> None:
         """Close all of them. Who is busy is ended by :meth:`end`; its child processes end with it."""
-        hosts = [*self.builders.values(), *self.devices.values()]
+        hosts = [*set(self.builders.values()), *self.devices.values()]
         closing = (ask(actor.close.remote(), _CLOSE_SECS, "close") for actor in hosts)
         await asyncio.gather(*closing, return_exceptions=True)
 
@@ -162,7 +168,7 @@ class Hosts:
         """End their processes."""
         import ray
 
-        for actor in (*self.devices.values(), *self.builders.values()):
+        for actor in (*self.devices.values(), *set(self.builders.values())):
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
 
@@ -179,8 +185,8 @@ class Hosts:
             if datasets
             else partial(_build_worker, self._artifacts, workers, self.windows)
         )
-        builder = builder_actor(scheduling_strategy=pinned_to(node_id))
-        started = {next(self._numbers): builder.remote(make_worker) for _ in range(workers)}
+        actor = builders_actor(scheduling_strategy=pinned_to(node_id)).remote(make_worker, workers)
+        started = {next(self._numbers): actor for _ in range(workers)}
         self.builders |= started
         self._builder_nodes |= dict.fromkeys(started, node_id)
         return started

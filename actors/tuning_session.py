@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.builder_watch import builder_member, follow_builders
-from actors.clients.builder import BuilderClient
+from actors.builder_watch import BuilderWatch, builder_members, by_machine
+from actors.clients.builder import BuildersClient, builder_clients
 from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line, remote_actor
 from actors.clients.device import DeviceClient, fingerprints, fingerprints_in_turn
 from actors.clients.learner import LearnerClient
@@ -111,6 +111,8 @@ class TuningSession:
         self._abandoned = False
         self._closed = False
         self._roster: Roster | None = None
+        self._builder_watch: BuilderWatch | None = None
+        self._coming: dict[str, asyncio.Task[None]] = {}  # devices whose host has come
 
     @property
     def window(self) -> QuietWindow | None:
@@ -151,8 +153,8 @@ class TuningSession:
 
     def warm_up(self) -> None:
         """Have the builders start what they build with: something will be built."""
-        for one in self._hosts.builders.values():
-            BuilderClient(one).warm_up()
+        for one in set(self._hosts.builders.values()):
+            BuildersClient(one).warm_up()
 
     def without_trials(
         self,
@@ -183,7 +185,7 @@ class TuningSession:
     async def _check_versions(self, devices: Iterable[str], builders: Mapping[int, Any] | None = None) -> None:
         """Raises VersionsDifferError where one of these processes has another TVM than this one. Those that do not
         answer are missed elsewhere."""
-        parts = {f"builder {number}": builder for number, builder in (builders or {}).items()}
+        parts = by_machine(builders or {})
         parts |= {f"the process of device {name}": self._hosts.devices[name] for name in devices}
         asking = (ask(actor.host.remote(), _HOST_SECS, f"the host of {what}") for what, actor in parts.items())
         hosts = await asyncio.gather(*asking, return_exceptions=True)
@@ -293,7 +295,7 @@ class TuningSession:
                 dataclasses.replace(schedule, run=run),
                 self._recorder,
                 self._searcher_of,
-                {number: BuilderClient(builder) for number, builder in self._hosts.builders.items()},
+                builder_clients(self._hosts.builders),
                 self._used,
                 learning,
             )
@@ -310,7 +312,7 @@ class TuningSession:
                 Member(f"searcher {number}", each.beat, each.restart, True, clock)
                 for number, each in enumerate(searching)
             ),
-            *(builder_member(number, builder) for number, builder in self._hosts.builders.items()),
+            *builder_members(self._hosts.builders),
             *(self._member_of(name) for name in self._hosts.devices),
         ]
         self._reception = Reception(self._scheduling, targets, self._take, self._notices)
@@ -422,29 +424,38 @@ class TuningSession:
         assert self._scheduling is not None
         assert self._heartbeats is not None
         nodes = await self._hosts.nodes()
-        check = partial(self._check_versions, [])
-        await follow_builders(self._hosts, nodes, self._scheduling, self._heartbeats, check)
+        if self._builder_watch is None:
+            check = partial(self._check_versions, [])
+            self._builder_watch = BuilderWatch(self._hosts, self._scheduling, self._heartbeats, check)
+        await self._builder_watch.follow(nodes)
         for name in self._hosts.gone(nodes):
             await self.remove_device(name, f"its host {self._configs[name].via} has left the cluster")
             await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
             self._wait_for_host(name, "its host may come back")
         for name in sorted(self._hostless):
-            try:
-                if await self._started(name):
-                    continue
-            except ClusterError:
-                raise
-            except UserError as error:
-                await self.remove_device(name, str(error))
-            else:
+            if not self._hosts.start_device(self._configs, name, nodes):
                 self._hostless.discard(name)
-                self._expect(name)
+                self._coming[name] = asyncio.create_task(self._come(name))
+
+    async def _come(self, name: str) -> None:
+        """A device whose host has come, and which nobody waits for: that host may be one that hangs."""
+        try:
+            await self._check_versions([name])
+        except UserError as error:
+            del self._coming[name]
+            await self.remove_device(name, str(error))
+        else:
+            del self._coming[name]
+            self._expect(name)
 
     async def remove_device(self, name: str, reason: str) -> None:
         """The fleet has a device less: what it works on is done elsewhere, and nobody is blamed."""
         assert self._scheduling is not None
         assert self._reception is not None
         assert self._heartbeats is not None
+        coming = self._coming.pop(name, None)
+        if coming is not None:
+            coming.cancel()
         await self._reception.forget(name)
         self._heartbeats.remove(f"device {name}")
         await self._scheduling.remove_device(name, reason)
@@ -560,7 +571,9 @@ class TuningSession:
         self._closed = True
         if self._reception is not None:
             self._reception.close()
-        for task in (self._running, self._watching):
+        if self._builder_watch is not None:
+            self._builder_watch.close()
+        for task in (self._running, self._watching, *self._coming.values()):
             if task is not None:
                 task.cancel()  # nobody waits any more for the scheduler, which is ended below
         if self._cluster.is_lost:

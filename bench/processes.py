@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -15,18 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import BenchError
+from devices.host.parent import end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository, in which every child is started."""
 
-_PR_SET_PDEATHSIG = 1
-
 
 def die_with_parent() -> None:
     """Asks the kernel to end this process when the thread that started it ends, be it by kill -9."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    end_with_parent()
 
 
 def run_json(args: Sequence[str], *, env: Mapping[str, str], timeout_secs: float) -> dict[str, Any]:

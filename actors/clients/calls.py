@@ -41,7 +41,8 @@ async def ask(reference: Any, deadline_secs: float | None, what: str) -> Any:
     call in the message.
     """
     try:
-        return await asyncio.wait_for(_resolve(reference), deadline_secs)
+        async with asyncio.timeout(deadline_secs):
+            return await reference
     except RayTaskError as error:  # first: Ray gives it the class of the actor's exception too, a TimeoutError say
         raise _own_error(error) from error
     except TimeoutError:
@@ -76,10 +77,6 @@ def _own_error(error: RayTaskError) -> Exception:
     """The exception that the actor raised, without Ray's wrapping."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, Exception) else error
-
-
-async def _resolve(reference: Any) -> Any:
-    return await reference
 
 
 MANY_OBJECTS = (200_000, 20, 100)
@@ -120,6 +117,12 @@ class Shared(Generic[T]):
     def get(self) -> T:
         value: T = ray.cloudpickle.loads(self._packed)
         return value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shared) and self._packed == other._packed
+
+    def __hash__(self) -> int:
+        return hash(self._packed)
 
 
 def told(error: BaseException) -> str:

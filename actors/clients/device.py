@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from actors.clients import waiting
 from actors.clients.base import BusyClient, beating
-from actors.clients.calls import LOST, WINDOW_WAIT_SECS, ask, first_line
+from actors.clients.calls import LOST, WINDOW_WAIT_SECS, Shared, ask, first_line
 from actors.clients.recorder import RecorderClient
 from fleet_tune.domain import Fingerprint, Incumbent, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError, FleetTuneError
@@ -48,7 +48,7 @@ class BatchReport:
 
 @dataclass(frozen=True)
 class TaskPlaces:
-    """What a device needs of a task. ``oracle``, ``rival``: the object references of its unscheduled program and of its
+    """What a device needs of a task. ``oracle``, ``rival``: references of its unscheduled program and of its
     incumbent's artifact, in lists, so that each is fetched only where it is lacking; no rival where it is not built.
     ``limit_secs``: what measuring a candidate may take, None for what the rule says."""
 
@@ -110,6 +110,7 @@ class DeviceClient(BusyClient):
         super().__init__(actor)
         self._target = target
         self._recorder = recorder
+        self._shared: Shared[RecorderClient] | None = None
         self._in_turns = in_turns
 
     async def joined(self, tell: Callable[[str], None]) -> Fingerprint:
@@ -147,7 +148,7 @@ class DeviceClient(BusyClient):
         epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
-        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recorder, epoch)
+        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recording, epoch)
         return await self._alive(ask(measuring, deadline_secs, "measure"))
 
     async def shoot_out(
@@ -160,8 +161,15 @@ class DeviceClient(BusyClient):
     ) -> BatchReport:
         # In lists, so that Ray does not fetch them on the way.
         entered = [([artifact], revision) for artifact, revision in finalists]
-        running = self._actor.shoot_out.remote(entered, task, rule, self._recorder, epoch)
+        running = self._actor.shoot_out.remote(entered, task, rule, self._recording, epoch)
         return await self._alive(ask(running, deadline_secs, "hold a shoot-out"))
+
+    @property
+    def _recording(self) -> Shared[RecorderClient]:
+        """Packed once for all batches."""
+        if self._shared is None:
+            self._shared = Shared(self._recorder)
+        return self._shared
 
     async def _alive(self, working: Awaitable[BatchReport]) -> BatchReport:
         """The report of what the device does now; see :func:`actors.clients.waiting.watched`."""

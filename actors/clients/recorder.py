@@ -32,9 +32,9 @@ _SLOW_SECS = 5.0
 _LOOK_SECS = 1.0
 _RETRY_RECORDER_SECS = 0.2
 _FOLLOW_SECS = 5.0
-GATHER_SECS = 0.05
-"""Who follows the recorder lets that much come before it asks again: commits are 10 ms apart, and each answer is a
-call."""
+GATHER_SECS = 0.1
+"""Who follows the recorder lets that much come before it asks again: commits are 20 ms apart, and each answer is a
+call, which takes both sides more time than a hundred records."""
 
 
 class RecorderClient(RestartedClient):

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from fleet_tune.errors import ClusterError
 from policies.runs.placement import Node
 
 _REACH_SECS = 10.0
+_LEAVE_SECS = 5.0
 _RAY = "r"  # as short as run_folder's: sockets lie below
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
@@ -84,14 +86,16 @@ def connected(address: str | None) -> Iterator[Cluster]:
                 f"cannot make a folder in /tmp: {error.strerror or error}", "free space there, or let this user write"
             ) from error
         given = ray.is_initialized()  # by the caller (a notebook, a test, a service): it is used, and left as it was
+        made: list[Cluster] = []
         if not given:
             # Ray opens its own folder to all users, again and again: it gets one that others cannot reach.
             _connect(address, folder / _RAY)
-            stack.callback(_disconnect)
+            stack.callback(lambda: _leave() if any(each.is_lost for each in made) else _disconnect())
         context = ray.get_runtime_context()
         node_id = context.get_node_id()
         started = started_here() if address is None and not given else {}
-        yield Cluster(node_id, folder, context.gcs_address, started or raylet_of(node_id), bool(started))
+        made.append(Cluster(node_id, folder, context.gcs_address, started or raylet_of(node_id), bool(started)))
+        yield made[0]
 
 
 def _connect(address: str | None, folder: Path) -> None:
@@ -126,6 +130,15 @@ def _connect(address: str | None, folder: Path) -> None:
             else "try again when the machine is less busy; check free memory and space in /tmp, or give a cluster "
             "with --address",
         ) from error
+
+
+def _leave() -> None:
+    """Disconnect from a cluster that is lost, of which a process may stand still: Ray waits for its answer for ever,
+    and who is told that the cluster is lost does not. A command ends then; for other processes Ray waits once more when
+    they end."""
+    leaving = threading.Thread(target=_disconnect, daemon=True, name="disconnect")
+    leaving.start()
+    leaving.join(_LEAVE_SECS)
 
 
 def _disconnect() -> None:

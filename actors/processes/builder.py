@@ -1,13 +1,26 @@
-"""The builder actor: compiles candidates in a warm worker process and hands the artifact on by object reference."""
+"""The builders of a machine: each compiles one candidate at a time in a warm worker process of its own; one actor has
+them all, takes jobs and hands out what is done, in groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from actors.clients.artifacts import packed
+from actors.clients.builder import Done, Job
 from actors.clients.calls import remote_actor
 from devices.host.versions import Host, this_host
-from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult
+from devices.protocol import Artifact, BuildRequest, BuildResult
+from fleet_tune.domain import Task
+from fleet_tune.errors import FleetTuneError
+
+# What is done within this time goes in one answer: a share of what a build takes, so that no builder waits for long.
+_GATHER_SHARE = 0.05
+_MOST_GATHER_SECS = 0.05
+_MEMORY = 0.1  # of the mean of build times, for the last one
 
 
 class Worker(Protocol):
@@ -20,44 +33,123 @@ class Worker(Protocol):
     def close(self) -> None: ...
 
 
-class Builder:
-    """One build at a time, by the worker that ``make_worker`` returns."""
+class ReplacedError(FleetTuneError):
+    """Somebody else has asked these builders since."""
 
-    def __init__(self, make_worker: Callable[[], Worker]) -> None:
+
+class Builders:
+    """Async actor: ``count`` builders, each with a worker that ``make_worker`` returns, in a thread of its own.
+
+    One caller (:class:`actors.clients.builder.BuildersClient`) has its jobs done, the last one that began to ask: of
+    one before it nothing more is begun, and nothing is heard."""
+
+    def __init__(self, make_worker: Callable[[], Worker], count: int) -> None:
         self._make_worker = make_worker
-        self._made: Worker | None = None
+        self._made: dict[int, Worker] = {}
+        self._threads = [ThreadPoolExecutor(1) for _ in range(count)]
+        self._caller = ""
+        self._former: set[str] = set()
+        self._tasks: dict[str, Task] = {}
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._done: dict[int, Done] = {}
+        self._changed = asyncio.Condition()
+        self._calls = 0
+        self._mean_secs = 0.0
 
-    @property
-    def _worker(self) -> Worker:
-        """Made when first asked for, so that what is wrong with it is the answer of a call, not a dead actor."""
-        if self._made is None:
-            self._made = self._make_worker()
-        return self._made
+    async def exchange(
+        self, caller: str, jobs: Sequence[Job], tasks: Sequence[Task], seen: Sequence[int], wait_secs: float
+    ) -> list[Done]:
+        """Begin ``jobs``; what is done, once something is, at the latest after ``wait_secs``. ``tasks``: of the jobs,
+        as far as this process was not told of them. ``seen``: the numbers of what the caller has received. A call that
+        another one follows ends at once, and with nothing. Raises ReplacedError."""
+        if caller in self._former:
+            raise ReplacedError("another scheduler has these builders")
+        if caller != self._caller:
+            self._forget()
+            self._former.add(self._caller)
+            self._caller = caller
+        for number in seen:
+            self._done.pop(number, None)
+        self._tasks |= {task.id: task for task in tasks}
+        for job in jobs:
+            self._jobs[job.number] = asyncio.create_task(self._work(job, caller))
+        self._calls += 1
+        call = self._calls
+        async with self._changed:
+            self._changed.notify_all()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(
+                    self._changed.wait_for(lambda: bool(self._done) or call != self._calls), wait_secs
+                )
+        if self._done and call == self._calls and self._jobs:
+            await asyncio.sleep(min(_MOST_GATHER_SECS, _GATHER_SHARE * self._mean_secs))
+        return list(self._done.values()) if call == self._calls else []
 
-    def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact | None]:
-        """Two return values, so that the scheduler learns of a failure without fetching the artifact."""
-        result = self._worker.build(request)
-        if isinstance(result, Artifact):
-            return None, result
-        return result, None
-
-    def host(self) -> Host:
+    async def host(self) -> Host:
         """The machine that this process runs on."""
         return this_host()
 
-    def beat(self) -> None:
-        """A sign of life; called beside the others, in a thread of its own."""
+    async def beat(self) -> None:
+        """A sign of life, also while all of them build."""
 
-    def warm_up(self) -> None:
-        """Start the worker process, so that the first build does not wait for it."""
-        self._worker.start()
+    async def warm_up(self) -> None:
+        """Start the worker processes, so that no first build waits for one."""
+        for place, thread in enumerate(self._threads):
+            thread.submit(self._start, place)
 
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
+    async def close(self) -> None:
+        for worker in self._made.values():
+            await asyncio.to_thread(worker.close)
+
+    def _forget(self) -> None:
+        for job in self._jobs.values():
+            job.cancel()  # what a worker has begun it ends
+        self._jobs.clear()
+        self._done.clear()
+
+    async def _work(self, job: Job, caller: str) -> None:
+        done = await self._ended(job)
+        if caller != self._caller:
+            return
+        self._jobs.pop(job.number, None)
+        async with self._changed:
+            self._done[job.number] = done
+            self._changed.notify_all()
+
+    async def _ended(self, job: Job) -> Done:
+        task = self._tasks.get(job.task_id)
+        if task is None:  # it was told to the process before this one
+            return Done(job.number, lost=True)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            result = await self._built(job.place, BuildRequest(task, job.candidate, job.timeout_secs))
+        except FleetTuneError as error:
+            return Done(job.number, error=error)
+        except Exception as error:  # its class may be known to nobody else
+            return Done(job.number, error=RuntimeError(f"{type(error).__name__}: {error}"))
+        self._mean_secs += _MEMORY * (loop.time() - began - self._mean_secs)
+        if isinstance(result, Artifact):
+            return Done(job.number, artifact=packed(result))
+        return Done(job.number, failure=result)
+
+    async def _built(self, place: int, request: BuildRequest) -> BuildResult:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads[place], lambda: self._worker(place).build(request)
+        )
+
+    def _start(self, place: int) -> None:
+        with contextlib.suppress(Exception):  # the first build tells of it
+            self._worker(place).start()
+
+    def _worker(self, place: int) -> Worker:
+        """Made when first asked for, so that what is wrong with it is the answer to a job, not a dead actor; in the
+        thread of its place alone."""
+        if place not in self._made:
+            self._made[place] = self._make_worker()
+        return self._made[place]
 
 
-def builder_actor(**options: Any) -> Any:
-    """The Ray class of :class:`Builder`: Ray starts it again when its process ends, and it gives signs of life
-    (``beat``) while it builds."""
-    return remote_actor(Builder, restarts=-1, groups={"beat": 1}, **options)
+def builders_actor(**options: Any) -> Any:
+    """The Ray class of :class:`Builders`: Ray starts it again when its process ends."""
+    return remote_actor(Builders, restarts=-1, concurrency=64, **options)

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from actors.clients.calls import fetch, remote_actor
+from actors.clients.artifacts import unpacked
+from actors.clients.calls import Shared, remote_actor
 from actors.clients.device import BatchReport, TaskPlaces
 from actors.clients.recorder import RecorderClient
 from actors.clusters.nodes import Windows
@@ -27,9 +28,10 @@ from fleet_tune.results import DeviceTime
 from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
 
-_FETCH_DEADLINE_SECS = 30.0
 # Of measuring between two probes of a quiet window; a probe takes a fiftieth of it.
 _STRETCH_SECS = 0.5
+# A change by less than this share is none: what is usual is the median of a run.
+_SAME_USUAL = 0.002
 
 
 Measured = tuple[Artifact, Measurement]
@@ -78,6 +80,8 @@ class DeviceActor:
         self._limits: dict[str, float | None] = {}  # of measuring a candidate, by task
         self._speed = Speedometer()
         self._usual_speed = 1.0  # as it was stored last
+        self._noted_secs = 0.0  # of the probe, then
+        self._recorded_by: tuple[Shared[RecorderClient], RecorderClient] | None = None
         self._target: str | None = None  # canonical text, once the device was asked
 
     @property
@@ -130,12 +134,13 @@ class DeviceActor:
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskPlaces],
         rule: StopRule,
-        recorder: RecorderClient,
+        recorder: Shared[RecorderClient],
         epoch: int,
     ) -> BatchReport:
         """Measure a batch in one quiet window and store the records under the lease ``epoch``.
 
-        ``artifacts``: object references. ``tasks``: those of the batch (a restarted actor lacks all of them). What
+        ``artifacts``: as :class:`actors.clients.artifacts.Artifacts` hands them out. ``tasks``: those of the batch (a
+        restarted actor lacks all of them). What
         would be the new incumbent meets the one there is, as far as its artifact is at hand. A lost device ends the
         batch. The outcomes DEVICE_LOST, of what it was running, and KILLED are not stored: the run's state decides
         whether the candidate is tried again. Raises StaleLeaseError.
@@ -145,7 +150,7 @@ class DeviceActor:
         """
         for task_id, places in tasks.items():
             self._prepare(task_id, places)
-        fetched: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for one in artifacts]
+        fetched = [unpacked(one) for one in artifacts]
         measured: list[Measured] = []
         asked = time.monotonic()
         with self._quiet():
@@ -155,7 +160,8 @@ class DeviceActor:
                 before_secs = self._probe()
             except (DeviceUnreachableError, ProbeError) as error:
                 return BatchReport(detail=error.detail)
-            self._note_usual(recorder)
+            recording = self._recorder(recorder)
+            self._note_usual(recording)
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
                 measured += stretch
@@ -171,7 +177,7 @@ class DeviceActor:
                 records.append(make_record(artifact.candidate, artifact.trace, measurement, *about))
         if records:
             handed_in = time.monotonic()
-            recorder.append_and_wait(records, epoch)
+            recording.append_and_wait(records, epoch)
             waits[DeviceTime.COMMIT] = time.monotonic() - handed_in
         return BatchReport(outcomes, lost, vitals, waits)
 
@@ -181,15 +187,15 @@ class DeviceActor:
         finalists: Sequence[tuple[Any, int]],
         task: TaskPlaces,
         rule: StopRule,
-        recorder: RecorderClient,
+        recorder: Shared[RecorderClient],
         epoch: int,
     ) -> BatchReport:
         """Let the finalists of one task meet in one quiet window, and store what was found.
 
-        ``finalists``: the object reference of each one's artifact, and the number of the revision that its record will
+        ``finalists``: each one's artifact, in a list, and the number of the revision that its record will
         be. Raises StaleLeaseError.
         """
-        artifacts: list[Artifact] = [fetch(one, _FETCH_DEADLINE_SECS, "fetch an artifact") for [one], _ in finalists]
+        artifacts = [unpacked(one) for [one], _ in finalists]
         self._prepare(artifacts[0].task_id, task)
         with self._quiet():
             try:
@@ -197,7 +203,7 @@ class DeviceActor:
             except (DeviceUnreachableError, ProbeError) as error:
                 return BatchReport(detail=error.detail)
             if self._speed.unit_secs is None:
-                self._note_usual(recorder)
+                self._note_usual(self._recorder(recorder))
             # Pairs need no speed, but those that meet nobody do: that of before the tournament, until it is over.
             speed = self._speed.between(before_secs, before_secs)
             found = tournament(lambda asked: _at(self._ask(asked), speed), artifacts, task.incumbent, rule)
@@ -212,7 +218,7 @@ class DeviceActor:
             stamped = dataclasses.replace(measurement, build_secs=artifact.build_secs)
             about = (self._run_id, self._device_id, revision)
             records.append(make_record(artifact.candidate, artifact.trace, stamped, *about))
-        recorder.append_and_wait(records, epoch)
+        self._recorder(recorder).append_and_wait(records, epoch)
         return BatchReport({record.candidate.id: record.measurement.outcome for record in records})
 
     def beat(self) -> None:
@@ -275,14 +281,14 @@ class DeviceActor:
         last of this device."""
         if task_id not in self._incumbents:
             [oracle] = places.oracle
-            self._device.add_oracle(fetch(oracle, _FETCH_DEADLINE_SECS, "fetch an oracle"))
+            self._device.add_oracle(unpacked(oracle))
         self._incumbents[task_id] = places.incumbent
         self._limits[task_id] = places.limit_secs
         rival = self._rivals.get(task_id)
         if rival is None or rival.candidate is None or rival.candidate.id != places.incumbent.candidate_id:
             self._rivals.pop(task_id, None)
             for reference in places.rival:
-                self._rivals[task_id] = fetch(reference, _FETCH_DEADLINE_SECS, "fetch an artifact")
+                self._rivals[task_id] = unpacked(reference)
 
     @property
     def _known(self) -> tuple[dict[str, Incumbent], dict[str, Artifact]]:
@@ -326,8 +332,18 @@ class DeviceActor:
         except (DeviceUnreachableError, ProbeError):
             return before_secs
 
+    def _recorder(self, shared: Shared[RecorderClient]) -> RecorderClient:
+        """It is the same all the time, and to make a handle of an actor takes longer than to use it."""
+        if self._recorded_by is None or shared != self._recorded_by[0]:
+            self._recorded_by = shared, shared.get()
+        return self._recorded_by[1]
+
     def _note_usual(self, recorder: RecorderClient) -> None:
-        """Have what is usual stored, and learn what the seconds of the store are counted at."""
+        """Have what is usual stored where it has changed, and learn what the seconds of the store are counted at."""
+        usual_secs = self._speed.usual_secs
+        if self._speed.unit_secs is not None and abs(usual_secs - self._noted_secs) < _SAME_USUAL * self._noted_secs:
+            return
+        self._noted_secs = usual_secs
         self._speed.unit_secs = recorder.probed_and_wait(self._device_id, self._speed.usual_secs)
         self._usual_speed = self._speed.usual_speed
 

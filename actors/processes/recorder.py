@@ -26,12 +26,14 @@ from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.records.stores.store import RecordStore
 
 # What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
-_GROUP_COMMIT_SECS = 0.01
+_GROUP_COMMIT_SECS = 0.02
 _READ_LIMIT = 2048
 # The process whose place this one takes may still be ending, and hold the store meanwhile: even a killed one ends only
 # when the disk that it waits for has answered. A start may take longer (actors.scheduling.heartbeats.START_SECS).
 _ENDING_SECS = 90.0
 _LOOK_SECS = 0.05
+# More leases of a device than are given before one of them is told of (actors.scheduling.lease_changes).
+_UNTOLD_LEASES = 1_000_000
 # Encoded records that are kept in memory for those who follow closely.
 _RECENT = 16_384
 _T = TypeVar("_T")
@@ -111,8 +113,7 @@ class Recorder:
         ended = []
         for device_id in device_ids:
             state = self._device_states.get(device_id, DeviceState())
-            # One more than is known: the last lease may not have been told of.
-            free = dataclasses.replace(state, lease=Lease(epoch=state.lease.epoch + 1))
+            free = dataclasses.replace(state, lease=Lease(epoch=state.lease.epoch + _UNTOLD_LEASES))
             ended.append(DeviceEvent(device_id, run_id, "released", "who leased it is gone", free, time.time()))
         await self.append_device_events(ended)
         return await self.device_states()

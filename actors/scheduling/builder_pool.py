@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from actors.clients.artifacts import Artifacts
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorLostError, first_line, told
-from actors.scheduling.artifacts import Artifacts
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet import QuietTimeoutError
 from devices.protocol import BuildRequest

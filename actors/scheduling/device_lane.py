@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from actors.clients.artifacts import Artifacts
 from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
 from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskPlaces
-from actors.scheduling.artifacts import Artifacts
 from fleet_tune.domain import Incumbent, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from fleet_tune.results import DeviceTime
@@ -64,8 +64,8 @@ class DeviceLane:
         self._device.restart()
 
     def _places(self, task_id: str, incumbent: Incumbent, limit_secs: float | None = None) -> TaskPlaces:
-        rival = self._artifacts.find(incumbent.candidate_id)
-        return TaskPlaces([self._artifacts[task_id]], incumbent, [] if rival is None else [rival], limit_secs)
+        rival = self._artifacts.reference(incumbent.candidate_id)
+        return TaskPlaces([self._artifacts.reference(task_id)], incumbent, [] if rival is None else [rival], limit_secs)
 
     async def _measure(
         self, command: Measure, artifacts: Sequence[Any], tasks: Mapping[str, TaskPlaces]

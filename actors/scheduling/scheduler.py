@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.clients.artifacts import Artifacts
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorLostError, expect_many_objects, first_line, told
 from actors.clients.device import DeviceHandle
@@ -23,9 +24,9 @@ from actors.clients.learner import LearnerClient
 from actors.clients.recorder import GATHER_SECS, RecorderClient
 from actors.clients.searcher import SearcherClient
 from actors.processes.recorder import make_record
-from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_lane import DeviceLane
+from actors.scheduling.lease_changes import gathered, worth_keeping
 from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
 from fleet_tune.errors import FleetOrdersError
 from fleet_tune.records.orders import FleetOrders
@@ -312,11 +313,8 @@ class Scheduler:
     async def _keep(self) -> None:
         """Make the changes of devices durable in their order, those of a moment at once."""
         while True:
-            groups = [await self._device_events.get()]
-            await asyncio.sleep(GATHER_SECS)
-            while not self._device_events.empty():
-                groups.append(self._device_events.get_nowait())
-            await self._recorder.append_device_events([event for events in groups for event in events])
+            groups = await gathered(self._device_events)
+            await self._recorder.append_device_events(worth_keeping(groups))
             for _ in groups:
                 self._events.put_nowait(ev.DeviceEventsKept())
 

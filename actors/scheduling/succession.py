@@ -132,10 +132,10 @@ class Scheduling:
         return True
 
     async def add_builders(self, builders: Mapping[int, BuilderClient]) -> None:
-        """A machine builds too: builders with numbers above those of all others."""
-        known, most = self._plan.builders, 1 + max(builders)
-        never_there = set(range(known, most)) - builders.keys()  # they were begun, and turned out not to fit
-        left = self._plan.left_builders.union(never_there)
+        """A machine builds too: builders with numbers that nobody has had."""
+        known, most = self._plan.builders, max(self._plan.builders, 1 + max(builders))
+        not_there = set(range(known, most))  # they were begun, and do not fit, or have not answered yet
+        left = self._plan.left_builders.union(not_there) - builders.keys()
         self._plan = dataclasses.replace(self._plan, builders=most, left_builders=left)
         with contextlib.suppress(*LOST):
             await self._scheduler.add_builders(builders)

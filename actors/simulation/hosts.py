@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from actors.clients.artifacts import unpacked
 from actors.clients.calls import Shared, ask
 from actors.clients.device import BatchReport, TaskPlaces
 from actors.clients.recorder import RecorderClient
+from actors.processes.builder import Builders, Worker
 from actors.processes.recorder import make_record
-from devices.protocol import Artifact, BuildFailure, BuildRequest
+from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.domain import Measurement, Outcome, StopRule
 from fleet_tune.results import DeviceTime
 
@@ -23,19 +25,16 @@ _SPREAD = 0.3
 _LIBRARY_BYTES = 20_000  # about what a kernel has
 
 
-class SimulatedBuilders:
-    """Async actor: any number of builds, each of which takes ``build_secs`` asleep."""
+class SimulatedBuilders(Builders):
+    """Those of a machine, as many as are wanted; a build takes ``build_secs`` asleep."""
 
     def __init__(self, build_secs: float) -> None:
+        super().__init__(_no_worker, 0)
         self._build_secs = build_secs
 
-    async def beat(self) -> None:
-        """A sign of life of each builder."""
-
-    async def build(self, request: BuildRequest) -> tuple[BuildFailure | None, Artifact]:
-        """See :meth:`actors.processes.builder.Builder.build`."""
+    async def _built(self, place: int, request: BuildRequest) -> BuildResult:  # noqa: ARG002 - all are alike
         await asyncio.sleep(self._build_secs)
-        return None, Artifact(
+        return Artifact(
             task_id=request.task.id,
             candidate=request.candidate,
             library=bytes(_LIBRARY_BYTES),
@@ -46,6 +45,10 @@ class SimulatedBuilders:
             trace="",
             build_secs=self._build_secs,
         )
+
+
+def _no_worker() -> Worker:
+    raise AssertionError("simulated builders have no processes")
 
 
 class SimulatedDevices:
@@ -62,8 +65,8 @@ class SimulatedDevices:
         """Measure a batch, each candidate in about ``secs``; see
         :meth:`actors.processes.device.DeviceActor.measure`."""
         outcomes, records = {}, []
-        for reference in artifacts:
-            artifact: Artifact = await reference
+        for reference in artifacts:  # none of them is large
+            artifact = unpacked(reference)
             assert artifact.candidate is not None
             taken = secs * self._rng.lognormvariate(0.0, _SPREAD)
             await asyncio.sleep(taken)

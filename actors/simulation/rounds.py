@@ -60,7 +60,7 @@ class SimulatedRounds(SimulatedRun):
 
         async def built(candidate: Candidate) -> Any:
             async with free:
-                failure, artifact = await parts.builder.build(BuildRequest(task, candidate))
+                failure, artifact = await parts.builders[0].build(BuildRequest(task, candidate))
             assert failure is None
             return artifact
 

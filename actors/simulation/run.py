@@ -20,7 +20,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from actors.clients.base import ActorClient
-from actors.clients.builder import BuilderClient
+from actors.clients.builder import BuilderClient, builder_clients
 from actors.clients.calls import Shared, ask, remote_actor
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
@@ -122,18 +122,14 @@ class SimulatedUse:
 @dataclass(frozen=True)
 class SimulatedParts:
     """What a simulated run is made of. ``number``, ``searcher_of``: of a task's searcher, by the task's id.
-    ``build_host``: the actor that stands in for all builders. ``devices``: by name."""
+    ``build_host``: the actor of all builders. ``builders``, ``devices``: by number, and by name."""
 
     tasks: list[SearchTask]
     number: dict[str, int]
     searcher_of: dict[str, SearcherClient]
     build_host: Any
+    builders: dict[int, BuilderClient]
     devices: dict[str, SimulatedHandle]
-
-    @property
-    def builder(self) -> BuilderClient:
-        """One of the builders."""
-        return BuilderClient(self.build_host)
 
 
 class SimulatedRun:
@@ -170,7 +166,7 @@ class SimulatedRun:
                 SchedulerPlan(plan, "random", 0),
                 self._records,
                 parts.searcher_of,
-                dict.fromkeys(range(fleet.builders), parts.builder),
+                parts.builders,
                 parts.devices,
             )
         )
@@ -211,21 +207,20 @@ class SimulatedRun:
         await asyncio.gather(*(each.start() for each in searching))
         shared = Shared(self._records)
         self._hosts = self._made(SIMULATED[0], SimulatedDevices, 2 * fleet.devices + 8, _RUN_ID, shared, fleet.faults)
-        build_host = self._made(SIMULATED[1], SimulatedBuilders, fleet.builders + 8, fleet.build_secs)
+        build_host = self._made(SIMULATED[1], SimulatedBuilders, 64, fleet.build_secs)
         return SimulatedParts(
             tasks=tasks,
             number=number,
             searcher_of={task_id: searching[at] for task_id, at in number.items()},
             build_host=build_host,
+            builders=builder_clients(dict.fromkeys(range(fleet.builders), build_host)),
             devices={name: SimulatedHandle(self._hosts, name, secs) for name, (_, secs) in fleet.handles.items()},
         )
 
     def _members(self, build_host: Any) -> list[Member]:
-        """As those of a run: one for each builder and device, be it that one process stands in for them all."""
-        stand_ins = {
-            **{f"builder {number}": build_host for number in range(self._fleet.builders)},
-            **{f"device {name}": self._hosts for name in self._fleet.handles},
-        }
+        """As those of a run: one for the builders of a machine, and one for each device, be it that one process stands
+        in for them all."""
+        stand_ins = {"the builders": build_host, **{f"device {name}": self._hosts for name in self._fleet.handles}}
         real = {
             f"{role} {number}": actor
             for role, actors in self._roles.items()

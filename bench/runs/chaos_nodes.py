@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import secrets
 import signal
@@ -11,11 +10,13 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
 from bench.result import BenchError
+from devices.host.parent import end_with_parent
 
 CPUS = 1
 """Of each node, whatever the machine has: so many builders it gets."""
@@ -25,7 +26,6 @@ _END_SECS = 30.0
 _STOPPED_SECS = 60.0
 _RAY = Path(sys.executable).with_name("ray")
 _STORE_BYTES = 100_000_000
-_PR_SET_PDEATHSIG = 1
 
 
 class Node:
@@ -51,7 +51,7 @@ class Node:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
             )
 
     def joined(self) -> Node:
@@ -185,8 +185,3 @@ def _goes_on(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return bool(process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
     return False
-
-
-def _end_with_parent() -> None:
-    """A node gets SIGTERM when this process ends in whatever way."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -32,8 +32,8 @@ from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_nodes import Nodes
 from fleet_tune.records.stores.reader import RecordReader
 
-ACTORS = ("Scheduler", "Recorder", "Searcher", "Learner", "Builder", "DeviceActor")
-CHILDREN = {"Builder": "build child", "DeviceActor": "device server"}
+ACTORS = ("Scheduler", "Recorder", "Searcher", "Learner", "Builders", "DeviceActor")
+CHILDREN = {"Builders": "build child", "DeviceActor": "device server"}
 """What the processes below those actors are called, of a real run."""
 COMMAND = "the command"
 _SIGNALS = (signal.SIGKILL, signal.SIGSTOP)

@@ -9,6 +9,8 @@ is a session as the command line starts it: its own heartbeats notice and replac
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
@@ -20,10 +22,10 @@ import click
 import fleet_tune
 from actors.clusters.cluster import connected
 from actors.session_plan import SessionPlan
+from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
 from bench.measured import OTHER_CLASS, dataset_path
 from bench.runs.chaos import CANDIDATE_SECS
-from devices.slow import SlowBuilder, opened_slowly
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits, Record
 from fleet_tune.errors import ClusterError, UserError
@@ -136,7 +138,8 @@ def main(
     try:
         asyncio.run(tell(records))
     except UserError as error:
-        raise SystemExit(f"error: {error.problem}") from error
+        print(f"error: {error.problem}", file=sys.stderr, flush=True)
+        os._exit(1)  # as the command line ends: Ray would wait for processes that stand still
 
 
 if __name__ == "__main__":

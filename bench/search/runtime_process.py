@@ -18,12 +18,12 @@ import numpy as np
 
 from actors.clusters.cluster import connected
 from actors.session_plan import SessionPlan
+from actors.simulation.slow import SlowBuilder, opened_slowly
 from actors.tuning_session import TuningSession
 from bench.measured import read
 from bench.runs.chaos import CANDIDATE_SECS
 from bench.runs.chaos_run import BUILD_SECS, BUILDERS
 from bench.search.replay_runs import TOLERANCE
-from devices.slow import SlowBuilder, opened_slowly
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig
 from fleet_tune.domain import Limits
 from fleet_tune.search_task import SearchTask

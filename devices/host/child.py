@@ -9,7 +9,6 @@ the kernel closes its end, and the child sees that and exits.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from devices.host.endings import describe_exit
+from devices.host.parent import end_with_parent
 
 _LENGTH = struct.Struct("<Q")
 # Where a clock stands still, nobody asks for it more often.
@@ -210,7 +210,7 @@ def without_torch() -> None:
 
 def die_with_parent(parent_pid: int) -> None:
     """In a forked child of ``parent_pid``: have the kernel kill it when its parent's forking thread ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+    end_with_parent()
     if os.getppid() != parent_pid:
         os._exit(0)
 

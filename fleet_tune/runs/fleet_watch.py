@@ -54,16 +54,21 @@ class FleetWatch:
         self._looks = 0
         self._listed = fleet  # with the boards that trackers had at the last look
         self._refused: dict[str, DeviceConfig] = {}  # that cannot take part: told once
+        self._joining: dict[str, asyncio.Task[None]] = {}
 
     async def follow(self, session: TuningSession) -> None:
         """Have the session's devices be those of the file, each where its host is, for ever."""
-        while True:
-            await asyncio.sleep(LOOK_SECS)
-            for text, well in await in_thread(self.look):
-                session.notice(text, well)
-            await self.apply(session)
-            with contextlib.suppress(ClusterError):  # a cluster that is lost ends the run by itself
-                await session.follow_hosts()
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECS)
+                for text, well in await in_thread(self.look):
+                    session.notice(text, well)
+                await self.apply(session)
+                with contextlib.suppress(ClusterError):  # a cluster that is lost ends the run by itself
+                    await session.follow_hosts()
+        finally:
+            for joining in self._joining.values():
+                joining.cancel()
 
     def look(self) -> list[tuple[str, bool]]:
         """Read the file where it has changed, and ask trackers for their boards. What people are to be told: a file
@@ -91,12 +96,22 @@ class FleetWatch:
             self._fleet = self._listed
 
     async def apply(self, session: TuningSession) -> None:
-        """Let devices leave, then join: side by side, since the process of a new one may take its time to answer."""
+        """Let devices leave, then join: side by side, since the process of a new one may take its time to answer, and
+        that of one on a host that hangs minutes, for which nobody waits."""
         wanted = changes(session.devices, self._fleet)
         for name, reason in wanted.leave.items():
+            joining = self._joining.pop(name, None)
+            if joining is not None:
+                joining.cancel()
             await session.remove_device(name, reason)
-        new = [device for device in wanted.join if self._refused.get(device.name) != device]
-        await asyncio.gather(*(self._join(session, device) for device in new))
+        for device in wanted.join:
+            if device.name not in self._joining and self._refused.get(device.name) != device:
+                self._joining[device.name] = asyncio.create_task(self._join(session, device))
+        if self._joining:
+            done, _ = await asyncio.wait(self._joining.values(), timeout=LOOK_SECS)
+            self._joining = {name: joining for name, joining in self._joining.items() if joining not in done}
+            for joining in done:
+                joining.result()
 
     async def _join(self, session: TuningSession, device: DeviceConfig) -> None:
         try:

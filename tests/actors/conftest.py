@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from actors.clients.builder import BuilderClient
+from actors.clients.builder import builder_clients
 from actors.clients.calls import Shared, remote_actor
 from actors.clients.device import DeviceClient
 from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
-from actors.processes.builder import Worker, builder_actor
+from actors.processes.builder import Worker, builders_actor
 from actors.processes.device import device_actor
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
@@ -130,7 +130,7 @@ class Fleet:
         )
         make_builder = self.make_builder or partial(SimulatedBuilder, faults=self.build_faults, seed=99)
         search = SearcherClient(searcher)
-        builders = [builder_actor().remote(make_builder) for _ in range(self.builders)]
+        builders = [builders_actor().remote(make_builder, 1) for _ in range(self.builders)]
         simulated = (
             partial(open_simulated, faults, at, self.noise, self.drift, self.landscape)
             for at, faults in enumerate(self.device_faults)
@@ -159,7 +159,7 @@ class Fleet:
             SchedulerPlan(run, self.method, 0, self.orders),
             records,
             {entry.task.id: search for entry in self.tasks},
-            {number: BuilderClient(builder) for number, builder in enumerate(builders)},
+            builder_clients(dict(enumerate(builders))),
             {name: DeviceClient(device, device_class.target, records) for name, device in devices.items()},
             None if learner is None else LearnerClient(learner),
         )

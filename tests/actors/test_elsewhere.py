@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,8 @@ import numpy as np
 import pytest
 import ray
 
-from actors.clients.calls import remote_actor
 from actors.clusters.nodes import nodes_of_cluster
-from actors.elsewhere import DeviceThere, RemoteDevice
+from actors.elsewhere import DeviceThere, RemoteDevice, device_there
 from devices.protocol import Artifact, MeasureRequest
 from devices.timing.arguments import Array
 from devices.timing.in_place import InPlace
@@ -49,9 +51,14 @@ class Network:
 
 
 class Board:
-    """Answers, but for its probe."""
+    """Answers, but for its probe; a ping only after so many signs of life."""
+
+    def __init__(self) -> None:
+        self.beats_first = 0
 
     def ping(self) -> float:
+        while self.beats_first > 0:
+            time.sleep(0.01)
         return 0.25
 
     def probe_secs(self) -> float:
@@ -81,10 +88,17 @@ class OfABoard(DeviceThere):
         board: Any = Board()
         self._open: Callable[[], Any] = lambda: board
 
+    def beat(self) -> None:
+        self._open().beats_first -= 1
+
+    def wait_for_beats(self, beats: int) -> int:
+        self._open().beats_first = beats
+        return os.getpid()
+
 
 @pytest.fixture
 def board(ray_cluster: None) -> Iterator[tuple[RemoteDevice, Any]]:  # noqa: ARG001
-    actor = remote_actor(OfABoard).remote()
+    actor = device_there(OfABoard).remote()
     yield RemoteDevice("board", actor), actor
     ray.kill(actor)
 
@@ -125,6 +139,26 @@ def test_a_device_is_asked_where_it_is(board: tuple[RemoteDevice, Any]) -> None:
     assert device.measure(MeasureRequest(artifact, math.inf)).outcome is Outcome.DEVICE_LOST
     with pytest.raises(UncheckedError, match="device board: "):
         device.load_network(b"", [])
+
+
+def test_a_process_that_stands_still_is_not_waited_for(
+    board: tuple[RemoteDevice, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.elsewhere._BEAT_EVERY_SECS", 0.2)
+    monkeypatch.setattr("actors.elsewhere._SILENT_SECS", 2.0)
+    device, actor = board
+    network = device.load_network(b"library", [])
+    pid = ray.get(actor.wait_for_beats.remote(3))
+    assert device.ping() == 0.25
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(DeviceUnreachableError, match="the process that drives the device gives no sign"):
+            device.ping()
+        with pytest.raises(UncheckedError, match="gives no sign of life"):
+            network.measure_within(1.0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert device.ping() == 0.25
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -19,8 +19,8 @@ from actors.clients.calls import ask
 from actors.clusters.cluster import connected
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
+from actors.simulation.slow import opened_slowly
 from actors.tuning_session import TuningSession
-from devices.slow import opened_slowly
 from fleet_tune.config.fleet_file import load_fleet
 from fleet_tune.domain import Limits, Record
 from fleet_tune.records.datasets.dataset import load
@@ -102,7 +102,7 @@ async def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 async def test_every_process_may_die_or_hang_and_nothing_is_lost_or_doubled(tuned: Tuned, tmp_path: Path) -> None:
     reading = asyncio.ensure_future(tuned.read())
-    kinds = ("Scheduler", "Recorder", "Builder", "DeviceActor", "Searcher", "Learner")
+    kinds = ("Scheduler", "Recorder", "Builders", "DeviceActor", "Searcher", "Learner")
     names = ("the scheduler", "the recorder", "builder 0", "device a", "searcher 0", "the learner")
     for number in (signal.SIGKILL, signal.SIGSTOP):
         for kind, name in zip(kinds, names, strict=True):

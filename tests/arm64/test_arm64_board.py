@@ -7,13 +7,11 @@ skipped: what is missing fails and says what to install.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import platform
 import queue
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +31,7 @@ from devices.builds.linking import foreign_linkers, link
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
+from devices.host.parent import end_with_parent
 from devices.targets import parse_target, resolve_target
 from devices.wire.linking_there import is_archive
 from fleet_tune.config.fleet_file import DeviceConfig
@@ -59,10 +58,6 @@ pytestmark = pytest.mark.timeout(
 )
 
 
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 class Process:
     """A process of the test's own whose lines of output are waited for; ended with the test, however that ends."""
 
@@ -77,7 +72,7 @@ class Process:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **(environment or {})},
-            preexec_fn=die_with_parent,
+            preexec_fn=end_with_parent,
         )
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -243,7 +238,7 @@ def test_both_kinds_of_device_are_tuned_in_one_run(board: Board, tmp_path: Path)
         capture_output=True,
         text=True,
         timeout=RUN_SECS,
-        preexec_fn=die_with_parent,
+        preexec_fn=end_with_parent,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -163,7 +163,7 @@ def test_a_job_on_three_nodes_loses_one_of_them_and_leaves_its_results_where_its
             job.told,
         )
         assert job.process.poll() is None, job.told()
-        wait_until(lambda: len(_nodes_of(team.head, "Builder")) == 3, "builders on each node", 60, team.told)
+        wait_until(lambda: len(_nodes_of(team.head, "Builders")) == 3, "builders on each node", 60, team.told)
         # Two that name their machines, and one of the tracker, which the head reaches.
         wait_until(lambda: len(_nodes_of(team.head, "DeviceActor")) == 3, "a device on each node", 60, team.told)
         before = _devices(out / "records.db")
@@ -178,8 +178,8 @@ def test_a_job_on_three_nodes_loses_one_of_them_and_leaves_its_results_where_its
     [named] = re.findall(r"^result: (.*)$", logs.stdout, re.MULTILINE)
     assert named == str(out / "result.json")
     result = json.loads(Path(named).read_text())
-    # A candidate whose builders were ended three times over it is left out, and told.
-    assert TRIALS - 8 <= result["new_trials"] <= TRIALS, json.dumps([result["outcomes"], result["notices"]], indent=1)
+    # One machine that is lost is no reason to leave out a candidate.
+    assert result["new_trials"] == TRIALS, json.dumps([result["outcomes"], result["notices"]], indent=1)
     [network] = result["networks"]
     assert network["folder"] == str(out)
     told = " ".join(notice["text"] for notice in result["notices"])

@@ -18,8 +18,8 @@ from typing import Any
 from actors.clusters.cluster import Cluster, connected
 from actors.hosts import OpenDevice
 from actors.session_plan import SessionPlan
+from actors.simulation.slow import opened_slowly
 from actors.tuning_session import TuningSession
-from devices.slow import opened_slowly
 from fleet_tune.config.fleet_file import BuildConfig, DeviceConfig, FleetConfig, load_fleet
 from fleet_tune.domain import Limits
 from fleet_tune.errors import ClusterError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -14,16 +13,18 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import psutil
 
+from devices.host.parent import end_with_parent
+
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
 GUIDE = ROOT / "cluster" / "README.md"
-_PR_SET_PDEATHSIG = 1
 
 
 def block(heading: str, containing: str = "", language: str = "sh") -> str:
@@ -81,11 +82,6 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-def _end_with_parent() -> None:
-    """It gets SIGTERM when this process ends in whatever way."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 class Served:
     """The command at the end of a script, and what it starts, in a session of their own."""
 
@@ -102,7 +98,7 @@ class Served:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
             )
 
     def until(self, told: str, deadline_secs: float = 180.0) -> Served:

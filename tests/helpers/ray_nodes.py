@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import queue
@@ -15,22 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from devices.host.parent import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
 DEADLINE_SECS = 180.0
 BYTES = ("--object-store-memory", "100000000")
 LOOPBACK = ("--node-ip-address", "127.0.0.1")
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    """A node gets SIGTERM when this process ends in whatever way."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_address() -> str:
@@ -68,7 +64,7 @@ class Node:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
         )
 
     def joined(self) -> Node:

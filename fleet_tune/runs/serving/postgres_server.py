@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from devices.host.parent import end_with_parent
 from fleet_tune.errors import RecordStoreError, ServerError
 from fleet_tune.records.sharing.postgres import TeamStore
 from fleet_tune.runs.serving.keys import make_database
@@ -20,7 +20,6 @@ from fleet_tune.runs.serving.server_folder import OWNER, Runner, ServerFolder, p
 _START_SECS = 60.0
 _END_SECS = 30.0
 _POLL_SECS = 0.1
-_SET_PDEATHSIG = 1
 LOG = "server.log"
 
 
@@ -63,7 +62,7 @@ class PostgresServer:
 
         def with_parent() -> None:
             """SIGINT is PostgreSQL's fast shutdown."""
-            ctypes.CDLL(None, use_errno=True).prctl(_SET_PDEATHSIG, signal.SIGINT)
+            end_with_parent(signal.SIGINT)
             if os.getppid() != ours:
                 os._exit(0)
 

@@ -154,17 +154,17 @@ async def test_nothing_counts_that_was_leased_by_one_who_is_gone(recorder: Recor
     await recorder.append_device_events([leased(4)])
     states = await recorder.end_leases(["here", "there"], "run")
     assert {name: (state.lease.held, state.lease.epoch) for name, state in states.items()} == {
-        "here": (False, 5),
-        "there": (False, 1),
+        "here": (False, 1_000_004),
+        "there": (False, 1_000_000),
     }
-    # Also of a lease that nobody has told of.
-    for epoch in (4, 5):
+    # Also of leases that nobody has told of.
+    for epoch in (4, 5, 500):
         with pytest.raises(StaleLeaseError):
             await recorder.append([record(0)], epoch)
     with RecordReader(tmp_path / "records.db") as reader:
         assert {name: event.state for name, event in reader.device_states().items()} == states
-    await recorder.append_device_events([leased(6)])
-    assert await recorder.append([record(0)], 6) == [1]
+    await recorder.append_device_events([leased(1_000_005)])
+    assert await recorder.append([record(0)], 1_000_005) == [1]
 
 
 async def test_what_was_taken_in_before_leases_ended_is_there_when_they_have(recorder: Recorder) -> None:

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from actors.clients.artifacts import Artifacts
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import ActorLostError, ActorTimeoutError
-from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.builder_pool import BuilderPool
 from devices.builds.builder import BuilderStartError
 from devices.host.quiet import QuietTimeoutError

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from actors.clients.artifacts import Artifacts
 from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.clients.device import BatchReport, DeviceHandle, NotOurTurnError
-from actors.scheduling.artifacts import Artifacts
 from actors.scheduling.device_lane import DeviceLane
 from fleet_tune.domain import StopRule
 from fleet_tune.errors import DeviceUnreachableError, StaleLeaseError

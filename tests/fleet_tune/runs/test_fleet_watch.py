@@ -22,8 +22,8 @@ def entry(name: str, port: int = 9090, **keys: str) -> str:
 
 
 class Session:
-    """Stands in for a session: devices come and go as they are told to. ``out_of_use``, ``unfit``: names of those that
-    people want out of use, and that cannot take part."""
+    """Stands in for a session: devices come and go as they are told to. ``out_of_use``, ``unfit``, ``hanging``: names
+    of those that people want out of use, that cannot take part, and whose host hangs."""
 
     def __init__(self, *devices: DeviceConfig) -> None:
         self.devices = {device.name: device for device in devices}
@@ -31,11 +31,14 @@ class Session:
         self.told: list[str] = []
         self.out_of_use: set[str] = set()
         self.unfit: set[str] = set()
+        self.hanging: set[str] = set()
         self.orders_damaged = False
 
     async def add_device(self, device: DeviceConfig) -> bool:
         if self.orders_damaged:
             raise FleetOrdersError("the orders cannot be read", "mend them")
+        if device.name in self.hanging:
+            await asyncio.Event().wait()
         if device.name in self.unfit:
             raise UserError(f"device {device.name} cannot take part", "run again")
         if device.name in self.out_of_use:
@@ -102,6 +105,19 @@ async def test_devices_join_and_leave_as_the_file_says(file: Path) -> None:
     assert await watched.look() == []
     # What else the file says is for the next run.
     assert await watched.look(entry("b", 9091), entry("c", 9092), "[build]\nworkers = 1\n") == []
+
+
+async def test_a_device_whose_host_hangs_holds_up_nobody(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet_tune.runs.fleet_watch.LOOK_SECS", 0.01)
+    watched = Watched(file)
+    watched.session.hanging = {"hangs"}
+    both = entry("a"), entry("b", 9091), entry("hangs", 9092)
+    assert await watched.look(*both) == []
+    assert await watched.look(*both, entry("c", 9093)) == [("joins", "c")]
+    assert await watched.look(entry("a"), entry("hangs", 9092)) == [
+        ("leaves", "b: it is no longer in the fleet file"),
+        ("leaves", "c: it is no longer in the fleet file"),
+    ]
 
 
 async def test_what_was_changed_while_the_run_was_starting_is_seen(file: Path) -> None:

@@ -1,0 +1,101 @@
+"""Builders that come and go with machines, of which one may hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from actors.builder_watch import BuilderWatch
+from actors.scheduling.heartbeats import Heartbeats
+from fleet_tune.errors import UserError
+from policies.runs.placement import Node
+
+
+def node(name: str) -> Node:
+    return Node(node_id=name, name=name, address=name, hosts=frozenset(), cpus=1.0, free_cpus=1.0, free_bytes=1e9)
+
+
+class Actor:
+    """Of a machine's builders: nothing happens."""
+
+    @property
+    def warm_up(self) -> Actor:
+        return self
+
+    def remote(self) -> None: ...
+
+
+class Hosts:
+    """Two builders on each machine, which share an actor."""
+
+    def __init__(self) -> None:
+        self.builders: dict[int, Any] = {}
+        self.nodes: dict[str, list[int]] = {}
+        self.left_out: list[str] = []
+        self._next = 0
+
+    def builders_gone(self, nodes: Sequence[Node]) -> dict[int, Any]:
+        there = {each.node_id for each in nodes}
+        gone = [number for name in self.nodes if name not in there for number in self.nodes[name]]
+        self.nodes = {name: numbers for name, numbers in self.nodes.items() if name in there}
+        return {number: self.builders.pop(number) for number in gone}
+
+    def more_builders(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, dict[int, Any]]]:
+        for each in nodes:
+            if each.node_id not in self.nodes:
+                actor, numbers = Actor(), [self._next, self._next + 1]
+                self._next += 2
+                self.nodes[each.node_id] = numbers
+                started: dict[int, Any] = dict.fromkeys(numbers, actor)
+                self.builders |= started
+                yield each, started
+
+    def leave_out(self, node: Node, _builders: Iterable[int]) -> None:
+        self.left_out.append(node.node_id)
+
+
+class Scheduling:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.done: list[tuple[str, list[int]]] = []
+
+    async def add_builders(self, builders: Mapping[int, Any]) -> None:
+        self.done.append(("join", list(builders)))
+
+    async def remove_builders(self, builders: Sequence[int]) -> None:
+        self.done.append(("leave", list(builders)))
+
+    def notice(self, text: str, _well: bool) -> None:
+        self.told.append(text)
+
+
+async def test_a_machine_that_hangs_keeps_no_other_from_building() -> None:
+    hosts, scheduling, answers = Hosts(), Scheduling(), asyncio.Event()
+    beats = Heartbeats([], scheduling.notice, lambda: 0.0)
+
+    async def check(builders: Mapping[int, Any]) -> None:
+        if 0 in builders:
+            await answers.wait()
+        if 4 in builders:
+            raise UserError("it has another TVM", "install the same")
+
+    watch = BuilderWatch(cast(Any, hosts), cast(Any, scheduling), beats, check)
+    await watch.follow([node("hangs"), node("well"), node("old")])
+    await asyncio.sleep(0)
+    assert scheduling.done == [("join", [2, 3])]
+    assert scheduling.told[0].endswith("builds now (builders: 2)")
+    assert "does not build: it has another TVM" in scheduling.told[1]
+    assert hosts.left_out == ["old"]
+    assert list(beats._members) == ["builders 2 to 3"]
+
+    # It is gone before it has answered: what it says then is not heard.
+    await watch.follow([node("well"), node("old")])
+    answers.set()
+    await asyncio.sleep(0.01)
+    assert scheduling.done == [("join", [2, 3]), ("leave", [0, 1])]
+    assert list(beats._members) == ["builders 2 to 3"]
+    await watch.follow([node("old")])
+    assert scheduling.done[-1] == ("leave", [2, 3])
+    assert list(beats._members) == []
+    watch.close()
