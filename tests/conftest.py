@@ -14,11 +14,16 @@ import pytest
 
 from fleet_tune.records.sharing.shared import SHIPPED_VARIABLE, STORE_VARIABLE
 from tests.helpers import properties
+from tests.helpers.memory import rise_below
 
 properties.load_profile()
 
 # A test that wants a store that runs share names one: none finds what another has measured.
 os.environ[STORE_VARIABLE] = os.environ[SHIPPED_VARIABLE] = ""
+
+
+# Imports on first use are among it, TVM's above all.
+_MOST_READER_BYTES = 512 * 2**20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,6 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         secs = float(timeout.args[0]) if timeout and timeout.args else 0.0
         allowed[item.path] = max(allowed.get(item.path, 0.0), secs)
     items.sort(key=lambda item: -allowed[item.path])
+
+
+@pytest.fixture(autouse=True)
+def _readers_take_little_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a fuzzed reader is given: it takes no more memory than a few times the largest message allowed."""
+    if not request.path.name.startswith("test_fuzzed"):
+        yield
+        return
+    with rise_below(_MOST_READER_BYTES):
+        yield
 
 
 @pytest.fixture(scope="session")
