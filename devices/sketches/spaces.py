@@ -133,12 +133,12 @@ class DesignSpace:
                 self.left_out += ((IMPORTED, first_line(error)),)
 
     def _own(self) -> list[tuple[str, Trace]]:
-        """Of our rules, with the names of these. A rule that is refused a program costs no other."""
+        """Of our rules, with the names of these. A rule that fails at a program costs no other."""
         found: list[tuple[str, Trace]] = []
         for rule, make in OWN_RULES.items():
             try:
                 found += [(rule, own.trace) for own in make(self._module, self._target)]
-            except REFUSALS as error:
+            except Exception as error:  # of TVM, or a mistake in the rule
                 self.left_out += ((rule, first_line(error)),)
         return found
 

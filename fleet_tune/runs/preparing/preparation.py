@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from devices.cuda import compiler
 from devices.host.file_cache import user_folder
 from devices.host.quiet import QuietWindow
+from devices.networks.comparison import without_numbers
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement
 from devices.networks.lowering_process import LoweringProcess
@@ -297,8 +298,8 @@ def is_this_machine(fingerprint: Fingerprint) -> bool:
 
 def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = ()) -> Prepared:
     """Compare the lowered networks with the network's framework, ``but`` those of these classes, and end ``lowering``.
-    Where this machine cannot run one, that is left out: the tuned network is compared before it is published. Raises
-    NetworkError where they disagree, or the network crashes."""
+    Where this machine cannot run one, that is left out: the tuned network is compared before it is published; so is an
+    output of which no number is finite. Raises NetworkError where they disagree, or the network crashes."""
     unchecked: list[LeftOut] = []
     compared = {name: lowered for name, lowered in prepared.lowered.items() if name not in but}
     expected = prepared.expected
@@ -310,6 +311,10 @@ def check(prepared: Prepared, lowering: LoweringProcess, but: Collection[str] = 
             agreement(lowered, lowering.outputs(lowered, prepared.network.example_inputs), expected)
         except UncheckedError as error:
             unchecked.append(LeftOut("check", "", name, "", str(error)))
+    for at in without_numbers(expected or ()):
+        where = f"in output {at} on these inputs ({prepared.network.inputs_from})"
+        reason = f"it gives no finite number {where}: give others with --inputs"
+        unchecked += [LeftOut("check", "", name, "", reason) for name in prepared.lowered]
     lowering.close()
     return dataclasses.replace(prepared, left_out=(*unchecked, *prepared.left_out), expected=expected)
 

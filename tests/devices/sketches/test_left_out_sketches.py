@@ -11,6 +11,7 @@ import tvm
 from devices.sketches import generation, spaces
 from devices.sketches.description import deadline
 from devices.sketches.description.interpreter import Interpreter
+from devices.sketches.rules import REGISTER_BLOCKED
 from devices.sketches.spaces import GENERATED, DesignSpace
 from fleet_tune.domain import Candidate, Task
 from fleet_tune.sketch import Sketch
@@ -108,6 +109,17 @@ def test_a_program_that_all_rules_refuse_has_the_others(squeeze: Task, monkeypat
     assert [sketch.rule for sketch in designs.sketches] == ["register-blocked"]
     assert designs.left_out == ((GENERATED, "RuntimeError: ScheduleError: no"),)
     assert_searchable(squeeze, designs, designs.sketches[0])
+
+
+def test_a_rule_with_a_mistake_costs_no_other(squeeze: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*_: Any) -> Any:
+        raise AttributeError("'Add' object has no attribute 'value'")
+
+    monkeypatch.setitem(spaces.OWN_RULES, REGISTER_BLOCKED, mistaken)
+    designs = DesignSpace(squeeze)
+    as_it_was = space(TARGET, "squeeze").sketches
+    assert [each.id for each in designs.sketches] == [each.id for each in as_it_was if each.rule != REGISTER_BLOCKED]
+    assert designs.left_out == ((REGISTER_BLOCKED, "AttributeError: 'Add' object has no attribute 'value'"),)
 
 
 def test_what_tvm_says_is_told_in_one_line() -> None:
