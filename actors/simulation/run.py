@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
-from actors.clusters.watch import started_here
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
@@ -300,7 +299,10 @@ class SimulatedRun:
                 for role, actor in asked
             )
         )
-        own = [("this command", _use_of_process()), *(("Ray", use) for use in _use_of_ray())]
+        own = [
+            ("this command", _use_of_process()),
+            *(("Ray", use) for use in _use_of_ray(self._cluster.processes.values())),
+        ]
         for role, (secs, size) in [*((role, use) for (role, _), use in zip(asked, answers, strict=True)), *own]:
             used[role] = used[role][0] + secs, used[role][1] + size
         return dict(used)
@@ -328,9 +330,9 @@ def _use_of(process: psutil.Process) -> tuple[float, int]:
     return times.user + times.system, process.memory_info().rss
 
 
-def _use_of_ray() -> Iterator[tuple[float, int]]:
-    """Of Ray's own processes where they are this one's: those of a cluster elsewhere are not seen."""
-    for process in started_here().values():
+def _use_of_ray(processes: Iterable[psutil.Process]) -> Iterator[tuple[float, int]]:
+    """Of these processes of Ray's own, and what they have started: those of other machines are not seen."""
+    for process in processes:
         with contextlib.suppress(psutil.Error):
             yield _use_of(process)
             for child in process.children(recursive=True):

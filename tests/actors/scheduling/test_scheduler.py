@@ -168,7 +168,9 @@ async def test_failures_are_recorded_as_such(fleet: Callable[..., Fleet]) -> Non
 async def test_a_candidate_that_loses_its_device_is_tried_again_elsewhere(fleet: Callable[..., Fleet]) -> None:
     # The first device is gone after five measurements; the second one finishes the work.
     made = fleet(device_faults=(Faults(lost_after=5), Faults()))
-    progress = await run(made.start(trials=60))
+    scheduler = made.start(trials=60)
+    await process_of(made.actors["device-0"])  # it is there before the other one has done all
+    progress = await run(scheduler)
     assert progress.trials == 60
     assert progress.devices == {"device-0": "lost", "device-1": "good"}
     devices = Counter(record.device_id for record in RecordReader(made.store))
