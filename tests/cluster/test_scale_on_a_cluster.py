@@ -21,9 +21,9 @@ def test_a_cluster_is_measured_and_left_as_it_was() -> None:
         head = Node.head(folder, address)
         try:
             head.joined()
+            options = f"--devices 2 --seconds 3 --candidate 0.1 --build 0.1 --json --address {address}"
             done = subprocess.run(
-                [sys.executable, "-m", "fleet_tune", "scale", "--devices", "2", "--seconds", "3", "--address", address]
-                + ["--candidate", "0.1", "--build", "0.1", "--json"],
+                [sys.executable, "-m", "fleet_tune", "scale", *options.split()],
                 env=environment(folder),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
