@@ -23,4 +23,5 @@ def serial_on_one_core(function: PrimFunc, _module: object, _context: object) ->
 def _serial(loop: For) -> For:
     if int(loop.kind) != int(ForKind.PARALLEL):
         return loop
-    return For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body, None, dict(loop.annotations))
+    annotations = dict(loop.annotations)
+    return For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body, None, annotations, loop.step)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tvm
 from tvm import IRModule, compile, runtime, te, topi
 from tvm.s_tir import Schedule, Trace
 from tvm.target import Target
 
+from devices.sketches import intrinsics
 from devices.sketches.lines import line_wise
 from devices.targets import parse_target, resolve_target
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 CUDA = Target({"kind": "cuda", "arch": "sm_90"})
+intrinsics.load_intrinsics('{"kind": "llvm", "mtriple": "x86_64-linux-gnu"}')
 
 
 def _module(*tensors: te.Tensor) -> IRModule:
@@ -105,3 +109,21 @@ def test_the_kernels_compute_what_the_program_does(module: Callable[[], IRModule
         compile(each, target=target)["main"](*given, result)
         results.append(result.numpy())
     np.testing.assert_allclose(results[1], results[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "cpu",
+    [
+        {"mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"},
+        {"mcpu": "x86-64-v4", "mtriple": "x86_64-linux-gnu"},
+        {"mcpu": "cortex-a76", "mtriple": "aarch64-linux-gnu"},
+    ],
+    ids=lambda cpu: cpu["mcpu"],
+)
+def test_any_cpu_has_vectors_for_it(cpu: dict[str, str]) -> None:
+    target = parse_target(resolve_target({"kind": "llvm", **cpu}, 1))
+    (schedule,) = line_wise(_scaled_image(), target)
+    tiles = next(inst for inst in schedule.trace.insts if inst.kind.name == "SamplePerfectTile")
+    other = Schedule(_scaled_image())
+    Trace(schedule.trace.insts, {tiles: [49, 1]}).apply_to_schedule(other, remove_postproc=True)
+    assert re.search(r"fmul.*<\d+ x float>", tvm.tirx.build(other.mod, target=target).inspect_source("ll"))

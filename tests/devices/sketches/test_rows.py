@@ -13,11 +13,13 @@ from tvm.s_tir import Schedule, Trace
 from tvm.target import Target
 
 from devices.networks.graph.legalization import group_norm
+from devices.sketches import intrinsics
 from devices.sketches.rows import row_wise
 from devices.targets import parse_target, resolve_target
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 CUDA = Target({"kind": "cuda", "arch": "sm_90"})
+intrinsics.load_intrinsics('{"kind": "llvm", "mtriple": "x86_64-linux-gnu"}')
 Floats = NDArray[np.float32]
 
 
