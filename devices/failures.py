@@ -15,6 +15,12 @@ def last_line(error: BaseException) -> str:
     return _told(error, _lines(error)[-1:])
 
 
+def introduced(error: BaseException) -> str:
+    """:func:`brief`, with the second line where the first one ends in a colon."""
+    lines = _lines(error)
+    return _told(error, [" ".join(lines[:2])]) if lines and lines[0].endswith(":") else brief(error)
+
+
 def after(error: BaseException, mark: str) -> str:
     """Type and what comes after the last line's beginning ``mark``; the first line where none begins so."""
     marked = [line.removeprefix(mark) for line in _lines(error) if line.startswith(mark)]

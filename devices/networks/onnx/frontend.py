@@ -88,6 +88,8 @@ def from_onnx_file(file: Path) -> Network:
     except Exception as error:
         raise NetworkError(f"{file} is not a valid ONNX model: {brief(error)}", "export it again") from error
     proto = model.proto
+    if not proto.graph.output:
+        raise UnsupportedNetworkError(f"{file} has no output", "name in it what is to be computed")
     weights = {tensor.name for tensor in proto.graph.initializer} | model.weights.keys()
     inputs: dict[str, Array] = {}
     for value in proto.graph.input:

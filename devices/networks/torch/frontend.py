@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from devices.failures import brief
+from devices.failures import brief, introduced
 from devices.networks.network import Array, Network, example_array, network_of
 from devices.networks.refusals import quiet, unsupported
 from devices.networks.torch.arrays import array_of, tensor_of
@@ -23,15 +24,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _TorchFramework:
-    module: Callable[..., Any]
+    """What the module does to its inputs or its buffers is undone after each run: the next one gives the same."""
+
+    module: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
 
     def run(self) -> tuple[Array, ...]:
         import torch
 
         # Not inference_mode: a module exported to .pt2 may hold views that it refuses.
-        with torch.no_grad():
-            return tuple(_tensors(self.module(*self.inputs)))
+        with torch.no_grad(), _unchanged(self.module):
+            try:
+                output = self.module(*self._fresh_inputs())
+            except Exception as error:
+                raise NetworkError(
+                    f"PyTorch cannot run the network on its inputs: {brief(error)}",
+                    "mend it, or give inputs that it takes",
+                ) from error
+            return tuple(array.copy() for array in _tensors(output))  # of buffers, perhaps
 
     def given(self, inputs: tuple[Array, ...]) -> _TorchFramework:
         return replace(self, inputs=tuple(tensor_of(array) for array in inputs))
@@ -41,18 +51,42 @@ class _TorchFramework:
 
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
+        inputs = self._fresh_inputs()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _unchanged(self.module):
                 for _ in range(3):
-                    self.module(*self.inputs)
+                    self.module(*inputs)
                 times = []
                 for _ in range(repeats):
                     start = time.perf_counter()
-                    self.module(*self.inputs)
+                    self.module(*inputs)
                     times.append(time.perf_counter() - start)
         finally:
             torch.set_num_threads(before)
         return statistics.median(times)
+
+    def _fresh_inputs(self) -> list[torch.Tensor]:
+        return [value.clone() for value in self.inputs]
+
+
+@contextlib.contextmanager
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Gives ``module`` the buffers back that it had, with their values."""
+    import torch
+
+    had = [
+        (owner, name, buffer, buffer.clone())
+        for owner in module.modules()
+        for name, buffer in owner.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        for owner, name, buffer, value in had:
+            if not torch.equal(buffer, value):
+                buffer.copy_(value)
+            if getattr(owner, name, None) is not buffer:
+                setattr(owner, name, buffer)
 
 
 def _tensors(output: object) -> Iterator[Array]:
@@ -74,7 +108,7 @@ def from_torch(name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, .
             program = torch.export.export(module, inputs)
         except Exception as error:
             raise NetworkError(
-                f"torch.export cannot export {where}: {brief(error)}",
+                f"torch.export cannot export {where}: {introduced(error)}",
                 "check the example inputs, and rewrite what depends on data (see the torch.export documentation)",
             ) from error
     return _from_program(name, program, _TorchFramework(module, inputs), where)
@@ -129,13 +163,44 @@ def _refuse_dynamic_program(program: torch.export.ExportedProgram, where: str) -
                 )
 
 
+def _refuse_values(program: torch.export.ExportedProgram, where: str) -> None:
+    """What is no array of real numbers, and what has no numbers at all."""
+    from devices.networks.torch.places import unlike_arrays
+
+    unlike = unlike_arrays(program)
+    if unlike:
+        raise UnsupportedNetworkError(
+            f"{where}: {unlike}", "compute with dense tensors of real numbers (of complex ones: the two parts)"
+        )
+    given = [value for value in program.graph.output_node().args[0] if hasattr(value, "meta")]
+    shapes = [each.meta["val"].shape for each in given if hasattr(each.meta.get("val"), "shape")]
+    fixed = [[extent for extent in shape if isinstance(extent, int)] for shape in shapes]  # others depend on data
+    if fixed and all(0 in shape for shape in fixed):
+        raise UnsupportedNetworkError(f"{where} gives no number: its outputs are empty", "give inputs that are not")
+
+
+def _refuse_random(program: torch.export.ExportedProgram, where: str) -> None:
+    from devices.networks.torch.places import random_results
+
+    random = random_results(program)
+    if random:
+        raise UnsupportedNetworkError(
+            f"{where} has operators with random results: {', '.join(random)}",
+            "make these inputs of the network, and leave dropout to training",
+        )
+
+
 def _from_program(name: str, program: torch.export.ExportedProgram, framework: _TorchFramework, where: str) -> Network:
+    from devices.networks.torch.branches import without_branches
     from devices.networks.torch.decompositions import WHOLE_OPERATORS, decomposed, decomposed_further
     from devices.networks.torch.operators import only_tensors, translated, unknown_operators
+    from devices.networks.torch.places import first_of_each
 
     _refuse_dynamic_program(program, where)
+    _refuse_values(program, where)
     refusal = UnsupportedNetworkError(f"{where} cannot be imported", "simplify the network")
     simpler = program
+    without_branches(program)
     for whole in (WHOLE_OPERATORS, ()):
         with quiet():
             try:
@@ -143,11 +208,12 @@ def _from_program(name: str, program: torch.export.ExportedProgram, framework: _
                 simpler = decomposed_further(simpler, unknown_operators(simpler))
                 if not only_tensors(simpler):
                     raise UnsupportedNetworkError(f"{where} returns no tensor", "return what is to be computed")
+                _refuse_random(simpler, where)
                 module = translated(simpler)
             except UnsupportedNetworkError:
                 raise
             except Exception as error:
-                refusal = unsupported(error, where, unknown_operators(simpler))
+                refusal = unsupported(error, where, first_of_each(simpler, unknown_operators(simpler)))
                 refusal.__cause__ = error
                 continue
         arrays = tuple(array_of(tensor) for tensor in framework.inputs)

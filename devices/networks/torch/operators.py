@@ -20,6 +20,7 @@ from torch import fx
 from tvm import relax
 
 from devices.networks.torch import quantization
+from devices.networks.torch.places import operator_name
 from devices.networks.torch.translations import Convert, Translations
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -115,9 +116,9 @@ class Importer(Translations):
             if len(values) < 2 or not all(isinstance(value, torch.Tensor | int | float) for value in values):
                 return convert(node)
             dtype = torch.result_type(*values)
-            if _name(node) in _DIVISIONS and not dtype.is_floating_point:
+            if operator_name(node) in _DIVISIONS and not dtype.is_floating_point:
                 dtype = torch.float32
-            if _name(node) == "div.Tensor_mode" and not isinstance(operands[1], fx.Node):
+            if operator_name(node) == "div.Tensor_mode" and not isinstance(operands[1], fx.Node):
                 return self._with_operands(self._divided_by_number(dtype), node, operands, dtype)
             return self._with_operands(convert, node, operands, dtype)
 
@@ -234,10 +235,6 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(getattr(value, "ty", None), relax.TensorType)
 
 
-def _name(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target))
-
-
 def _kind(dtype: str) -> str:
     return dtype.rstrip("0123456789").removeprefix("b").removeprefix("u") if dtype != "bool" else dtype
 
@@ -280,4 +277,4 @@ def unknown_operators(program: torch.export.ExportedProgram) -> list[str]:
     operators bring along have failed."""
     translations = Importer().convert_map
     called = [node for node in program.graph.nodes if node.op == "call_function"]
-    return sorted({_name(node) for node in called if node.target.__name__ not in translations})
+    return sorted({operator_name(node) for node in called if node.target.__name__ not in translations})

@@ -108,10 +108,9 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             one = self.block_builder.emit(relax.op.reshape(updates, [1] * len(extents)))
             return self.block_builder.emit(relax.op.where(mask, one, result))
         axes = [axis for axis, index in enumerate(indices) if index is not None]
-        order = [*axes, *(axis for axis in range(len(extents)) if axis not in axes)]
+        others = [axis for axis in range(len(extents)) if axis not in axes]
+        order = [*axes, *others]
         shape = list(np.broadcast_shapes(*(tuple(indices[axis].meta["val"].shape) for axis in axes)))
-        if order != sorted(order) and prod(self._extent(updates)) != 1:
-            raise ValueError("values at indices of inner axes")
         places = []
         for axis in axes:
             place = self.env[indices[axis]]
@@ -119,8 +118,14 @@ class Translations(ExportedProgramImporter):  # type: ignore[misc]
             place = self.block_builder.emit(relax.op.floor_mod(place, size))
             places.append(self.block_builder.emit(relax.op.broadcast_to(place, shape)))
         joint = self.block_builder.emit(relax.op.stack(places, axis=len(shape)))
-        updates = relax.op.broadcast_to(updates, [*shape, *(extents[axis] for axis in order[len(axes) :])])
-        updates = self.block_builder.emit(updates)
+        # The axes of the indices take the place of those indexed, or are the first where these are apart.
+        ahead = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+        rest_of = [extents[axis] for axis in others]
+        wanted = [*rest_of[:ahead], *shape, *rest_of[ahead:]]
+        updates = self.block_builder.emit(relax.op.broadcast_to(updates, wanted))
+        if ahead:
+            inner, end = range(ahead, ahead + len(shape)), range(ahead + len(shape), len(wanted))
+            updates = self.block_builder.emit(relax.op.permute_dims(updates, [*inner, *range(ahead), *end]))
         moved = self.block_builder.emit(relax.op.permute_dims(result, order))
         reduction = "add" if rest[:1] == [True] else "update"
         moved = self.block_builder.emit(relax.op.scatter_nd(moved, joint, updates, reduction))

@@ -157,6 +157,13 @@ def test_inputs_that_do_not_fit_are_refused_by_name(
     assert caught.value.next_step.startswith(("save ", "give "))
 
 
+def test_inputs_that_the_framework_refuses_are_told(tmp_path: Path) -> None:
+    np.savez(tmp_path / "inputs.npz", np.array([1, 7]))
+    network = load_network((nn.Embedding(5, 3), (torch.tensor([0, 1]),)), tmp_path / "inputs.npz")
+    with pytest.raises(NetworkError, match="PyTorch cannot run the network on its inputs: IndexError: index out of"):
+        network.framework_outputs()
+
+
 def damaged_inputs() -> bytes:
     """Deflated arrays that cannot be inflated."""
     whole = io.BytesIO()

@@ -242,6 +242,14 @@ def test_a_symbolic_dimension_of_onnx_is_named(tmp_path: Path) -> None:
     bad(lambda: load_network(file), UnsupportedNetworkError, "'image'", "dimension 0", "(N)")
 
 
+def test_a_model_without_an_output_is_refused(tmp_path: Path) -> None:
+    file = small_onnx(tmp_path / "net.onnx")
+    model = onnx.load(str(file))
+    del model.graph.output[:]
+    onnx.save(model, str(file))
+    bad(lambda: load_network(file), UnsupportedNetworkError, "net.onnx has no output")
+
+
 def test_a_dynamic_dimension_of_torch_export_is_named(tmp_path: Path) -> None:
     module, inputs = networks.mlp()
     program = torch.export.export(module, inputs, dynamic_shapes=({0: torch.export.Dim("batch", min=2)},))

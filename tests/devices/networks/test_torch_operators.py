@@ -37,6 +37,11 @@ OPERATORS: dict[str, Operator] = {
     "index tensors of inner axes": lambda x, _: x[:, :, _ODD, _EVEN],
     "index tensors apart": lambda x, _: x[:, _ODD, :, _EVEN],
     "values placed": lambda x, _: torch.index_put(x, (torch.tensor([0]), _EVEN), x[0, :1] * 2),
+    "values placed along an inner axis": lambda x, i: torch.index_copy(x, 2, i, torch.cos(x[:, :, :4])),
+    "values added along inner axes": lambda x, _: torch.ops.aten.index_put(x, [None, _ODD, _EVEN], x[:, :2, :3], True),
+    "values added along axes apart": lambda x, _: torch.ops.aten.index_put(
+        x, [None, _ODD, None, _EVEN], x[:, :, :2, :5], True
+    ),
     "values added": lambda x, i: torch.zeros(5, 7).index_add(0, i, x[0, 0, :4]),
     "values under a mask": lambda x, _: torch.index_put(x, (x > 0.3,), torch.tensor(-1.0)),
     "bounds of integers": lambda _, i: i.clamp(min=1) + i.clamp(max=0),

@@ -17,7 +17,7 @@ from devices.networks.frontend import load_network
 from devices.networks.lowering import check_network, import_network, tolerance
 from devices.targets import resolve_target
 from fleet_tune.domain import DeviceClass
-from fleet_tune.errors import UnsupportedNetworkError
+from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 CPU = DeviceClass("cpu", resolve_target("native", 2))
 RELATIVE_ERROR = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12}
@@ -146,25 +146,59 @@ def test_outputs_are_the_tensors_that_the_module_returns(function: Callable[...,
     assert load_network((Computes(function), (torch.ones(3),))).outputs == outputs
 
 
-def test_a_module_that_changes_its_buffers_returns_what_it_returns() -> None:
+def test_a_module_that_changes_its_buffers_and_inputs_gives_the_same_each_time() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("seen", torch.zeros(3))
+            self.register_buffer("last", torch.zeros(3))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             self.seen.add_(1)  # type: ignore[operator]
-            return x * 2
+            x.mul_(2)
+            self.last = x + self.last
+            return x + 1, self.seen, self.last  # type: ignore[return-value]
 
-    agrees(Counts(), torch.ones(3))
+    module, given = Counts(), torch.ones(3)
+    network = load_network((module, (given,)))
+    for _ in range(2):
+        assert [out.tolist() for out in network.framework_outputs()] == [[3.0] * 3, [1.0] * 3, [2.0] * 3]
+    assert network.measure_framework_secs(threads=1, repeats=2) > 0  # type: ignore[operator]
+    assert (given.tolist(), module.seen.tolist(), module.last.tolist()) == ([1.0] * 3, [0.0] * 3, [0.0] * 3)
+    agrees(module, given)
+
+
+def within(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cond(y.sum() > 0, lambda a, b: a @ b, lambda a, b: a - b, (x, y))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_branches_the_result_is_chosen(sign: int, tmp_path: Path) -> None:
+    """In branches, with constants and several results, as a module and as a file."""
+
+    def chosen(x: torch.Tensor, y: torch.Tensor) -> Any:
+        both = torch.cond(
+            x.sum() > 0, lambda a, b: (within(a, b), a * torch.eye(3)), lambda a, b: (b * 2, a + 1), (x, y)
+        )
+        return torch.cond(x[0, :1] < 0, torch.sin, torch.cos, (both[0],)), both
+
+    inputs = sign * torch.ones(3, 3), torch.arange(9.0).reshape(3, 3)
+    agrees(Computes(chosen), *inputs)
+    torch.export.save(torch.export.export(Computes(chosen), inputs), tmp_path / "net.pt2")
+    network = load_network(tmp_path / "net.pt2")
+    check_network(import_network(network, CPU), network)
 
 
 @pytest.mark.parametrize(
     ("function", "named"),
     [
         (lambda _: None, "returns no tensor"),
-        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "cond"),
-        (lambda x: torch.fft.rfft(x).abs(), "_fft_r2c"),
+        (lambda x: torch.fft.rfft(x).abs(), "the result of fft_rfft.default (test_types.py:"),
+        (lambda x: x.to(torch.complex64).abs(), "has complex numbers"),
+        (lambda x: torch.sparse.mm(x.diag().to_sparse(), x.diag()), "is a sparse tensor (torch.sparse_coo)"),
+        (lambda x: nn.functional.dropout(x, training=True), "random results: "),
+        (lambda x: x[:0] + 1, "its outputs are empty"),
+        (lambda x: torch.linalg.inv(x.diag()), "linalg_inv_ex.default (test_types.py:"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_in_one_line(function: Callable[..., Any], named: str) -> None:
@@ -172,3 +206,8 @@ def test_what_cannot_be_imported_is_refused_in_one_line(function: Callable[..., 
         load_network((Computes(function), (torch.ones(3),)))
     assert named in caught.value.problem
     assert "\n" not in str(caught.value)
+
+
+def test_what_torch_says_after_a_colon_is_told() -> None:
+    with pytest.raises(NetworkError, match="graph break/error: Encountered aliasing during higher order op tracing;"):
+        load_network((Computes(lambda x: torch.cond(x.sum() > 0, lambda a: a, torch.sin, (x,))), (torch.ones(3),)))
