@@ -24,10 +24,10 @@ CANDIDATE_SECS = 0.05
 _REAL_NETWORK = "examples/networks.py:mlp"
 _TIMEOUT_SECS = 4 * 3600.0
 _ROWS = (
-    ("records acknowledged", "acknowledged", "{:,}", 1.0),
-    ("... lost", "lost", "{:,}", 1.0),
-    ("... doubled", "doubled", "{:,}", 1.0),
-    ("trials stored", "trials", "{:,}", 1.0),
+    ("records acknowledged", "acknowledged", "{:,}", 1),
+    ("... lost", "lost", "{:,}", 1),
+    ("... doubled", "doubled", "{:,}", 1),
+    ("trials stored", "trials", "{:,}", 1),
     ("estimated latency of the best, ms", "best_secs", "{:.3f}", 1e3),
     ("longest time without a record, s", "longest_gap_secs", "{:.1f}", 1.0),
 )
