@@ -138,6 +138,30 @@ def other_tasks() -> Example:
     )
 
 
+def grouped() -> Example:
+    """Six grouped and depthwise convolutions, to develop on: the analyzer's errors on them were looked at.
+
+    Grouped 3x3: 8 groups 14x14x128 to 128, 2 groups 20x20x64 to 128, 32 groups 20x20x128 to 128; depthwise: 3x3
+    40x40x96, 5x5 14x14x240, 3x3 with stride 2 28x28x192.
+    """
+    return _example(
+        lambda: _Branches(
+            (nn.Conv2d(128, 128, 3, padding=1, groups=8), 1),
+            (nn.Conv2d(64, 128, 3, padding=1, groups=2), 1),
+            (nn.Conv2d(128, 128, 3, padding=1, groups=32), 1),
+            (nn.Conv2d(96, 96, 3, padding=1, groups=96), 1),
+            (nn.Conv2d(240, 240, 5, padding=2, groups=240), 1),
+            (nn.Conv2d(192, 192, 3, stride=2, padding=1, groups=192), 1),
+        ),
+        (1, 128, 14, 14),
+        (1, 64, 20, 20),
+        (1, 128, 20, 20),
+        (1, 96, 40, 40),
+        (1, 240, 14, 14),
+        (1, 192, 28, 28),
+    )
+
+
 def untouched() -> Example:
     """Ten workloads that nothing is ever fitted on, chosen or looked at by: for figures alone.
 

@@ -75,11 +75,15 @@ def ablations() -> dict[str, dict[str, Method]]:
             "our features": method_named("pruner:pacm-analyzer"),
         },
         "fleet": {
-            "as it is: contextual epsilon, 0.02 to 0.2": fleet,
+            "as it is: contextual epsilon, 0.02 to 0.2; a quarter contested": fleet,
             **{
                 f"epsilon {epsilon} instead": replace(fleet, exploration=replace(fleet.exploration, epsilon=fixed))
                 for epsilon in (0.0, 0.02, 0.05)
                 for fixed in (FixedEpsilon(epsilon),)
+            },
+            **{
+                f"contested {share} instead": replace(fleet, selection=replace(fleet.selection, contested=share))
+                for share in (0.0, 0.5)
             },
         },
     }

@@ -26,9 +26,14 @@ from policies.analysis.cpu_parts import (
     RegisterTile,
     bytes_of,
     choose,
+    elements_along,
     footprints,
+    innermost_reduction,
     line_share,
+    memory_parts,
     smooth_max,
+    spatial_within,
+    step_depths,
 )
 from policies.analysis.quantities import (
     Ints,
@@ -55,6 +60,9 @@ WINDOW_OPERATIONS = 128
 """Vector operations that a processor looks ahead."""
 ROW_CYCLES = 2.0
 """Cycles to begin with a row of a region."""
+GATHER_LOADS = 2.0
+"""Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose lanes
+differ and are no neighbours in memory: over channels of two groups (which share an input of each), or with a stride."""
 LOOP_CYCLES = 0.1
 """Cycles of a loop's own instructions, most of which the processor runs beside the others."""
 FLOP_PER_FMA = 2
@@ -123,6 +131,8 @@ class CpuModel:
         self._main = nest(self._statement, matrix, dtype)
         self._hertz = device.peak_flops / (device.cores * device.lanes * FMA_PORTS * FLOP_PER_FMA)
         self._touched = footprints(self._main)
+        self._step = step_depths(self._main)
+        self._spatial = spatial_within(self._main)
         self._movers: dict[_Key, NDArray[np.uint8]] = {}
         self._resident = working_set(self._main, self._touched)
         self._beside = [self._place(other) for other in sketch.statements[1:]]
@@ -192,7 +202,7 @@ class CpuModel:
         main, statement = self._main, self._statement
         registers = float(self._device.registers)
         vector = vector_extent(main)
-        tile = self._tile(vector)
+        tile = scheduled = self._tile(vector)
         limit = self._unroll_limit()
         if statement.accumulator_depth is not None:
             held: NDArray[np.bool_] | None = None  # everywhere
@@ -207,6 +217,7 @@ class CpuModel:
             tile = choose(chosen, compiled, tile)
             held = (held | chosen) & (tile.accumulators <= registers)
         reduced = tile.reduced
+        parts = memory_parts(tile.vector, self._device.lanes)
         updates = 1.0 / reduced if held is None else np.where(held, 1.0 / reduced, 1.0)
         needed = tile.accumulators + tile.operands + 1.0
         spilled = np.maximum(needed - registers, 0.0) / np.maximum(tile.accumulators, 1.0)
@@ -216,13 +227,13 @@ class CpuModel:
             independent = np.where(held, independent, tile.operations)
         # Where the reduction is short, the processor runs ahead into the next tile.
         independent = np.maximum(independent, WINDOW_OPERATIONS / reduced)
-        loads = tile.loads + updates + spilled
-        stores = updates + spilled
+        loads = tile.loads + updates * parts + spilled
+        stores = updates * parts + spilled
         cycles = smooth_max(
             1.0 / FMA_PORTS, FMA_LATENCY / np.maximum(independent, 1.0), loads * (1.0 / LOAD_PORTS), stores
         )
         cycles = cycles + LOOP_CYCLES / tile.operations + SPILL_CYCLES * spilled
-        cycles = cycles + CONFLICT_CYCLES * self._conflicts(updates, tile)
+        cycles = cycles + CONFLICT_CYCLES * self._conflicts(updates, scheduled.operations)
         doublings = np.log2(np.maximum(unrolled * (1.0 / STRAIGHT_LINE_OPERATIONS), 1.0))
         cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
         cycles = np.where(self._odd(vector), cycles * cycles.dtype.type(ODD_VECTOR_FACTOR), cycles)
@@ -240,22 +251,25 @@ class CpuModel:
         main, statement = self._main, self._statement
         vectors = np.ceil(vector * (1.0 / self._device.lanes))
         per_point = vectors / vector  # vector operations for one point
-        step = main.step_depth
-        operations = main.spatial_points(step) * per_point
+        operations = main.pick(self._spatial, self._step) * per_point
         if statement.accumulator_depth is None:
-            depth, reduced = step, self._innermost_reduction()
+            accumulators, reduced = operations, innermost_reduction(main, self._step)
         else:
             depth = main.compact_depth(statement.accumulator_depth)
-            reduced = main.reduced_points(depth)
-        accumulators = main.spatial_points(depth) * per_point
+            accumulators, reduced = self._spatial[depth] * per_point, main.reduced_points(depth)
         loads, operands = main.full(0.0), main.full(0.0)
+        parts = memory_parts(vector, self._device.lanes)
         axis = main.axes[-1] if main.axes else 0
         for access, elements in self._operands():
-            loaded = elements[step]
-            if main.axes and unit_stride(statement, access, axis):
-                loaded = loaded * per_point
+            loaded = main.pick(elements, self._step)
+            unit = unit_stride(statement, access, axis) if main.axes else None
+            if unit:
+                loaded = loaded * per_point * parts
                 # The vectors of one row of the tile are kept and used for every other row.
                 operands += np.minimum(loaded, vectors)
+            elif unit is False:
+                distinct = elements_along(main, access, axis, vector)
+                loaded = np.where(distinct > 1, loaded * GATHER_LOADS * vector / distinct, loaded)
             loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
         return RegisterTile(vector, vectors, operations, accumulators, reduced, operands, loads / operations)
 
@@ -277,40 +291,34 @@ class CpuModel:
         ]
         vector = np.where(np.array(along)[at] & (depth > 0), main.pick(main.extents, at), 1.0)
         vectors = np.ceil(vector * (1.0 / self._device.lanes))
-        accumulators = main.pick(self._spatial_within(), depth)
+        accumulators = main.pick(self._spatial, depth)
         inner = main.pick(main.within, depth) / accumulators
+        lanes = np.minimum(vector, self._device.lanes)
         loads = main.full(0.0)
-        for _, elements in self._operands():
-            loads += main.pick(elements, depth)
+        for access, elements in self._operands():
+            loaded = main.pick(elements, depth)
+            for axis in {axis for k, axis in enumerate(main.axes) if along[k]}:
+                if unit_stride(statement, access, axis) is False:
+                    gathered = (np.array(main.axes)[at] == axis) & (elements_along(main, access, axis, vector) > 1)
+                    loaded = np.where(gathered, loaded * lanes * GATHER_LOADS, loaded)
+            loads += loaded
         return RegisterTile(
             vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
         )
-
-    def _spatial_within(self) -> Floats:
-        """Iterations of spatial loops inside each depth, ``(L + 1, n)``."""
-        main = self._main
-        spatial = np.empty_like(main.within)
-        spatial[-1] = 1.0
-        for at in reversed(range(main.depth)):
-            if main.reduction[at]:
-                spatial[at] = spatial[at + 1]
-            else:
-                np.multiply(spatial[at + 1], main.extents[at], out=spatial[at])
-        return spatial
 
     def _operands(self) -> list[tuple[Access, Floats]]:
         """The accesses that are only read, with their footprints."""
         written = {access.buffer for access in self._statement.accesses if access.write}
         return [each for each in self._accesses() if not each[0].write and each[0].buffer not in written]
 
-    def _conflicts(self, updates: Floats, tile: RegisterTile) -> Floats:
+    def _conflicts(self, updates: Floats, operations: Floats) -> Floats:
         """Accesses of one operation, each times the cache lines too many in the sets that it falls into, ``(n,)``.
 
         Addresses a page apart share a set of the L1 cache. Where the rows of a tile lie a power of two apart, they
         fall into a few sets and push each other out, although the tile is small.
         """
         main, statement = self._main, self._statement
-        digits = in_digits(statement, main.inside(main.step_depth))
+        digits = in_digits(statement, main.inside_at(self._step))
         ways = self._device.l1_bytes / PAGE_BYTES
         total = main.full(0.0)
         for access, elements in self._accesses():
@@ -324,7 +332,7 @@ class CpuModel:
             if access.buffer in self._local:
                 # A buffer that lives inside of the nest is laid out tile by tile.
                 excess = excess * np.isinf(self._local[access.buffer])
-            often = updates if access.write else elements[main.step_depth] / tile.operations
+            often = updates if access.write else main.pick(elements, self._step) / operations
             total += np.minimum(excess, MAX_CONFLICTS) * often
         return total
 
@@ -338,14 +346,6 @@ class CpuModel:
             raise ValueError(f"column {column} of {self._statement.name} is not a choice")
         values: Floats = np.array(decision.values, dtype=self._main.extents.dtype)
         return values[self._matrix[:, column]]
-
-    def _innermost_reduction(self) -> Floats:
-        """Iterations of the reduction loops next to each other that end at the innermost one, shape ``(n,)``."""
-        main = self._main
-        first = main.step_depth
-        while first > 0 and main.reduction[first - 1]:
-            first -= 1
-        return main.reduced_points(first)
 
     def _explicitly_unrolled(self, vector: Floats, limit: Floats) -> Floats:
         """Vector iterations of the largest sub-nest (reduction loops too) unrolled up to ``limit``, at least 1."""
@@ -520,7 +520,7 @@ class CpuModel:
 
     @cached_property
     def _runs(self) -> list[Floats]:
-        return [contiguous_run(self._main, access, self._main.step_depth) for access in self._statement.accesses]
+        return [contiguous_run(self._main, access, self._step) for access in self._statement.accesses]
 
     def core(self) -> dict[str, Floats]:
         """The terms that say most of a candidate, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
@@ -573,7 +573,7 @@ class CpuModel:
         for at, (access, elements) in enumerate(self._accesses()):
             run = self._runs[at]
             terms[f"a{at}.run"] = run
-            terms[f"a{at}.step"] = elements[main.step_depth]
+            terms[f"a{at}.step"] = main.pick(elements, self._step)
             if access.write:
                 terms[f"a{at}.lines"] = line_share(run, access)
         return terms

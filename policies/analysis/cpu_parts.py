@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fleet_tune.sketch import INLINE_LOCATION, Access, Statement
 from policies.analysis import symbols as pruner
-from policies.analysis.quantities import Ints, Nest, footprint
+from policies.analysis.quantities import Ints, Nest, footprint, touched_elements
 from policies.arrays import Floats
 
 LINE_BYTES = pruner.MEMORY_LINE_BYTES["cpu"]
@@ -92,6 +92,56 @@ def footprints(loops: Nest) -> list[Floats]:
             by_access[key] = footprint(loops, access)
         touched.append(by_access[key])
     return touched
+
+
+def step_depths(loops: Nest) -> Ints:
+    """Depth just inside the innermost reduction loop of more than one iteration, ``(n,)``; 0 without one."""
+    step = np.zeros(loops.count, dtype=np.int64)
+    for at, reduces in enumerate(loops.reduction):
+        if reduces:
+            step[loops.extents[at] > 1] = at + 1
+    return step
+
+
+def innermost_reduction(loops: Nest, step: Ints) -> Floats:
+    """Iterations of the reduction loops next to each other that end at the innermost one, ``(n,)``.
+
+    ``step`` (n,): of :func:`step_depths`. Loops of one iteration are none.
+    """
+    reduced = loops.full(1.0)
+    next_to = np.ones(loops.count, dtype=bool)
+    for at in reversed(range(loops.step_depth)):
+        if loops.reduction[at]:
+            reduced = reduced * np.where(next_to, loops.extents[at], 1.0)
+        else:
+            next_to &= (loops.extents[at] == 1.0) | (at >= step)
+    return reduced
+
+
+def spatial_within(loops: Nest) -> Floats:
+    """Iterations of spatial loops inside each depth, ``(L + 1, n)``."""
+    spatial = np.empty_like(loops.within)
+    spatial[-1] = 1.0
+    for at in reversed(range(loops.depth)):
+        if loops.reduction[at]:
+            spatial[at] = spatial[at + 1]
+        else:
+            np.multiply(spatial[at + 1], loops.extents[at], out=spatial[at])
+    return spatial
+
+
+def elements_along(loops: Nest, access: Access, axis: int, vector: Floats) -> Floats:
+    """Elements of an access that a vector of so many iterations of an axis has, ``(n,)``."""
+    one = loops.full(1.0)
+    along = [vector if at == axis else one for at in range(len(loops.statement.axes))]
+    return touched_elements(loops.statement, access, along)
+
+
+def memory_parts(vector: Floats, lanes: int) -> Floats:
+    """In how many parts a vector shorter than a register goes to memory and comes from it, ``(n,)``: the length of each
+    is a power of two. 1 for a longer one."""
+    parts = np.bitwise_count(vector.astype(np.int64))
+    return np.where(vector < lanes, parts, 1).astype(vector.dtype)
 
 
 def line_share(run: Floats, access: Access) -> Floats:

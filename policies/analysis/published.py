@@ -8,19 +8,25 @@ statements of the program.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import numpy as np
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import models
 from policies.analysis.cpu import CpuModel
-from policies.analysis.symbols import limits, penalties, statement_secs
+from policies.analysis.symbols import Penalties, limits, penalties, statement_secs
 from policies.arrays import Floats, Matrix
 
+Left = Literal["", "compute", "memory"]
+"""Penalties that are left out: none, ``P_l0c``, ``P_l1c`` and ``P_l2c``, or ``P_l0m``, ``P_l1m`` and ``P_l2m``."""
 
-def equation_1_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
+
+def equation_1_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, without: Left = "") -> Floats:
     """The natural logarithm of equation 1's seconds, ``(n,)``, plus infinity where the analyzer rules a candidate out;
-    0 where the sketch is not described."""
+    0 where the sketch is not described. ``without``: penalties that count as 1 (table 10 of the paper)."""
     log_secs = np.zeros(len(matrix))
     if not sketch.statements:
         return log_secs
@@ -29,7 +35,14 @@ def equation_1_log_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstractio
         described = evaluation.statement_symbols() if isinstance(evaluation, CpuModel) else evaluation.symbols()
         total: Floats = np.zeros(len(evaluation.latency_secs))
         for each in described:
-            compute, memory = statement_secs(each, penalties(each, limit), limit)
+            compute, memory = statement_secs(each, _less(penalties(each, limit), without), limit)
             total = total + compute + memory
         log_secs[rows] = np.where(evaluation.feasible, np.log(total), np.inf)
     return log_secs
+
+
+def _less(terms: Penalties, without: Left) -> Penalties:
+    one = np.ones_like(terms.l2_c)
+    if without == "compute":
+        return replace(terms, l0_c=one, l1_c=one, l2_c=one)
+    return replace(terms, l0_m=one, l1_m=one, l2_m=one) if without == "memory" else terms

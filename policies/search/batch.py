@@ -35,6 +35,11 @@ class Offered:
     def __len__(self) -> int:
         return len(self.mean)
 
+    def without(self, rows: Sequence[int]) -> Offered:
+        """All but these."""
+        left = np.setdiff1d(np.arange(len(self)), np.array(rows, dtype=np.intp))
+        return Offered(self.sketch, self.drafted.take(left), self.mean[left], self.deviation[left])
+
     def proposal(self, row: int, reason: str) -> Proposal:
         decisions = tuple(int(value) for value in self.drafted.matrix[row])
         return Proposal(self.sketch, decisions, math.exp(float(self.mean[row])), reason)
@@ -47,13 +52,15 @@ class Selection:
     ``alpha``: weight of diversity (AutoTVM equation 3) among the ``top_factor * batch`` best (its lambda; None: all).
     ``radius``: of the discounted neighbourhood of what is pending, in doublings of a tile factor. ``per_second``: the
     scores are divided by the seconds that the trial is expected to take, and count as far as its build is expected to
-    end within its limit.
+    end within its limit. ``contested``: the share of a batch for which the candidates of all sketches compete by their
+    scores; the rest goes to the sketches that the bandit chooses.
     """
 
     alpha: float = 0.0
     top_factor: float | None = None
     radius: float = 0.0
     per_second: bool = False
+    contested: float = 0.0
 
     def enough(self, count: int) -> int:
         """How many of the best candidates a batch of ``count`` is selected from at least."""

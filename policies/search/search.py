@@ -176,24 +176,19 @@ class TaskSearch:
         if seeded:
             return seeded
         shares = self._shares(count)
-        wanted = np.flatnonzero(shares)
-        offered = [self._offer(int(at), len(wanted), int(shares[at])) for at in wanted]
+        contested = self._method.selection.contested
+        wanted = np.flatnonzero(self._left() >= 1) if contested else np.flatnonzero(shares)
+        least = np.maximum(shares, math.ceil(contested * count))
+        offered = [self._offer(int(at), len(wanted), int(least[at])) for at in wanted]
         self._predicted_gain = self._gain(offered)
         exploit = count - self._random_count(offered, count)
         method = self._method
         reason = method.acquisition.name if math.isfinite(self.best_secs) else method.generator.name
-        chosen = choose(
-            offered,
-            shares,
-            self._records,
-            self._predictor,
-            method.acquisition,
-            method.selection,
-            exploit,
-            joint=method.sketches.joint,
-        )
-        proposals = [each.offered.proposal(each.row, f"{reason} {each.score:.3g}") for each in chosen]
-        self._records.mark(proposals)
+        proposals: list[Proposal] = []
+        if contested:
+            proposals, offered = self._chosen(offered, shares, math.ceil(contested * exploit), reason, joint=True)
+        share, _ = self._chosen(offered, shares, exploit - len(proposals), reason, joint=method.sketches.joint)
+        proposals += share
         if method.exploration.within_draft and len(proposals) < count:
             explored = untried(offered, self._records, count - len(proposals), self._rng)
             self._records.mark(explored)
@@ -205,6 +200,26 @@ class TaskSearch:
             self._records.mark(drawn)
             proposals += drawn
         return proposals
+
+    def _chosen(
+        self, offered: Sequence[Offered], shares: NDArray[np.int64], count: int, reason: str, *, joint: bool
+    ) -> tuple[list[Proposal], list[Offered]]:
+        """At most ``count`` of the offered candidates, now pending, and what is left of the offer."""
+        method = self._method
+        chosen = choose(
+            offered,
+            shares,
+            self._records,
+            self._predictor,
+            method.acquisition,
+            method.selection,
+            count,
+            joint=joint,
+        )
+        proposals = [each.offered.proposal(each.row, f"{reason} {each.score:.3g}") for each in chosen]
+        self._records.mark(proposals)
+        left = [each.without([other.row for other in chosen if other.offered is each]) for each in offered]
+        return proposals, left
 
     def _seeded(self, count: int) -> list[Proposal]:
         """The next seeds that are neither measured nor pending."""

@@ -18,7 +18,7 @@ FLEET = Method(
     sketches=UcbSketches(priced=True),
     generator=DraftGenerator(),
     acquisition=ExpectedImprovement(),
-    selection=Selection(alpha=0.1, radius=1.0, per_second=True),
+    selection=Selection(alpha=0.1, radius=1.0, per_second=True, contested=0.25),
     exploration=Exploration(ContextualEpsilon(0.02, 0.2), within_draft=True),
     training=Training("boosted", from_analyzer=True),
     batch=8,
@@ -26,4 +26,5 @@ FLEET = Method(
 )
 """Pruner's draft on an analyzer that is calibrated online, boosted trees that start from the analyzer, AdaTune's
 expected improvement and contextual epsilon (bounded by 2 and 20 percent: docs/benchmarks.md, *Ablations*, has what that
-brings), Bansor's bandits, AutoTVM's diversity; batches of 8, because nothing waits for a round to end."""
+brings), Bansor's bandits, AutoTVM's diversity; batches of 8, because nothing waits for a round to end. For a quarter of
+a batch all sketches compete: the same page has what that brings."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from examples.workloads import dataset as workloads
-from examples.workloads import other_tasks, untouched
+from examples.workloads import grouped, other_tasks, untouched
 from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.runs.collection import refresh
 
@@ -49,10 +49,20 @@ def test_its_sketches_are_described_as_this_version_does(dataset: Dataset) -> No
         assert [replace(now[each.id], index=each.index) for each in old.sketches] == list(old.sketches)
 
 
+def test_the_grouped_convolutions_are_all_in_their_dataset() -> None:
+    data = load(PATH.parent / "grouped" / "znver5-1.ftd")
+    module, inputs = grouped()
+    with torch.no_grad():
+        assert len(module(*inputs)) == len(inputs) == len(data)
+    for task in data:
+        assert task.ok.sum() > 150, task.task.workload.name
+        assert np.median(task.spread[task.ok]) < 0.04, task.task.workload.name
+
+
 def test_the_untouched_workloads_are_none_of_the_measured_ones() -> None:
     module, inputs = untouched()
     with torch.no_grad():
         results = module(*inputs)
     assert len(results) == len(inputs) == 10
-    known = {tuple(each.shape) for example in (workloads(), other_tasks()) for each in example[1]}
+    known = {tuple(each.shape) for example in (workloads(), other_tasks(), grouped()) for each in example[1]}
     assert known.isdisjoint({tuple(each.shape) for each in inputs})

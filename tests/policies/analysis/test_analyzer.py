@@ -153,6 +153,45 @@ def test_long_vectors_of_odd_lengths_are_slow(cpu: DeviceAbstraction) -> None:
     assert (cycles[2:] > 3 * cycles[0]).all()
 
 
+def _grouped() -> Sketch:
+    """A 1x1 convolution of 64 pixels and 128 channels in 8 groups of 16, the channels split into 2, the 16 channels of
+    the input's group into 2: pixels, channels, reduction, pixels of a tile, reduction, vectorised channels."""
+    axes = (Axis("p", 64, False), Axis("c", 128, False, (8, 16)), Axis("k", 16, True))
+    loops = (Loop(0, 0, kind="parallel"), Loop(1, 2), Loop(2, 4), Loop(0, 1), Loop(2, 5), Loop(1, 3, kind="vectorize"))
+    accesses = (
+        Access("A", (64, 128), 4, ((1, 0, 0, 0), (0, 16, 0, 1))),
+        Access("B", (16, 128), 4, ((0, 0, 0, 1), (0, 16, 1, 0))),
+        Access("C", (64, 128), 4, ((1, 0, 0, 0), (0, 16, 1, 0)), write=True),
+    )
+    statement = Statement("grouped", axes, loops, accesses, 2.0)
+    return Sketch(0, "grouped", "grouped", (Tile(64, 2, 64), Tile(128, 2, 64), Tile(16, 2, 16)), (statement,))
+
+
+def test_a_vector_over_two_groups_takes_each_lane_by_itself(cpu: DeviceAbstraction) -> None:
+    matrix = np.array([[8, 8, 8, 16, 1, 16], [8, 8, 4, 32, 1, 16], [8, 8, 2, 64, 1, 16]])
+    known = analyse(_grouped(), matrix, cpu).terms
+    # One group in a vector: a broadcast of the input, a vector of the weights, a sixteenth of the sum.
+    assert known["loads"][0] == pytest.approx(1 + 1 + 1 / 16)
+    # Two and four: of 16 lanes each is loaded and put into its place.
+    assert known["loads"][1:] == pytest.approx(2 * 16 + 1 + 1 / 16)
+    assert (known["cycles"][1:] > 10 * known["cycles"][0]).all()
+
+
+def test_a_reduction_loop_of_one_iteration_is_none(cpu: DeviceAbstraction) -> None:
+    """Where the inner reduction loop has one iteration, a step of the outer one is the whole tile of 8 pixels."""
+    inner, outer = np.array([[8, 8, 8, 16, 1, 16]]), np.array([[8, 8, 8, 16, 16, 1]])
+    terms = [analyse(_grouped(), matrix, cpu).terms for matrix in (inner, outer)]
+    assert [known["step_operations"].tolist() for known in terms] == [[1.0], [8.0]]
+    # Eight pixels share the weights: eight broadcasts and one vector for eight operations.
+    assert terms[1]["loads"][0] == pytest.approx(9 / 8 + 1 / 16)
+
+
+def test_a_vector_of_an_odd_length_goes_to_memory_in_parts(cpu: DeviceAbstraction) -> None:
+    sketch = _elementwise_or_sum(240, False)
+    stores = analyse(sketch, np.array([[15, 16], [30, 8], [20, 12], [24, 10]]), cpu).terms["stores"]
+    assert stores.tolist() == [1, 1, 2, 2], "12 lanes are 8 and 4, 10 are 8 and 2"
+
+
 def test_a_sum_over_the_innermost_loop_waits_for_each_addition(cpu: DeviceAbstraction) -> None:
     matrix = np.array([[15, 16]])
     copy = analyse(_elementwise_or_sum(240, False), matrix, cpu).terms["other.secs"][0]

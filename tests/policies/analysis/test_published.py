@@ -28,6 +28,11 @@ def test_equation_1_of_a_matrix_product_with_a_relu(blocked: Sketch, cpu: Device
     total = compute_secs + memory_secs + relu_secs
     assert total == pytest.approx(3.39194e-3, rel=1e-5)
     assert equation_1_log_secs(blocked, matrix, cpu)[0] == pytest.approx(math.log(total), rel=1e-5)
+    # Without penalties: reads at the full bandwidth, or operations at the peak.
+    total = compute_secs + 2 * 256 * 256 * 4 / 40e9 + relu_secs
+    assert equation_1_log_secs(blocked, matrix, cpu, "memory")[0] == pytest.approx(math.log(total), rel=1e-5)
+    total = (2 * 256**3 + 256 * 256) / 512e9 + memory_secs
+    assert equation_1_log_secs(blocked, matrix, cpu, "compute")[0] == pytest.approx(math.log(total), rel=1e-5)
 
 
 def test_it_rules_out_what_the_analyzer_does_and_is_another_order(tiled: Sketch, cpu: DeviceAbstraction) -> None:

@@ -16,12 +16,14 @@ from policies.analysis.analyzer import analyse
 from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix
 from policies.features.table import SYMBOLIC, FeatureTable
+from policies.search.calibration import calibrate
 from policies.search.draft import evaluate
 from policies.search.exploration import ContextualEpsilon, FixedEpsilon
+from policies.search.fitness import calibration_columns
 from policies.search.methods import METHOD_NAMES, Method, method_named
 from policies.search.search import Observation, Proposal, TaskSearch
 from policies.space.pools import Pool
-from policies.space.sampling import decision_ids, enumerate_all, sample, space_size, unique_rows
+from policies.space.sampling import decision_ids, enumerate_all, log_coordinates, sample, space_size, unique_rows
 
 FLOP = 2.0 * 256**3
 RANDOM = ("random", "exploration")
@@ -352,6 +354,136 @@ def test_pruner_verifies_its_draft_and_random_candidates(name: str, setting: Cal
     top = chosen(here.search.propose(10))
     assert len(top) in (8, 9)  # a tenth at random, and the fraction of it a chance
     assert top == [key for _, key in sorted(verified, key=lambda each: each[0])[: len(top)]]
+
+
+def innermost(sketch: Sketch, row: np.ndarray) -> tuple[int, ...]:
+    """The innermost factors of the spatial tiles."""
+    reductions = {loop.column for loop in sketch.statements[0].loops if sketch.statements[0].axes[loop.axis].reduction}
+    last = [
+        start + decision.parts - 1
+        for decision, start in zip(sketch.decisions, sketch.offsets, strict=True)
+        if isinstance(decision, Tile)
+    ]
+    return tuple(row[[column for column in last if column not in reductions]].tolist())
+
+
+def near(one: Floats, other: Floats, radius: float) -> float:
+    """What is left of a score beside another candidate, by their distance in doublings of the decisions."""
+    return 1.0 - math.exp(-float(np.square(one - other).sum()) / (2 * radius**2))
+
+
+def apart_and_diverse(
+    offer: Sequence[tuple[float, Key]], sketches: Sequence[Sketch], count: int, pending: Sequence[Key]
+) -> list[tuple[float, Key]]:
+    """The ``count`` of an offer of scored candidates whose score and share of new components are largest, one after the
+    other: each shrinks the scores around it. Components of what is pending are not new."""
+    width = max(len(sketches[at].decisions) for _, (at, _) in offer)
+
+    def components(key: Key) -> list[tuple[int, int, int]]:
+        at, decisions = key
+        (ids,) = decision_ids(sketches[at], np.array([decisions])).tolist()
+        return [(at, column, value) for column, value in enumerate(ids)] + [(-1, n, 0) for n in range(len(ids), width)]
+
+    def point(key: Key) -> Floats:
+        return log_coordinates(sketches[key[0]], np.array([key[1]]))[0]
+
+    known = {part for key in pending for part in components(key)}
+    values = [score / max(score for score, _ in offer) for score, _ in offer]
+    left, taken = list(range(len(offer))), []
+    for _ in range(count):
+        new = [sum(part not in known for part in components(offer[row][1])) / width for row in left]
+        best = left[int(np.argmax([values[row] + 0.1 * share for row, share in zip(left, new, strict=True)]))]
+        left.remove(best)
+        taken.append(offer[best])
+        known |= set(components(offer[best][1]))
+        for row in left:
+            if offer[row][1][0] == offer[best][1][0]:  # sketches are no neighbours
+                values[row] *= near(point(offer[row][1]), point(offer[best][1]), 1.0)
+    return taken
+
+
+@pytest.mark.parametrize("setting", ["pools"], indirect=True)
+def test_ours_takes_the_improvement_a_second_of_its_draft(setting: Callable[..., Setting]) -> None:
+    """As docs/search.md has it: an eighth of a pool by model and calibrated analyzer, no more than a sixteenth of it
+    alike; expected improvement a second, away from what was measured, diverse and apart from each other; a quarter of
+    the batch from all sketches, the rest from the one that the bandit chooses."""
+    here, twin = (setting(method_named("fleet"), spread=0.1 / 1e-3) for _ in range(2))
+    for each in (here, twin):
+        each.measure(20)
+    table, predictor = here.search.table, here.search._predictor
+    columns = calibration_columns(table.layout, table.sketches, "cpu")
+    ratio = table.log_secs - table.analytic_log_secs
+    calibration = calibrate(table.features.view(SYMBOLIC), ratio, columns)
+    best = min(each.cost_secs for each in here.measured)
+    shares = twin.search._shares(8).tolist()
+    offer: list[tuple[float, Key]] = []
+    for at, sketch in enumerate(here.sketches):
+        rows = here.left(at)
+        rows = rows[here.allowed(at, rows)]
+        known = evaluate(sketch, rows, here.device)
+        correction, spread = calibration.correct(table.layout.place(at, known.features))
+        calibrated = known.analytic_log_secs + correction
+        mean, deviation = here.predicted(at, rows)
+        together = np.sqrt((deviation**2 + spread**2) / 2 + ((mean - calibrated) / 2) ** 2)
+        mean = (mean + calibrated) / 2
+        kept: list[int] = []
+        passed: list[int] = []
+        alike: dict[tuple[int, ...], int] = {}
+        for row in np.argsort(mean, kind="stable").tolist():
+            tile = innermost(sketch, rows[row])
+            alike[tile] = alike.get(tile, 0) + 1
+            (kept if alike[tile] <= 2 else passed).append(row)  # 32 are kept of 250, two of them alike
+        drafted = sorted([*kept, *passed][:32], key=lambda row: float(mean[row]))
+        measured = np.array([each.decisions for each in here.measured if each.sketch == at])
+        points, others = log_coordinates(sketch, rows[drafted]), log_coordinates(sketch, measured)
+        chosen_rows = evaluate(sketch, rows[drafted], here.device)
+        in_time = predictor.built_in_time(at, chosen_rows)
+        secs = predictor.trial_secs(at, chosen_rows, mean[drafted], best)
+        for place, row in enumerate(drafted):
+            sigma, gain = float(together[row]), math.log(best) - float(mean[row])
+            z = gain / sigma
+            density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+            improvement = max(gain * 0.5 * math.erfc(-z / math.sqrt(2)) + sigma * density, 0.0)
+            apart = math.prod(near(points[place], other, 0.7) for other in others)
+            score = improvement * in_time[place] / secs[place] * apart
+            offer.append((score, (at, tuple(rows[row].tolist()))))
+    top = chosen(here.search.propose(8))
+    assert len(top) >= 6  # at most 20% explored, and the fraction of it a chance
+    contested = [key for _, key in apart_and_diverse(offer, here.sketches, math.ceil(0.25 * len(top)), [])]
+    assert top[: len(contested)] == contested
+    # The rest: by the bandit's shares, apart from those too.
+    rest: list[tuple[float, Key]] = []
+    for at, sketch in enumerate(here.sketches):
+        pending = [key for key in contested if key[0] == at]
+        beside = [log_coordinates(sketch, np.array([key[1]]))[0] for key in pending]
+        left = []
+        for score, key in offer:
+            if key[0] == at and key not in contested:
+                mine = log_coordinates(sketch, np.array([key[1]]))[0]
+                left.append((score * math.prod(near(mine, other, 1.0) for other in beside), key))
+        count = min(shares[at], len(top) - len(contested))
+        rest += apart_and_diverse(left, [sketch] * len(here.sketches), count, pending) if count else []
+    rest.sort(key=lambda each: -each[0])
+    assert top[len(contested) :] == [key for _, key in rest[: len(top) - len(contested)]]
+
+
+def test_random_draws_sketches_and_candidates_uniformly(setting: Callable[..., Setting]) -> None:
+    counts = [dict[tuple[int, ...], int](), dict[tuple[int, ...], int]()]
+    for seed in range(20):
+        here = setting(method_named("random"), seed=seed)
+        here.measure(0)
+        proposals = here.search.propose(64)
+        assert {each.reason for each in proposals} == {"random"}
+        assert len(set(keys(proposals))) == 64
+        for each in proposals:
+            counts[each.sketch][each.decisions] = counts[each.sketch].get(each.decisions, 0) + 1
+    drawn = [sum(each.values()) for each in counts]
+    assert drawn[0] / 1280 == pytest.approx(0.5, abs=0.05)
+    for at, candidates in enumerate(here.candidates()):
+        mean = drawn[at] / len(candidates)
+        squares = sum((counts[at].get(tuple(row.tolist()), 0) - mean) ** 2 for row in candidates)
+        # As often as by chance: the variance is the mean's, less what a batch without repetition takes from it.
+        assert 0.7 < squares / drawn[at] < 1.2
 
 
 def test_all_plans_have_one_sigma() -> None:

@@ -1,0 +1,101 @@
+"""What Pruner's penalties bring to a draft (its table 10): Best-1 of what is kept of a dataset's candidates.
+
+Each scorer ranks all candidates of a task that ran, the share of them that it ranks first is kept, and Best-1 is
+equation 3 with k = 1. The paper keeps 50, 128, 256 and 512 of 4,000; the same shares are kept here, at least one. The
+scorers are equation 1 as published, without its compute and without its memory penalties, and our analyzer of CPUs;
+chance is what a random choice of as many is expected to keep. Nothing is drawn, so that there are no seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.measured import labels, read
+from bench.result import BenchResult
+from bench.tables import markdown
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.sketch import Sketch
+from policies.analysis.analyzer import feasible
+from policies.analysis.published import equation_1_log_secs
+from policies.arrays import Floats, Matrix
+from policies.search.fitness import analyzer_log_secs
+
+EXPLORED = 4000
+KEPT = (50, 128, 256, 512)
+SCORERS: dict[str, Callable[[Sketch, Matrix, DeviceAbstraction], Floats]] = {
+    "equation 1": equation_1_log_secs,
+    "without compute penalties": partial(equation_1_log_secs, without="compute"),
+    "without memory penalties": partial(equation_1_log_secs, without="memory"),
+    "our analyzer": analyzer_log_secs,
+}
+
+
+def run(dataset: Path) -> BenchResult:
+    """Best-1 of every scorer and share, all described tasks of the dataset together."""
+    measured = read(dataset)
+    chosen = [
+        (name, data)
+        for name, data in zip(labels(measured), measured, strict=True)
+        if all(s.statements for s in data.sketches)
+    ]
+    weights = np.array([data.task.weight for _, data in chosen], dtype=np.float64)
+    best = np.array([data.best_secs for _, data in chosen])
+    lines: dict[str, dict[str, float]] = {}
+    for scorer in (*SCORERS, "chance"):
+        lines[scorer] = {}
+        for kept in KEPT:
+            found = [_kept_best(data, scorer, kept / EXPLORED) for _, data in chosen]
+            lines[scorer][str(kept)] = float(weights @ best / (weights @ np.array(found)))
+    details = {"best_1": lines, "tasks": [name for name, _ in chosen], "dataset": dataset.name, "explored": EXPLORED}
+    ours, peer = lines["our analyzer"][str(KEPT[-1])], lines["equation 1"][str(KEPT[-1])]
+    return BenchResult("draft-penalties", ours, peer, ours / peer, "Best-1", details)
+
+
+def _kept_best(data: TaskData, scorer: str, share: float) -> float:
+    """Run time of the best candidate that the scorer keeps of those that ran; expected, where it is chance."""
+    cost_secs = data.cost_secs
+    if scorer == "chance":
+        count = max(round(share * int(data.ok.sum())), 1)
+        return expected_best(cost_secs[data.ok], count)
+    scores = np.full(len(data), np.inf)
+    for at, (sketch, matrix) in enumerate(zip(data.sketches, data.decisions, strict=True)):
+        if len(matrix):
+            said = SCORERS[scorer](sketch, matrix, data.abstraction)
+            scores[data.rows(at)] = np.where(feasible(sketch, matrix, data.abstraction), said, np.inf)
+    order = np.argsort(scores[data.ok], kind="stable")[: max(round(share * int(data.ok.sum())), 1)]
+    return float(cost_secs[data.ok][order].min())
+
+
+def expected_best(cost_secs: Floats, count: int) -> float:
+    """The expected least of ``count`` different costs drawn at random: ``sum_i c_(i) P(the i-th is the least)``."""
+    total, left, expected = len(cost_secs), 1.0, 0.0
+    for at, cost in enumerate(np.sort(cost_secs).tolist()):
+        least = min(count / (total - at), 1.0)  # that this one is drawn, when none before it was
+        expected += left * least * cost
+        left *= 1.0 - least
+    return expected
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    head = (f"Best-1 of what is kept, of {details['explored']:,}", *(f"{kept}" for kept in KEPT))
+    rows = [(scorer, *(f"{line[str(kept)]:.3f}" for kept in KEPT)) for scorer, line in details["best_1"].items()]
+    return markdown(head, rows)
+
+
+BENCHMARK = Benchmark(
+    name="draft-penalties",
+    help="What Pruner's penalties bring to a draft (its table 10).",
+    options=(options.dataset(),),
+    short=(),
+    run=run,
+    table=table,
+)
