@@ -43,6 +43,7 @@ from fleet_tune.errors import NetworkError, UnsupportedNetworkError
 
 # Operators of Relax that are no calls of kernels and that the build turns into calls of the runtime.
 _RUNTIME_OPERATORS = frozenset({"relax.call_tir", "relax.reshape", "relax.call_pure_packed", "relax.call_dps_packed"})
+_KERNELS = frozenset({"relax.call_tir", "relax.call_dps_packed"})
 _QUANTISED = 5e-2
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "agreement",
     "check_network",
     "compare",
+    "computes",
     "import_network",
     "lowered_network",
     "normal_form",
@@ -158,6 +160,12 @@ def lowered_network(
         quantized=quantizes(relax_module),
         halves=_halves(relax_module["main"]),
     )
+
+
+def computes(lowered: LoweredNetwork) -> bool:
+    """Whether there is a kernel in the network. One that only hands its inputs on, or other views of them, has none."""
+    main = lowered.module["main"]
+    return any(isinstance(call.op, tvm.ir.Op) and call.op.name in _KERNELS for call in calls(main.body))
 
 
 def check_network(lowered: LoweredNetwork, network: Network) -> tuple[float, float]:

@@ -62,6 +62,10 @@ class ScheduleError(Exception):
     """A candidate that cannot be scheduled; the text says why."""
 
 
+class _LayoutError(Exception):
+    """TVM fails at the layout of weights."""
+
+
 @dataclass(frozen=True)
 class Scheduled:
     """A scheduled program.
@@ -177,14 +181,28 @@ class DesignSpace:
         return None
 
     def schedule(self, candidate: Candidate) -> Scheduled:
-        """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it."""
-        schedule = self.apply(candidate)
+        """The program of ``candidate``. Raises :class:`ScheduleError` where TVM refuses it. Where TVM fails at laying
+        out weights anew (an index that it cannot turn round), they stay as they are."""
         if candidate.sketch_id in self._finished:
-            return _finish(self._module, schedule)
+            return _finish(self._module, self.apply(candidate))
+        try:
+            return self._postprocessed(candidate, self.postprocs)
+        except _LayoutError:
+            others = [each for each in self.postprocs if not isinstance(each, ms.postproc.RewriteLayout)]
+            return self._postprocessed(candidate, others)
+
+    def _postprocessed(self, candidate: Candidate, postprocs: Sequence[ms.Postproc]) -> Scheduled:
+        schedule = self.apply(candidate)
         try:
             schedule.enter_postproc()
-            for postproc in self.postprocs:
-                if not postproc.apply(schedule):
+            for postproc in postprocs:
+                try:
+                    applies = postproc.apply(schedule)
+                except REFUSALS as error:
+                    if isinstance(postproc, ms.postproc.RewriteLayout):
+                        raise _LayoutError(first_line(error)) from error
+                    raise
+                if not applies:
                     raise ScheduleError(f"{type(postproc).__name__} rejects the schedule")
         except REFUSALS as error:
             raise ScheduleError(first_line(error)) from error

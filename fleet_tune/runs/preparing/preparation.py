@@ -21,7 +21,7 @@ from devices.host.file_cache import user_folder
 from devices.host.quiet import QuietWindow
 from devices.networks.comparison import without_numbers
 from devices.networks.frontend import Network, load_network
-from devices.networks.lowering import LoweredNetwork, agreement
+from devices.networks.lowering import LoweredNetwork, agreement, computes
 from devices.networks.lowering_process import LoweringProcess
 from devices.networks.network import Array
 from devices.opening import told_with_its_place
@@ -30,7 +30,7 @@ from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.device_state import Admin, DeviceState, Health
 from fleet_tune.domain import Fingerprint
-from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError
+from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError, UnsupportedNetworkError
 from fleet_tune.records.datasets.dataset_codec import encode_value
 from fleet_tune.records.datasets.sources import RECORDS_FILE, check_source
 from fleet_tune.records.sharing.own_store import BOUND
@@ -159,7 +159,8 @@ def read_network(spec: Any, inputs: Path | None = None, trusted: bool = False) -
 def imported(
     network: Network, by_device: Mapping[str, Fingerprint], fleet: FleetConfig, lowering: LoweringProcess
 ) -> Prepared:
-    """Import ``network`` for every device class. None of its tasks is ready."""
+    """Import ``network`` for every device class. None of its tasks is ready. Raises :class:`UnsupportedNetworkError`
+    where it has no kernel at all, and as :meth:`LoweringProcess.lowered`."""
     # This process also times the network's framework, whose threads TVM's must not push from their cores.
     os.environ["TVM_BIND_THREADS"] = "0"
     prints = device_classes_of(by_device)
@@ -170,6 +171,10 @@ def imported(
         if (device.connect == "local" and device.via is None) or is_this_machine(by_device[device.name])
     )
     lowered = {name: lowering.lowered(network, fingerprint.device_class) for name, fingerprint in prints.items()}
+    if not all(map(computes, lowered.values())):
+        raise UnsupportedNetworkError(
+            f"{network.name} computes nothing: its outputs are its inputs, or views of them", "give another network"
+        )
     left_out = tuple(
         LeftOut("rewrite", "", name, "", f"without {step}: {reason}")
         for name, of_class in lowered.items()

@@ -222,6 +222,26 @@ def test_weights_are_packed_and_stay_in_place_for_the_network() -> None:
     assert "= weight[" in scheduled.module["pack_1"].script()
 
 
+def test_weights_that_tvm_cannot_lay_out_anew_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the scale of a group norm in channels, which is read by two indices that were one."""
+    of = conv_task()
+    designs = DesignSpace(of)
+    sketch = designs.sketches[0]
+    chosen = candidate(of, sketch, draw(sketch, np.random.default_rng(5)))
+    apply = ms.postproc.Postproc.apply
+
+    def failing(self: Any, schedule: Any) -> Any:
+        if isinstance(self, ms.postproc.RewriteLayout):
+            raise RuntimeError("Check failed: (args.size() == initial_indices_orig.size()) is false: ")
+        return apply(self, schedule)
+
+    monkeypatch.setattr(ms.postproc.Postproc, "apply", failing)
+    scheduled = designs.schedule(chosen)
+    assert scheduled.packed == ()
+    assert scheduled.args == scheduled.original_args
+    assert structural_equal(replay(of.workload.module, scheduled.trace).module, scheduled.module)
+
+
 def test_invalid_candidates_are_refused_with_the_reason() -> None:
     of = matmul_task()
     designs = DesignSpace(of)

@@ -24,6 +24,7 @@ from devices.targets import resolve_target
 from examples.networks import mlp, small_cnn
 from fleet_tune import api
 from fleet_tune.domain import DeviceClass
+from fleet_tune.errors import UnsupportedNetworkError
 from fleet_tune.report.run import to_json
 from fleet_tune.results import LeftOut
 from fleet_tune.runs.preparing import preparation, ready_tasks
@@ -48,6 +49,11 @@ def test_a_task_without_sketches_is_none_of_the_plan(monkeypatch: pytest.MonkeyP
     plan = api.plan(mlp())
     assert plan.tasks == tuple(others)
     assert plan.left_out == (LeftOut("task", first.name, first.device_class, "", "RuntimeError: The block is no leaf"),)
+
+
+def test_a_network_without_a_kernel_is_refused() -> None:
+    with pytest.raises(UnsupportedNetworkError, match="Identity computes nothing"):
+        api.plan((nn.Identity(), (torch.ones(2, 3, 4),)))
 
 
 def test_a_rewrite_that_failed_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
