@@ -9,8 +9,10 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ _PROGRAMS = ("initdb", "postgres")
 _DEBIAN = Path("/usr/lib/postgresql")
 _USERS = ("postgres", "nobody")
 _MAKING_SECS = 120
+_ENDING_SECS = 10.0
+_POLL_SECS = 0.01
 _MAKING = ".making-"
 LOCK = "lock"
 _OURS = ("keys", "server.json", LOCK)
@@ -161,17 +165,23 @@ class ServerFolder:
                 os.rename(making / "data", self.data)
 
     def _run(self, command: Sequence[str], by: Runner) -> None:
-        done = subprocess.run(
+        # With what it starts it is a group of its own: all of it has ended before the folder that it writes is removed.
+        process = subprocess.Popen(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=_MAKING_SECS,
             cwd="/",
-            check=False,
+            start_new_session=True,
             **by.options,  # type: ignore[call-overload]
         )
-        if done.returncode:
-            last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        try:
+            out, errors = process.communicate(timeout=_MAKING_SECS)
+        except BaseException:
+            _end_group(process)
+            raise
+        if process.returncode:
+            last = (errors.strip() or out.strip() or "no message").splitlines()[-1]
             raise ServerError(f"{Path(command[0]).name} failed: {last}", f"look at {self.path}: its user must reach it")
 
     def _certify(self, data: Path, by: Runner) -> None:
@@ -224,6 +234,16 @@ class ServerFolder:
                 shown = "127.0.0.1" if file.stem == OWNER else host
                 write_atomically(file, f"{head}@{shown}:{port}/{DATABASE}\n".encode())
                 file.chmod(0o600)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """End a process with all that it has started, and wait for that."""
+    deadline = time.monotonic() + _ENDING_SECS
+    with contextlib.suppress(ProcessLookupError):  # the last of them is gone
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.poll()
+            time.sleep(_POLL_SECS)
 
 
 @contextlib.contextmanager

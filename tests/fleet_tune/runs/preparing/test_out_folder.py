@@ -13,6 +13,7 @@ import pytest
 
 from fleet_tune.errors import OutputFolderError
 from fleet_tune.records.files.lock_file import LockedError, take_lock
+from fleet_tune.records.stores.store import RecordStore
 from fleet_tune.runs.preparing import out_folder
 from fleet_tune.runs.preparing.out_folder import held_folder
 from tests.helpers.commands import fleet_tune_here
@@ -46,13 +47,16 @@ def test_a_folder_is_one_runs_at_a_time_and_free_when_that_is_killed(tmp_path: P
         pass
 
 
-@pytest.mark.parametrize("command", [["tune"], ["compile", "--records", "records.db"]])
-def test_a_second_command_in_a_folder_ends_at_once_in_one_line(tmp_path: Path, command: list[str]) -> None:
-    model = tmp_path / "model.py"
+@pytest.mark.parametrize("command", ["tune", "compile"])
+def test_a_second_command_in_a_folder_ends_at_once_in_one_line(tmp_path: Path, command: str) -> None:
+    model, records = tmp_path / "model.py", tmp_path / "records.db"
+    with RecordStore(records):
+        pass
     model.write_text("raise AssertionError('nothing is read before the folder is ours')")
     out = tmp_path / "out"
     with held_folder(out):
-        done = fleet_tune_here(*command, f"{model}:make", "--out", str(out))
+        options = ["--records", str(records)] if command == "compile" else []
+        done = fleet_tune_here(command, *options, f"{model}:make", "--out", str(out))
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
