@@ -28,6 +28,7 @@ from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
 from devices.sketches.inlining import blocks_of, inline_element_wise
+from devices.sketches.one_sketch import one_sketch
 from devices.sketches.strides import alike, strides_of
 
 ROW_WISE = "row-wise"
@@ -46,14 +47,7 @@ def row_wise(mod: IRModule, target: Target) -> list[Schedule]:
 
     Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
-    if target.kind.name != "llvm":
-        return []
-    try:
-        schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
-        return [schedule] if _apply(schedule, target) else []
-    except (RuntimeError, ValueError):
-        # A program that the primitives refuse is served by the other sketches.
-        return []
+    return one_sketch(mod, target, _apply)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
 from devices.sketches.inlining import blocks_of, inline_element_wise
+from devices.sketches.one_sketch import one_sketch
 
 REGISTER_BLOCKED = "register-blocked"
 # One vectorised loop of up to 64 lanes is as fast as an unrolled loop over vectors: LLVM splits it into registers.
@@ -66,14 +67,7 @@ def register_blocked(mod: tvm.IRModule, target: Target) -> list[Schedule]:
 
     Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
-    if target.kind.name != "llvm":
-        return []
-    try:
-        schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
-        return [schedule] if _apply(schedule, target) else []
-    except (RuntimeError, ValueError):
-        # A program that the primitives refuse is served by the other sketches.
-        return []
+    return one_sketch(mod, target, _apply)
 
 
 def _apply(sch: Schedule, target: Target) -> bool:

@@ -20,6 +20,7 @@ from tvm.tirx.analysis import undefined_vars
 from tvm_ffi import structural_walk
 
 from devices.sketches.description.accesses import DATA_PARALLEL
+from devices.sketches.one_sketch import one_sketch
 
 TILED_TRANSPOSE = "tiled-transpose"
 # A tile of 64 by 64 floats is half of a small first-level cache.
@@ -31,14 +32,7 @@ def tiled_transposes(mod: tvm.IRModule, target: Target) -> list[Schedule]:
 
     Returns schedules whose traces hold the open decisions; a schedule's own decisions are arbitrary valid ones.
     """
-    if target.kind.name != "llvm":
-        return []
-    try:
-        schedule = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
-        return [schedule] if _apply(schedule) else []
-    except (RuntimeError, ValueError):
-        # A program that the primitives refuse is served by the other sketches.
-        return []
+    return one_sketch(mod, target, lambda schedule, _: _apply(schedule))
 
 
 def _apply(sch: Schedule) -> bool:
