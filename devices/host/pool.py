@@ -1,8 +1,11 @@
-"""Which CPUs TVM's threads run on."""
+"""Which CPUs TVM's threads run on, and how many of them there are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import os
+import threading
+from collections.abc import Collection, Sequence
 
 # TVM's AffinityMode kSpecifyOneCorePerThread. Others count the machine's CPUs from 0 on, also those that this process
 # may not use, and move it there.
@@ -16,3 +19,51 @@ def bind_pool(cpus: Sequence[int]) -> None:
     import tvm_ffi
 
     tvm_ffi.get_global_func("runtime.config_threadpool")(_ONE_CPU_PER_THREAD, len(cpus), [str(cpu) for cpu in cpus])
+
+
+class ThreadPools(threading.local):
+    """TVM's pools of a process whose threads run compiled networks, each network with its own number of threads. Of each
+    calling thread: the ``threads`` that its pool uses.
+
+    By default a pool uses half of the CPUs on x86. Naming the CPUs is what sets the number: a number alone is capped by
+    that default at every launch. A pool never becomes larger than it was made, so each is made for the most that was
+    ``announced`` until then.
+    """
+
+    _most = 1
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self.threads = 0
+        self._made_for = 0
+
+    @classmethod
+    def announce(cls, threads: int) -> None:
+        """A network with so many threads will be run."""
+        cls._most = max(cls._most, threads)
+
+    def use(self, threads: int) -> int:
+        """Has the calling thread's pool use ``threads``, or as many as it can; returns how many.
+
+        The calling thread itself may run where it could before: it is a user's own, whose other work, and the threads
+        and processes that it starts, would be confined to these CPUs too."""
+        allowed = os.sched_getaffinity(0)
+        if not self._made_for:
+            self._number = next(self._numbers)
+            self._made_for = len(self._bind(allowed, max(self._most, threads)))
+        used = min(threads, len(self._bind(allowed, threads)), self._made_for)
+        os.sched_setaffinity(0, allowed)
+        self.threads = threads
+        return used
+
+    def _bind(self, allowed: Collection[int], threads: int) -> list[int]:
+        cpus = cpus_of_pool(allowed, threads, self._number)
+        bind_pool(cpus)
+        return cpus
+
+
+def cpus_of_pool(allowed: Collection[int], threads: int, number: int) -> list[int]:
+    """CPUs for the process's pool of the ``number`` from 0 on, ``threads`` of those ``allowed``, or all of them where
+    there are fewer: pools that run beside each other share no CPU before all are taken."""
+    order, begin = sorted(allowed), number * threads % len(allowed)
+    return (order[begin:] + order[:begin])[:threads]

@@ -21,7 +21,7 @@ from tvm import relax
 from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
 from devices.failures import last_line
-from devices.host.pool import bind_pool
+from devices.host.pool import ThreadPools
 from devices.instruction_sets import missing_here
 from devices.networks.edges import (
     Forms,
@@ -45,6 +45,7 @@ from fleet_tune.errors import OutputFolderError, UserError
 _SCHEMA = 1
 _LONG_SECS = 0.5
 _SEVERAL = (list, tuple, tvm_ffi.Array)
+_POOLS = ThreadPools()
 _AGAIN = "compile it again with 'fleet-tune compile'"
 
 
@@ -82,7 +83,7 @@ class CompiledNetwork:
         # once torch tensors were given.
         self._as_before: Forms | None = None
         self._lock = threading.Lock()
-        self._pool = threading.local()
+        _POOLS.announce(threads)
 
     @classmethod
     def read(cls, folder: Path) -> CompiledNetwork:
@@ -129,7 +130,7 @@ class CompiledNetwork:
     def __call__(self, *inputs: Any) -> Any:
         if self._as_before is not None and pass_as_they_are(inputs, self._as_before):
             with self._lock:
-                if getattr(self._pool, "threads", None) != self.threads:
+                if _POOLS.threads != self.threads:
                     self._start_threads()
                 return self._main(*inputs, *self._parameters)
         self._check(inputs)
@@ -207,22 +208,20 @@ class CompiledNetwork:
                 )
 
     def _start_threads(self) -> None:
-        """Gives the calling thread's pool the number of threads that the network was tuned for.
-
-        TVM has one pool for each calling thread; by default it uses half of the CPUs on x86. Naming the CPUs is what
-        sets the number: a number alone is capped by that default at every launch.
-        """
-        if getattr(self._pool, "threads", None) == self.threads:
+        """Gives the calling thread's pool the number of threads that the network was tuned for."""
+        if _POOLS.threads == self.threads:
             return
-        cpus = sorted(os.sched_getaffinity(0))[: self.threads]
-        if len(cpus) < self.threads:
+        used = _POOLS.use(self.threads)
+        if used < self.threads:
             warnings.warn(
-                f"this process may use {len(cpus)} CPUs: the network runs slower than with the {self.threads} threads "
-                "it was tuned for",
+                f"this network runs with {used} threads, slower than with the {self.threads} that it was tuned for: "
+                + (
+                    f"this process may use {used} CPUs"
+                    if used == len(os.sched_getaffinity(0))
+                    else "load it before this thread runs another network, or run it in a thread of its own"
+                ),
                 stacklevel=3,
             )
-        bind_pool(cpus)
-        self._pool.threads = self.threads
 
 
 def read_for_elsewhere(folder: Path) -> tuple[bytes, list[Array]]:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,9 @@ def folder(lowered: LoweredNetwork, best: dict[str, str | None], tmp_path_factor
     task = lowered.tasks[1]
     extra = {"threads": 2, "tasks": {task.id: {"best_secs": 1e-4, "rule": "multi-level-tiling"}}}
     return compile_network(lowered, best, tmp_path_factory.mktemp("out") / "cpu", extra)
+
+
+two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process may use one CPU")
 
 
 def copy(folder: Path, tmp_path: Path) -> Path:
@@ -359,6 +363,7 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
     assert (folder / "params.safetensors").stat().st_size < 1.5 * 256 * 256 * 4
 
 
+@two_cpus
 @pytest.mark.parametrize("wanted", [1, 2])
 def test_the_threads_of_the_manifest_are_used_in_every_thread(folder: Path, tmp_path: Path, wanted: int) -> None:
     copied = copy(folder, tmp_path)
@@ -377,6 +382,40 @@ other.join()
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(wanted)] * 2
+
+
+@two_cpus
+def test_networks_of_several_numbers_of_threads_in_one_thread(folder: Path, tmp_path: Path) -> None:
+    """Each is called with its own number, and the caller may run afterwards where it could before."""
+    one, two = (copy(folder, tmp_path / name) for name in ("one", "two"))
+    for threads, copied in enumerate((one, two), start=1):
+        update_manifest(copied, {"threads": threads})
+    code = f"""
+import os, tvm_ffi, numpy as np
+from devices.networks.compiled import load
+one, two, threads = load({str(one)!r}), load({str(two)!r}), tvm_ffi.get_global_func("runtime.NumThreads")
+allowed = os.sched_getaffinity(0)
+for network in (one, two, one, two):
+    network(np.zeros((1, 3, 32, 32), "float32"))
+    print(threads(), os.sched_getaffinity(0) == allowed)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "True", "2", "True"] * 2
+    assert "UserWarning" not in done.stderr
+
+
+@two_cpus
+def test_a_network_that_comes_too_late_for_its_threads_says_so(folder: Path, tmp_path: Path) -> None:
+    copied = copy(folder, tmp_path)
+    update_manifest(copied, {"threads": 1})
+    code = f"""
+import numpy as np
+from devices.networks.compiled import load
+for folder in ({str(copied)!r}, {str(folder)!r}):
+    load(folder)(np.zeros((1, 3, 32, 32), "float32"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.search("runs with 1 threads.*run it in a thread of its own", done.stderr)
 
 
 def test_a_network_runs_on_the_cpus_that_its_process_may_use(folder: Path) -> None:
