@@ -22,7 +22,7 @@ def bind_pool(cpus: Sequence[int]) -> None:
 
 
 class ThreadPools(threading.local):
-    """TVM's pools of a process whose threads run compiled networks, each network with its own number of threads. Of each
+    """TVM's pools of a process whose threads run compiled networks, each with its own number of threads. Of each
     calling thread: the ``threads`` that its pool uses.
 
     By default a pool uses half of the CPUs on x86. Naming the CPUs is what sets the number: a number alone is capped by
