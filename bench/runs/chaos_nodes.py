@@ -122,18 +122,19 @@ class Nodes:
         self.address = f"127.0.0.1:{port}"
         files = str(self._folder / f"t{self._started}")
         self.head = self._joined("--head", "--port", str(port), "--temp-dir", files, "--include-dashboard", "false")
-        for _ in range(self._count):
-            self.others.append(self._joined("--address", self.address))
+        # At once: they are machines of their own.
+        begun = [self._added("--address", self.address) for _ in range(self._count)]
+        self.others = [self._joined("--address", self.address, begun=node) for node in begun]
 
     def _added(self, *options: str) -> Node:
         self._started += 1
         return Node(self._folder / f"node-{self._started}.log", {**os.environ, **self.env}, *options)
 
-    def _joined(self, *options: str) -> Node:
-        """A node that is part of the cluster. Ray gives up on one that has not started within half a minute, which on a
-        busy machine is tried again. Raises :class:`BenchError`."""
+    def _joined(self, *options: str, begun: Node | None = None) -> Node:
+        """A node that is part of the cluster: the one that has ``begun`` to start, or another. Ray gives up on one that
+        has not started within half a minute, which on a busy machine is tried again. Raises :class:`BenchError`."""
         for attempt in range(_ATTEMPTS):
-            node = self._added(*options)
+            node = begun if begun is not None and attempt == 0 else self._added(*options)
             try:
                 return node.joined()
             except BenchError:
