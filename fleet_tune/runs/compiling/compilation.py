@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from devices.failures import brief
 from devices.host.warm_process import ChildStartError
 from devices.networks import compiled
-from devices.networks.compile_process import CompileProcess
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
+from devices.networks.processes.compile_process import CompileProcess
 from devices.timing.in_place import InPlace
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record
 from fleet_tune.errors import (
@@ -62,7 +62,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Compiler(Protocol):
-    """What compiles networks: :class:`~devices.networks.compile_process.CompileProcess`, or in this process
+    """What compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or in this process
     :mod:`devices.networks.compiled`."""
 
     def compile_network(
