@@ -22,6 +22,7 @@ from actors.clients.recorder import RecorderClient, StoreWriter
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
+from actors.device_watch import DeviceWatch, device_member
 from actors.hosts import Hosts, OpenDevice
 from actors.processes.builder import Worker
 from actors.processes.learner import Learner
@@ -92,7 +93,6 @@ class TuningSession:
         turns = None if party is None else RunTurns(party)
         self._hosts = Hosts(cluster, fleet, run_id, artifacts, open_device, make_worker, turns)
         self._window = str(self._hosts.windows.folder) if self._hosts.windows is not None else None
-        self._hostless: set[str] = set()  # devices that are waited for until their host is there
         self._late: dict[str, str] = {}  # classes of the devices that join later, empty where it is not known
         self._configs = {device.name: device for device in fleet.devices}
         self._classes: dict[str, str] = {}  # of the devices that have said what they are
@@ -112,7 +112,7 @@ class TuningSession:
         self._closed = False
         self._roster: Roster | None = None
         self._builder_watch: BuilderWatch | None = None
-        self._coming: dict[str, asyncio.Task[None]] = {}  # devices whose host has come
+        self._device_watch: DeviceWatch | None = None
 
     @property
     def window(self) -> QuietWindow | None:
@@ -313,7 +313,7 @@ class TuningSession:
                 for number, each in enumerate(searching)
             ),
             *builder_members(self._hosts.builders),
-            *(self._member_of(name) for name in self._hosts.devices),
+            *(device_member(name, self._client(name)) for name in self._hosts.devices),
         ]
         self._reception = Reception(self._scheduling, targets, self._take, self._notices)
         await self._scheduling.started()
@@ -323,13 +323,14 @@ class TuningSession:
         devices = {name: classes[name] for name in self._hosts.devices}
         return run_plan(plan, self._fleet, self._configs, devices, len(self._hosts.builders), dealt)
 
-    def _member_of(self, name: str) -> Member:
-        device = self._client(name)
-        return Member(f"device {name}", device.beat, device.restart, is_one_of_many=True)
-
     def _take(self, name: str, device_class: str, device: DeviceClient) -> None:
         """A device that was waited for is used."""
         self._classes[name], self._used[name] = device_class, device
+
+    def _leaves(self, name: str) -> None:
+        """A device is used no more."""
+        self._used.pop(name, None)
+        self._classes.pop(name, None)
 
     async def _noted(self, store: Path) -> Path | None:
         """Where the orders for the fleet's devices are, after noting there that this run uses the fleet; None for a
@@ -351,6 +352,17 @@ class TuningSession:
         self._heartbeats = Heartbeats(self._members, scheduling.notice, lambda: scheduling.now)
         self._watching = asyncio.ensure_future(self._heartbeats.watch())
         assert self._reception is not None
+        self._builder_watch = BuilderWatch(self._hosts, scheduling, self._heartbeats, partial(self._check_versions, ()))
+        self._device_watch = DeviceWatch(
+            self._hosts,
+            scheduling,
+            self._heartbeats,
+            self._reception,
+            self._configs,
+            self._client,
+            lambda name: self._check_versions([name]),
+            self._leaves,
+        )
         for name, known in self._late.items():
             if not known:
                 self._reception.expect(name, self._client(name))
@@ -365,16 +377,15 @@ class TuningSession:
     @property
     def devices(self) -> dict[str, DeviceConfig]:
         """The devices of the run by their names, also those that are waited for."""
-        return {name: self._configs[name] for name in (*self._hosts.devices, *self._hostless)}
+        hostless = () if self._device_watch is None else self._device_watch.hostless
+        return {name: self._configs[name] for name in (*self._hosts.devices, *hostless)}
 
     async def add_device(self, device: DeviceConfig) -> bool:
         """The fleet has a device more, which is waited for and then used. False while people have it out of use.
 
         Raises UserError for one that cannot take part in a run that began as this one did.
         """
-        assert self._scheduling is not None
-        assert self._reception is not None
-        assert self._heartbeats is not None
+        assert self._device_watch is not None
         if device.name in await self._out_of_use([device.name]):
             return False
         if device.shares_host and self._window is None:
@@ -385,84 +396,24 @@ class TuningSession:
             problem = f"device {device.name}: recorded devices are those that a run begins with"
             raise UserError(problem, "start the run again: it resumes")
         self._configs[device.name] = device
-        hostless = await self._started(device.name)
-        await self._scheduling.add_device(device.name, device.patience.candidate_secs)
-        if hostless:
-            self._wait_for_host(device.name, hostless)
-        else:
-            self._expect(device.name)
+        await self._device_watch.add(device.name)
         return True
-
-    async def _started(self, name: str) -> str:
-        """Start the process of a device; why its host is not there, in words. Raises VersionsDifferError,
-        ClusterError."""
-        nodes = () if self._configs[name].via is None else await self._hosts.nodes()
-        hostless = self._hosts.start_device(self._configs, name, nodes)
-        if not hostless:
-            try:
-                await self._check_versions([name])
-            except UserError:
-                self._hosts.end_device(name)
-                raise
-        return hostless
-
-    def _expect(self, name: str) -> None:
-        assert self._reception is not None
-        assert self._heartbeats is not None
-        self._heartbeats.add(self._member_of(name))
-        self._reception.expect(name, self._client(name))
-
-    def _wait_for_host(self, name: str, reason: str) -> None:
-        self._hostless.add(name)
-        self.notice(f"device {name} is waited for: {reason}", False)
 
     async def follow_hosts(self) -> None:
         """Machines leave the cluster, with their builders, and their devices are waited for; those that come build too,
         and devices that wait for them join when they answer. To be called every few seconds. Raises ClusterError."""
         if self._cluster.is_embedded:
             return
-        assert self._scheduling is not None
-        assert self._heartbeats is not None
+        assert self._builder_watch is not None
+        assert self._device_watch is not None
         nodes = await self._hosts.nodes()
-        if self._builder_watch is None:
-            check = partial(self._check_versions, [])
-            self._builder_watch = BuilderWatch(self._hosts, self._scheduling, self._heartbeats, check)
         await self._builder_watch.follow(nodes)
-        for name in self._hosts.gone(nodes):
-            await self.remove_device(name, f"its host {self._configs[name].via} has left the cluster")
-            await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
-            self._wait_for_host(name, "its host may come back")
-        for name in sorted(self._hostless):
-            if not self._hosts.start_device(self._configs, name, nodes):
-                self._hostless.discard(name)
-                self._coming[name] = asyncio.create_task(self._come(name))
-
-    async def _come(self, name: str) -> None:
-        """A device whose host has come, and which nobody waits for: that host may be one that hangs."""
-        try:
-            await self._check_versions([name])
-        except UserError as error:
-            del self._coming[name]
-            await self.remove_device(name, str(error))
-        else:
-            del self._coming[name]
-            self._expect(name)
+        await self._device_watch.follow(nodes)
 
     async def remove_device(self, name: str, reason: str) -> None:
         """The fleet has a device less: what it works on is done elsewhere, and nobody is blamed."""
-        assert self._scheduling is not None
-        assert self._reception is not None
-        assert self._heartbeats is not None
-        coming = self._coming.pop(name, None)
-        if coming is not None:
-            coming.cancel()
-        await self._reception.forget(name)
-        self._heartbeats.remove(f"device {name}")
-        await self._scheduling.remove_device(name, reason)
-        self._used.pop(name, None)
-        self._classes.pop(name, None)
-        self._hostless.discard(name)
-        self._hosts.end_device(name)
+        assert self._device_watch is not None
+        await self._device_watch.remove(name, reason)
 
     def notice(self, text: str, well: bool) -> None:
         """People are to be told this; ``well``: it is nothing bad."""
@@ -571,9 +522,10 @@ class TuningSession:
         self._closed = True
         if self._reception is not None:
             self._reception.close()
-        if self._builder_watch is not None:
-            self._builder_watch.close()
-        for task in (self._running, self._watching, *self._coming.values()):
+        for watch in (self._builder_watch, self._device_watch):
+            if watch is not None:
+                watch.close()
+        for task in (self._running, self._watching):
             if task is not None:
                 task.cancel()  # nobody waits any more for the scheduler, which is ended below
         if self._cluster.is_lost:

@@ -3,6 +3,7 @@ between searcher, builder and device. Plain values, no TVM: actors hand them on 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -162,6 +163,23 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Let go of the device. May be called twice."""
+
+
+def oracle_task(artifact: Artifact) -> str:
+    """The task whose oracle an artifact is. Raises ValueError where it is none; see :meth:`Device.add_oracle`."""
+    if artifact.candidate is not None:
+        raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
+    return artifact.task_id
+
+
+def measurable(artifact: Artifact, oracles: Container[str]) -> Candidate:
+    """The candidate of an artifact that a device shall measure; ``oracles``: the tasks whose oracle it has. Raises
+    ValueError; see :meth:`Device.measure`."""
+    if artifact.candidate is None:
+        raise ValueError("the artifact to measure has no candidate")
+    if artifact.task_id not in oracles:
+        raise ValueError(f"the oracle of task {artifact.task_id} was not added")
+    return artifact.candidate
 
 
 def encode_task(task: Task) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
 from actors.clusters.run_folder import run_folder
 from actors.clusters.watch import end_all, raylet_of, started_here, until_lost
+from devices.host.collection import without_collection
 from fleet_tune.errors import ClusterError
 from policies.runs.placement import Node
 
@@ -144,22 +145,11 @@ def _leave() -> None:
 def _disconnect() -> None:
     import ray
 
-    with _without_collection():
-        ray.shutdown()
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """While Ray shuts down, handles and references that wait for Python's garbage collector would end the process: a
-    thread that an interrupted start has left may collect them in the moment when Ray's worker is gone."""
+    # Handles and references that wait for Python's garbage collector would end the process: a thread that an
+    # interrupted start has left may collect them in the moment when Ray's worker is gone.
     gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    with without_collection():
+        ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:

@@ -18,7 +18,7 @@ from devices.client.probe import Probe
 from devices.client.session import NO_KEY, ServerKey, SessionLostError, SessionRefusedError, SessionTimeoutError
 from devices.client.workbench import Workbench
 from devices.failures import last_line
-from devices.protocol import Artifact, MeasureRequest
+from devices.protocol import Artifact, MeasureRequest, measurable, oracle_task
 from devices.targets import TargetError, default_device_class_name
 from devices.timing.arguments import Array
 from devices.timing.evaluator import confirmed, load_decide
@@ -121,16 +121,11 @@ class RpcDevice:
         return vitals
 
     def add_oracle(self, artifact: Artifact) -> None:
-        if artifact.candidate is not None:
-            raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
-        self._oracles[artifact.task_id] = Oracle(artifact, self._abstraction, self._config.patience)
+        self._oracles[oracle_task(artifact)] = Oracle(artifact, self._abstraction, self._config.patience)
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
-        if artifact.candidate is None:
-            raise ValueError("the artifact to measure has no candidate")
-        if artifact.task_id not in self._oracles:
-            raise ValueError(f"the oracle of task {artifact.task_id} was not added")
+        measurable(artifact, self._oracles)
         started = time.monotonic()
         fresh = self._connection.bench is None
         measurement = self._measure_once(request)

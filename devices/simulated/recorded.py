@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, MeasureRequest
+from devices.protocol import (
+    Artifact,
+    BuildFailure,
+    BuildRequest,
+    BuildResult,
+    MeasureRequest,
+    measurable,
+    oracle_task,
+)
 from devices.timing.evaluator import Decide, Evaluation, confirmed, evaluate
 from fleet_tune.domain import Candidate, Fingerprint, Measurement, Outcome, StopRule
 from fleet_tune.errors import DatasetError, DeviceUnreachableError
@@ -62,6 +70,21 @@ class Recording:
         )
 
 
+def without_kernel(task_id: str, candidate: Candidate | None, build_secs: float) -> Artifact:
+    """What a build makes that only took its time: an artifact of which nothing but its candidate counts."""
+    return Artifact(
+        task_id=task_id,
+        candidate=candidate,
+        library=b"",
+        args=(),
+        original_args=(),
+        outputs=(),
+        packed=(),
+        trace="",
+        build_secs=build_secs,
+    )
+
+
 class RecordedBuilder:
     """Hands out artifacts with empty libraries for the candidates that once built; see
     :class:`actors.processes.builder.Worker`.
@@ -90,17 +113,7 @@ class RecordedBuilder:
             if recorded.outcome in _BUILD_OUTCOMES:
                 failed = Measurement(recorded.outcome, build_secs=build_secs, detail=recorded.detail)
                 return BuildFailure(task.id, candidate, "", failed)
-        return Artifact(
-            task_id=task.id,
-            candidate=candidate,
-            library=b"",
-            args=(),
-            original_args=(),
-            outputs=(),
-            packed=(),
-            trace="",
-            build_secs=build_secs,
-        )
+        return without_kernel(task.id, candidate, build_secs)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -157,20 +170,15 @@ class RecordedDevice:
         return {}
 
     def add_oracle(self, artifact: Artifact) -> None:
-        if artifact.candidate is not None:
-            raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
-        self._oracles.add(artifact.task_id)
+        self._oracles.add(oracle_task(artifact))
 
     def measure(self, request: MeasureRequest) -> Measurement:
         artifact = request.artifact
-        if artifact.candidate is None:
-            raise ValueError("the artifact to measure has no candidate")
-        if artifact.task_id not in self._oracles:
-            raise ValueError(f"the oracle of task {artifact.task_id} was not added")
+        candidate = measurable(artifact, self._oracles)
         if self._lost():
             return Measurement(Outcome.DEVICE_LOST, build_secs=artifact.build_secs, detail="recorded loss")
         self._measured += 1
-        recorded = self._recording.find(artifact.candidate)
+        recorded = self._recording.find(candidate)
         measured = (
             Measurement(Outcome.RUN_ERROR, detail=NOT_RECORDED)
             if recorded is None

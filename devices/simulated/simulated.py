@@ -16,8 +16,16 @@ from typing import Protocol
 
 import numpy as np
 
-from devices.protocol import Artifact, BuildFailure, BuildRequest, BuildResult, MeasureRequest
-from devices.simulated.recorded import Recording
+from devices.protocol import (
+    Artifact,
+    BuildFailure,
+    BuildRequest,
+    BuildResult,
+    MeasureRequest,
+    measurable,
+    oracle_task,
+)
+from devices.simulated.recorded import Recording, without_kernel
 from devices.timing.evaluator import Decide, Evaluation, confirmed, evaluate
 from fleet_tune.domain import (
     Candidate,
@@ -200,17 +208,7 @@ class SimulatedBuilder:
             secs = request.timeout_secs if fault is Outcome.BUILD_TIMEOUT else self._build_secs
             measurement = Measurement(fault, build_secs=secs, detail="simulated")
             return BuildFailure(task.id, candidate, "", measurement)
-        return Artifact(
-            task_id=task.id,
-            candidate=candidate,
-            library=b"",
-            args=(),
-            original_args=(),
-            outputs=(),
-            packed=(),
-            trace="",
-            build_secs=self._build_secs,
-        )
+        return without_kernel(task.id, candidate, self._build_secs)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -286,22 +284,15 @@ class SimulatedDevice:
         return {}
 
     def add_oracle(self, artifact: Artifact) -> None:
-        if artifact.candidate is not None:
-            raise ValueError("an oracle is the unscheduled program: its artifact has no candidate")
-        self._oracles.add(artifact.task_id)
+        self._oracles.add(oracle_task(artifact))
 
     def measure(self, request: MeasureRequest) -> Measurement:
-        artifact = request.artifact
-        candidate = artifact.candidate
-        if candidate is None:
-            raise ValueError("the artifact to measure has no candidate")
-        if artifact.task_id not in self._oracles:
-            raise ValueError(f"the oracle of task {artifact.task_id} was not added")
+        candidate = measurable(request.artifact, self._oracles)
         started = self._clock.now_secs
         measurement = self._measure(candidate, request)
         secs = self._clock.now_secs - started
         self.elapsed_secs += secs
-        return replace(measurement, build_secs=artifact.build_secs, measure_secs=secs)
+        return replace(measurement, build_secs=request.artifact.build_secs, measure_secs=secs)
 
     def close(self) -> None:
         """Nothing to let go of."""

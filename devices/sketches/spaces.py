@@ -10,8 +10,6 @@ gives the same scheduled program, here and in plain TVM."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +25,7 @@ from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt, Stmt
 from tvm_ffi import structural_walk
 
+from devices.host.collection import without_collection
 from devices.protocol import TensorSpec
 from devices.sketches import intrinsics
 from devices.sketches.copies import ROW_COPIES, row_copies
@@ -158,7 +157,9 @@ class DesignSpace:
 
     def described(self, at: int) -> Sketch:
         """The sketch with the index ``at``, described symbolically as far as that can be."""
-        with _no_collection():
+        # Descriptions make hundreds of thousands of small objects, nearly none of them garbage in circles: looking for
+        # it takes a fifth of their time, and more beside a large network.
+        with without_collection():
             whole = describe_variants(self._fresh, self._traces[at], self._descriptions[at])
         return replace(
             self._open[at],
@@ -222,19 +223,6 @@ class DesignSpace:
         except REFUSALS as error:
             raise ScheduleError(first_line(error)) from error
         return schedule
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Descriptions make hundreds of thousands of small objects, nearly none of them garbage in circles: looking for
-    it takes a fifth of their time, and more beside a large network."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def unscheduled(task: Task) -> Scheduled:

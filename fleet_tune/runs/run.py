@@ -19,7 +19,7 @@ from actors.clusters.cluster import Cluster, connected
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
 from devices.networks.frontend import Network, locate
-from devices.networks.lowering_process import LoweringProcess
+from devices.networks.processes.lowering_process import LoweringProcess
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint, Record

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Access, Choice, Sketch, Statement
+from fleet_tune.sketch import Access, Sketch, Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu_parts import (
     LINE_BYTES,
@@ -47,6 +47,7 @@ from policies.analysis.quantities import (
     nest,
     parallel_extent,
     unit_stride,
+    unroll_limit,
     vector_extent,
     working_set,
 )
@@ -338,14 +339,8 @@ class CpuModel:
 
     def _unroll_limit(self) -> Floats:
         """Iterations up to which loops are unrolled by the unroll Choice, shape ``(n,)``; 0 where there is none."""
-        column = self._statement.unroll_column
-        if column is None:
-            return self._main.full(0.0)
-        decision = self._sketch.decisions[self._sketch.offsets.index(column)]
-        if not isinstance(decision, Choice):
-            raise ValueError(f"column {column} of {self._statement.name} is not a choice")
-        values: Floats = np.array(decision.values, dtype=self._main.extents.dtype)
-        return values[self._matrix[:, column]]
+        limit = unroll_limit(self._sketch, self._statement, self._matrix, self._main.extents.dtype)
+        return self._main.full(0.0) if limit is None else limit
 
     def _explicitly_unrolled(self, vector: Floats, limit: Floats) -> Floats:
         """Vector iterations of the largest sub-nest (reduction loops too) unrolled up to ``limit``, at least 1."""

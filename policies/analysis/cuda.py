@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import INLINE_LOCATION, Access, Choice, Sketch, Statement
+from fleet_tune.sketch import INLINE_LOCATION, Access, Sketch, Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.launch import placed_inside, shared_bytes
 from policies.analysis.quantities import (
@@ -31,6 +31,7 @@ from policies.analysis.quantities import (
     nest,
     product_of,
     touched_elements,
+    unroll_limit,
 )
 from policies.analysis.symbols import Symbols
 from policies.arrays import Floats, Matrix
@@ -181,13 +182,9 @@ class CudaModel:
 
     def _unrolled(self) -> Floats:
         """Operations of a thread in its largest sub-nest that is unrolled up to the unroll Choice, at least 1."""
-        column = self._statement.unroll_column
-        if column is None:
+        limit = unroll_limit(self._sketch, self._statement, self._matrix, self._main.extents.dtype)
+        if limit is None:
             return self._main.full(1.0)
-        decision = self._sketch.decisions[self._sketch.offsets.index(column)]
-        if not isinstance(decision, Choice):
-            raise ValueError(f"column {column} of {self._statement.name} is not a choice")
-        limit = np.array(decision.values, dtype=self._main.extents.dtype)[self._matrix[:, column]]
         inside = self._main.within[_bound_depth(self._main) :]
         largest: Floats = (inside * (inside <= limit)).max(axis=0)
         return np.maximum(largest, 1.0) * self._vthreads

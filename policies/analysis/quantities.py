@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from fleet_tune.sketch import INLINE_LOCATION, Access, Location, Sketch, Statement
+from fleet_tune.sketch import INLINE_LOCATION, Access, Choice, Location, Sketch, Statement
 from policies.analysis.nests import (
     Dimension,
     Ints,
@@ -380,3 +380,16 @@ def enclosing_depth(sketch: Sketch, main: Nest, statement: Statement, matrix: Ma
     )
     chosen = depths[matrix[:, statement.location_column]]
     return np.where(main.pick(main.outer, np.maximum(chosen, 0)) > 1, chosen, np.minimum(chosen, 0))
+
+
+def unroll_limit(sketch: Sketch, statement: Statement, matrix: Matrix, dtype: DTypeLike) -> Floats | None:
+    """Iterations up to which loops of ``statement`` are unrolled by its unroll Choice, shape ``(n,)``; None where there
+    is no such Choice."""
+    column = statement.unroll_column
+    if column is None:
+        return None
+    decision = sketch.decisions[sketch.offsets.index(column)]
+    if not isinstance(decision, Choice):
+        raise ValueError(f"column {column} of {statement.name} is not a choice")
+    values: Floats = np.array(decision.values, dtype=dtype)
+    return values[matrix[:, column]]

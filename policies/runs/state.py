@@ -17,7 +17,6 @@ from fleet_tune.errors import BuildersLostError, DevicesLostError
 from fleet_tune.results import DeviceTime, Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
-from policies.measuring.shootout import reserve_secs
 from policies.runs.building import BuildStage, Job
 from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, RestartSearcher, Say
 from policies.runs.events import (
@@ -58,9 +57,11 @@ from policies.runs.granting import Granting
 from policies.runs.measuring import MeasureStage
 from policies.runs.membership import Membership
 from policies.runs.notices import Notices
+from policies.runs.occupation import Occupation
 from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
-from policies.runs.tasks import Oracle, TaskTrials, Trial, in_flight
+from policies.runs.tasks import Oracle, TaskTrials, Trial
+from policies.runs.time_budget import TimeBudget
 from policies.runs.timers import Timers
 from policies.runs.usage import Usage
 from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskBandit, is_finished
@@ -106,9 +107,8 @@ class RunState:
         self._seen_secs = plan.before.secs  # until when the usage is counted
         self._members = Membership(plan, self.tasks, self.fleet, self._devices, self._granting, self._pace, self._usage)
         self._final_round = FinalRound(plan, self.fleet, self._builds, self._devices, self._timers)
-        # Seconds of the run at which the tuning and the run are over; see _count_time.
-        self._tuning_ends: float | None = None
-        self._ends: float | None = None
+        self._occupation = Occupation(self._builds, self._devices, self._granting)
+        self._budget = TimeBudget(plan.limits.time_budget_secs, self._timers)
         self._look_at: list[str] = []  # devices of which something changed
         self._resting: dict[str, int] = {}  # lost builders by the name of their timer
         self._recording: set[str] = set()  # candidates whose failure is being made durable
@@ -117,14 +117,13 @@ class RunState:
         self._restored = False
         self._caught_up = False
         self._stopped = False
-        self._behind: dict[str, tuple[str, float]] = {}  # whose turn a device is, and since when this run waits
         self._cursor = 0
         self._strangers: dict[str, list[Record]] = {}  # records of tasks that are none of the run, or not yet
         self._outcomes: Counter[Outcome] = Counter()
         self._new_trials = 0
         self._recent: deque[float] = deque()
         self._notices = Notices(plan.before.notices)
-        self._count_time(plan.before.budget_from_secs)
+        self._begin_budget(plan.before.budget_from_secs)
 
     @property
     def wake_secs(self) -> float | None:
@@ -166,7 +165,7 @@ class RunState:
         return Progress(
             phase=self.phase.word,
             elapsed_secs=now,
-            time_budget_secs=self._budget_ends(now),
+            time_budget_secs=self._budget.ends_secs(now),
             trial_limit=limits.trials if None in task_limits else sum(each or 0 for each in task_limits),
             trials=sum(task.trials for task in tasks),
             new_trials=self._new_trials,
@@ -181,7 +180,7 @@ class RunState:
             device_changes=self.fleet.changes,
             vitals=self._devices.vitals,
             notices=self._notices.last,
-            behind=dict(self._behind),
+            behind=self._occupation.behind,
             device_time=self._usage.lately,
             device_time_whole=self._usage.whole,
             tasks=tuple(
@@ -198,11 +197,11 @@ class RunState:
             case Described(task_id, rules, enough):
                 task = self.tasks[task_id]
                 task.rules, task.enough = rules, enough
-                self._count_time(now)
+                self._begin_budget(now)
                 return self._finish(task, task.confirmed_reason())
             case Undescribable(task_id):
                 self.tasks[task_id].is_left_out = True
-                self._count_time(now)
+                self._begin_budget(now)
             case Proposed():
                 return self._proposed(event, now)
             case ProposalLost():
@@ -239,9 +238,7 @@ class RunState:
             case BatchMeasured() | BatchLost() | ShotOut() | Postponed():
                 return self._device_answered(event, now)
             case Waits(device_id, behind):
-                _, since = self._behind.pop(device_id, ("", now))
-                if behind and device_id in self._devices.lanes:
-                    self._behind[device_id] = behind, since
+                self._occupation.waits(device_id, behind, now)
             case Ordered(device_id, admin, reason):
                 if device_id in self.fleet:
                     self.fleet.happened(device_id, health.Ordered(admin, reason), now)
@@ -489,7 +486,7 @@ class RunState:
             self._look_at += self._devices.lanes
         if self.phase is Phase.TUNING:
             commands += self._give_up_deserted(now)
-        if self.phase is Phase.TUNING and (self._is_over(now, self._tuning_ends) or self._is_done):
+        if self.phase is Phase.TUNING and (self._stopped or self._budget.tuning_is_over(now) or self._is_done):
             self._end_tuning()
         if self.phase is Phase.TUNING:
             commands += self._tune(now)
@@ -502,7 +499,7 @@ class RunState:
             self.phase = Phase.SHOOT_OUTS
             self._final_round.open(self.tasks.values())
         if self.phase is Phase.SHOOT_OUTS:
-            if self._is_over(now, self._ends):
+            if self._stopped or self._budget.is_over(now):
                 self._final_round.close()
             commands += self._final_round.start(now)
             commands += self._builds.start(now)
@@ -561,49 +558,11 @@ class RunState:
         """What the devices did since the last event, while candidates are searched."""
         secs, self._seen_secs = now - self._seen_secs, now
         if self.phase is Phase.TUNING and secs > 0:
-            self._usage.passed(secs, {each: self._use_of(each) for each in self._granting.by_class})
+            self._usage.passed(secs, {each: self._occupation.of(each) for each in self._granting.by_class})
 
-    def _use_of(self, device_class: str) -> dict[DeviceTime, int]:
-        """How many devices of the class do what: measure, wait for their turn among the runs that use them, or have
-        nothing to do, and wait for what."""
-        leased, idle, measured = self._devices.occupied(device_class)
-        lanes = (self._devices.lanes.get(each) for each in self._behind)
-        behind = min(leased, sum(lane is not None and lane.device_class == device_class for lane in lanes))
-        counts = {DeviceTime.MEASURE: leased - behind, DeviceTime.TURN: behind}
-        return {**counts, self._awaited(device_class, measured): idle} if idle else counts
-
-    def _awaited(self, device_class: str, measured: int) -> DeviceTime:
-        """What those devices wait for that have nothing to do; ``measured``: candidates that are on others."""
-        builds = self._builds.under_way(device_class)
-        if builds and self._builds.saturated:
-            return DeviceTime.BUILD
-        if self._granting.is_asking(device_class):
-            return DeviceTime.SEARCH
-        if builds:
-            return DeviceTime.BUILD
-        # What is neither built nor measured has been, and is not told to be durable yet.
-        waits_for_records = in_flight(self._granting.by_class[device_class]) > measured
-        return DeviceTime.COMMIT if waits_for_records else DeviceTime.TASKS
-
-    def _count_time(self, now: float) -> None:
+    def _begin_budget(self, now: float) -> None:
         """The time budget counts from when every task is described: what is tuned before comes on top, so that a task
         that is described late has as much of it as all others. Those of a class that joins while the run goes on have
         what is left."""
-        budget = self._plan.limits.time_budget_secs
-        awaited = any(task.is_awaited and not task.is_late for task in self.tasks.values())
-        if budget is None or self._ends is not None or awaited:
-            return
-        self._ends = now + budget
-        # Shoot-outs have a part of the time budget for themselves.
-        self._tuning_ends = self._ends - reserve_secs(budget, len(self.tasks))
-        for secs in (self._tuning_ends, self._ends):
-            self._timers.at(secs, "time budget")
-
-    def _budget_ends(self, now: float) -> float | None:
-        """When the time budget is used up, as far as is known now; None for no such budget."""
-        budget = self._plan.limits.time_budget_secs
-        return self._ends if budget is None or self._ends is not None else now + budget
-
-    def _is_over(self, now: float, ends: float | None) -> bool:
-        """Whether nothing new shall be begun."""
-        return self._stopped or (ends is not None and now >= ends)
+        if not any(task.is_awaited and not task.is_late for task in self.tasks.values()):
+            self._budget.begin(now, len(self.tasks))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 STAND_IN = """
 import os, signal, threading
-from devices.networks import lowering_worker
+from devices.networks.processes import lowering_worker
 
 MISBEHAVE = {misbehave!r}
 

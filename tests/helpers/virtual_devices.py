@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from devices.protocol import Artifact, BuildRequest
+from devices.simulated.recorded import without_kernel
 from devices.simulated.simulated import SIMULATED_CPU, SimulatedBuilder
 from fleet_tune.domain import Candidate, Measurement, Outcome
 from fleet_tune.records.datasets.dataset import Dataset, task_data
@@ -51,14 +52,5 @@ def recorded_artifact(
     what: str = "ok", oracle: bool = False, task_id: str = "scale@recorded", number: int = 0
 ) -> Artifact:
     sketch_id = Sketch(0, "toy", what, (), ()).id
-    return Artifact(
-        task_id=task_id,
-        candidate=None if oracle else Candidate(task_id, 0, sketch_id, (0, number)),
-        library=b"",
-        args=(),
-        original_args=(),
-        outputs=(),
-        packed=(),
-        trace="",
-        build_secs=0.5,
-    )
+    candidate = None if oracle else Candidate(task_id, 0, sketch_id, (0, number))
+    return without_kernel(task_id, candidate, 0.5)

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from devices.failures import brief
 from devices.host.warm_process import ChildStartError
 from devices.networks import compiled
-from devices.networks.compile_process import CompileProcess
 from devices.networks.frontend import Network
 from devices.networks.lowering import LoweredNetwork, compare, tolerance
 from devices.networks.network import Array
+from devices.networks.processes.compile_process import CompileProcess
 from devices.timing.in_place import InPlace
 from fleet_tune.domain import Fingerprint, Measurement, Outcome, Record
 from fleet_tune.errors import (
@@ -38,12 +38,12 @@ from fleet_tune.errors import (
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, Used
 from fleet_tune.runs.cancellation import Cancellation
-from fleet_tune.runs.compiling import versions_in_place
+from fleet_tune.runs.compiling import manifest, versions_in_place
 from fleet_tune.runs.compiling.admission import Admitted, UnscheduledWrongError, admit
 from fleet_tune.runs.compiling.in_network import in_network
 from fleet_tune.runs.compiling.incumbents import Incumbents, Supply
 from fleet_tune.runs.compiling.places import THIS_MACHINE, Place, Tried
-from fleet_tune.runs.compiling.task_results import manifest_entry, reason_of, usual_secs
+from fleet_tune.runs.compiling.task_results import reason_of, usual_secs
 from fleet_tune.runs.compiling.untuned_times import CLEARLY, UntunedTimes
 from fleet_tune.runs.compiling.versions_in_place import Ranked
 from fleet_tune.runs.telling import Teller
@@ -62,7 +62,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Compiler(Protocol):
-    """What compiles networks: :class:`~devices.networks.compile_process.CompileProcess`, or in this process
+    """What compiles networks: :class:`~devices.networks.processes.compile_process.CompileProcess`, or in this process
     :mod:`devices.networks.compiled`."""
 
     def compile_network(
@@ -538,40 +538,15 @@ class _ClassBuild:
             result = dataclasses.replace(result, chosen_in_place=())
         if result.published == "nothing":
             return result
-        known: dict[str, Any] = {
-            "published": result.published,
-            "problem": result.problem or None,
-            "checked_on": result.checked_on or None,
-            "unchecked": result.unchecked or None,
-            "fallbacks": [dataclasses.asdict(each) for each in result.fallbacks],
-            "chosen_in_place": [dataclasses.asdict(each) for each in result.chosen_in_place],
-        }
-        names = ("tuned_secs", "untuned_secs", "torch_secs", "max_abs_error", "max_rel_error")
-        measured = {name: getattr(result, name) for name in names}
-        if any(value is not None for value in measured.values()):
-            known["measured"] = measured
-        if result.untuned_earlier and "measured" in known:
-            known["measured"]["untuned_earlier"] = True
-        if result.in_network is not None:
-            known["in_network"] = {**dataclasses.asdict(result.in_network), **result.in_network.sums}
-        compiled.update_manifest(self.stage, known)
+        compiled.update_manifest(self.stage, manifest.found(result))
         with self.cancellation.publishing():
             compiled.publish(self.stage, self.folder)
         return result
 
     def _extra(self, admitted: Admitted) -> dict[str, Any]:
         """What the manifest says beside what the network is made of."""
-        fingerprint, rules = self.what.prints[self.name], self.what.rules
-        with RecordReader(self.what.records) as reader:
-            tasks = {
-                task.id: manifest_entry(task, admitted.records.get(task.id), rules, reader)
-                for task in self.lowered.tasks
-            }
-        return {
-            "threads": fingerprint.threads,
-            "device_fingerprint": dataclasses.asdict(fingerprint),
-            "tasks": tasks,
-        }
+        fingerprint = self.what.prints[self.name]
+        return manifest.made_of(self.lowered.tasks, admitted.records, self.what.rules, fingerprint, self.what.records)
 
     def _fallbacks(self, admitted: Admitted, incumbents: Incumbents) -> tuple[Fallback, ...]:
         tunable = {entry.task.id for entry in self.what.entries}

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from devices.networks import fresh_process
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.network import Array
+from devices.networks.processes import fresh_process
 from devices.timing.in_place import InPlace
 from devices.timing.network_device import NetworkDevice, NetworkThere
 from fleet_tune.config.fleet_file import DeviceConfig

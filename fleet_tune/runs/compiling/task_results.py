@@ -1,10 +1,9 @@
-"""What the store of a run says of its tasks, for people and for the manifest of a compiled network."""
+"""What the store of a run says of its tasks, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fleet_tune.domain import Measurement, Outcome, Record, Task
 from fleet_tune.records.stores.reader import RecordReader
@@ -35,21 +34,6 @@ def _task_result(task: Task, rules: Mapping[str, str], reader: RecordReader) -> 
 def usual_secs(reader: RecordReader, record: Record) -> float:
     """The cost of a record at the usual speed of its device."""
     return record.measurement.cost_secs / reader.usual_speed(record.device_id)
-
-
-def manifest_entry(task: Task, record: Record | None, rules: Mapping[str, str], reader: RecordReader) -> dict[str, Any]:
-    """What the manifest says of a task whose kernel is this record's, None for the one that was imported."""
-    if record is None:
-        return {}
-    secs = usual_secs(reader, record)
-    other = "of another version" if rules else "not described"  # a run without trials describes no task
-    return {
-        "best_secs": secs,
-        "gflops": task.workload.flop / secs / 1e9,
-        "rule": rules.get(record.candidate.sketch_id, other),
-        "decisions": list(record.candidate.decisions),
-        "record": record.seq,
-    }
 
 
 _REASONS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from actors.clients.recorder import StoreWriter
 from devices.host.quiet import QuietWindow
-from devices.networks.lowering_process import LoweringProcess
+from devices.networks.processes.lowering_process import LoweringProcess
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Fingerprint

@@ -22,8 +22,8 @@ from devices.host.quiet import QuietWindow
 from devices.networks.comparison import without_numbers
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement, computes
-from devices.networks.lowering_process import LoweringProcess
 from devices.networks.network import Array
+from devices.networks.processes.lowering_process import LoweringProcess
 from devices.opening import told_with_its_place
 from devices.targets import NATIVE, resolve_target
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig

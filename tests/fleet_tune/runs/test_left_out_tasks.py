@@ -17,8 +17,8 @@ from devices.describing.describer import Describing
 from devices.describing.kept import Described
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, import_network, untuned_outputs
-from devices.networks.lowering_process import LoweringProcess
 from devices.networks.network import Array
+from devices.networks.processes.lowering_process import LoweringProcess
 from devices.sketches.spaces import DesignSpace
 from devices.targets import resolve_target
 from examples.networks import mlp, small_cnn

@@ -1,9 +1,9 @@
-"""The child process of :mod:`devices.networks.lowering_process`: lowers a network, and runs it untuned.
+"""The child process of :mod:`devices.networks.processes.lowering_process`: lowers a network, and runs it untuned.
 
-Run as ``python -m devices.networks.lowering_worker``. Networks, inputs and outputs are in files, which the request
-names (:mod:`devices.networks.module_file`, :mod:`devices.networks.tensor_file`). The answers to a request for lowering:
-``step`` with ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM fails, ``failed``; to one for
-a run ``ran`` or ``failed``.
+Run as ``python -m devices.networks.processes.lowering_worker``. Networks, inputs and outputs are in files, which the
+request names (:mod:`devices.networks.processes.module_file`, :mod:`devices.networks.tensor_file`). The answers to a
+request for lowering: ``step`` with ``optional`` before each step, then ``lowered`` or ``refused`` or, where TVM fails,
+``failed``; to one for a run ``ran`` or ``failed``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from devices.failures import last_line
 from devices.host import warm_child
 from devices.host.child import Channel
-from devices.networks.exchange_folder import MORE_SPACE
+from devices.networks.processes.exchange_folder import MORE_SPACE
 from devices.protocol import encode_task
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import NetworkError, UnsupportedNetworkError
@@ -37,7 +37,7 @@ def main() -> None:
 
 def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
     from devices.networks.lowering import StepError, Steps, lowered_network
-    from devices.networks.module_file import read_module, write_module
+    from devices.networks.processes.module_file import read_module, write_module
 
     def tell(step: str, optional: bool) -> None:
         channel.send({"step": step, "optional": optional})
@@ -72,7 +72,7 @@ def _lowered(request: dict[str, Any], channel: Channel) -> dict[str, Any]:
 
 def _ran(request: dict[str, Any]) -> dict[str, Any]:
     from devices.networks.lowering import untuned_outputs
-    from devices.networks.module_file import read_module
+    from devices.networks.processes.module_file import read_module
     from devices.networks.tensor_file import read, write
 
     inputs = list(read(Path(request["inputs"])).values())

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from devices.host.confinement import memory_total_bytes
 from devices.host.memory import memory_lacked
 from devices.host.warm_process import ChildLostError, WarmProcess
-from devices.networks.compile_worker import REFUSALS
-from devices.networks.exchange_folder import ExchangeFolder, writing
+from devices.networks.processes.compile_worker import REFUSALS
+from devices.networks.processes.exchange_folder import ExchangeFolder, writing
 from devices.protocol import encode_task
 from fleet_tune.errors import FleetTuneError, MemoryLackedError
 
@@ -33,7 +33,7 @@ class CompileProcess:
     runs (tests give their own).
     """
 
-    def __init__(self, answer_secs: float, module: str = "devices.networks.compile_worker") -> None:
+    def __init__(self, answer_secs: float, module: str = "devices.networks.processes.compile_worker") -> None:
         self._folder = ExchangeFolder("compiling")
         arguments = [f"--memory-limit={memory_total_bytes() * 3 // 4}", f"--files={self._folder.path}"]
         self._process = WarmProcess(module, "compiles networks", arguments, {}, answer_secs)
@@ -91,7 +91,7 @@ class CompileProcess:
         return MemoryLackedError(problem, next_step)
 
     def _module_file(self, lowered: LoweredNetwork) -> Path:
-        from devices.networks.module_file import write_module
+        from devices.networks.processes.module_file import write_module
 
         at = next((at for at, each in enumerate(self._written) if each is lowered), len(self._written))
         path = self._folder.file(f"lowered-{at}")

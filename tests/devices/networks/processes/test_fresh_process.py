@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from devices.networks import fresh_process
+from devices.networks.processes import fresh_process
 from fleet_tune.errors import NetworkRunError, UncheckedError
 
 INPUTS = (np.zeros(4, np.float32),)
@@ -19,7 +19,7 @@ INPUTS = (np.zeros(4, np.float32),)
 
 def ends_with(monkeypatch: pytest.MonkeyPatch, code: int, told: str = "") -> None:
     done = subprocess.CompletedProcess([], code, "", told)
-    monkeypatch.setattr("devices.networks.fresh_process.subprocess.run", lambda *_, **__: done)
+    monkeypatch.setattr("devices.networks.processes.fresh_process.subprocess.run", lambda *_, **__: done)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS])
@@ -60,7 +60,7 @@ def test_a_machine_that_refuses_says_nothing_of_it(
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(f"devices.networks.fresh_process.{at_fault}", refuse)
+    monkeypatch.setattr(f"devices.networks.processes.fresh_process.{at_fault}", refuse)
     with pytest.raises(UncheckedError, match="No space left"):
         fresh_process.measure(tmp_path, INPUTS, 1.0)
 
@@ -83,6 +83,6 @@ def test_one_that_waits_in_vain_is_ended() -> None:
 
 def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     """Whose it is not: it ends at once, without having looked for the network."""
-    command = [sys.executable, "-m", "devices.networks.fresh_process", str(tmp_path), str(tmp_path), "0", "1"]
+    command = [sys.executable, "-m", "devices.networks.processes.fresh_process", str(tmp_path), str(tmp_path), "0", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

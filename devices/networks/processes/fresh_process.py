@@ -40,7 +40,7 @@ _ROUNDS = 3
 _KERNELS, _ALL = "kernels", "all"
 _AWAITED = "-"  # in place of the folder, which comes on stdin
 _INPUTS, _OUTPUTS = "inputs.safetensors", "outputs.safetensors"
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 # How native code dies by its own fault. SIGKILL is somebody else's doing, of a machine that is short of memory mostly.
 _CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS))
 # Exit code of a process in which the network itself raised an error when it ran.
@@ -173,7 +173,7 @@ def _command(folder: str, work: Path, budget_secs: float, *what: str) -> tuple[l
     arguments = [folder, str(work), str(budget_secs), str(os.getpid()), *what]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TVM_", "OMP_"))}
     path = os.pathsep.join(filter(None, [str(_ROOT), environment.get("PYTHONPATH", "")]))
-    command = [sys.executable, "-m", "devices.networks.fresh_process", *arguments]
+    command = [sys.executable, "-m", "devices.networks.processes.fresh_process", *arguments]
     return command, {**environment, "PYTHONPATH": path}
 
 

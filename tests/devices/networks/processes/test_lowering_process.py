@@ -13,10 +13,10 @@ import pytest
 import tvm_ffi
 
 from devices.host.warm_process import ChildStartError
-from devices.networks import exchange_folder
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement, import_network
-from devices.networks.lowering_process import LoweringProcess
+from devices.networks.processes import exchange_folder
+from devices.networks.processes.lowering_process import LoweringProcess
 from devices.targets import resolve_target
 from examples.networks import small_cnn
 from fleet_tune.domain import DeviceClass
@@ -145,7 +145,7 @@ def test_what_the_user_is_to_mend_is_told_as_it_is(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("devices.networks.module_file.write_module", full)
+    monkeypatch.setattr("devices.networks.processes.module_file.write_module", full)
     with pytest.raises(DiskFullError, match=r"No space left on device; free some .*TMPDIR"):
         opened().lowered(network, CPU)
 
@@ -173,7 +173,7 @@ def test_nothing_is_left_when_it_is_closed(network: Network, opened: Opened) -> 
 
 def test_its_files_go_with_a_parent_that_is_killed() -> None:
     code = """
-from devices.networks.lowering_process import LoweringProcess
+from devices.networks.processes.lowering_process import LoweringProcess
 process = LoweringProcess()
 process._process._ready_child()
 print(process._folder.path, flush=True)

@@ -16,8 +16,8 @@ from devices.host.confinement import memory_total_bytes
 from devices.host.memory import memory_lacked
 from devices.host.quiet import QuietWindow
 from devices.host.warm_process import ChildLostError, WarmProcess
-from devices.networks.exchange_folder import ExchangeFolder, writing
 from devices.networks.network import Array, Network
+from devices.networks.processes.exchange_folder import ExchangeFolder, writing
 from devices.protocol import TensorSpec, decode_task
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import NetworkError, UncheckedError, UnsupportedNetworkError
@@ -62,7 +62,7 @@ class LoweringProcess:
 
     def __init__(
         self,
-        module: str = "devices.networks.lowering_worker",
+        module: str = "devices.networks.processes.lowering_worker",
         answer_secs: float = ANSWER_SECS,
         window: QuietWindow | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class LoweringProcess:
         """``network`` for ``device_class``: see :func:`devices.networks.lowering.lowered_network`, whose errors it
         raises; where TVM crashes, hangs or has too little memory also without anything optional, :class:`NetworkError`
         names the step."""
-        from devices.networks.module_file import write_module
+        from devices.networks.processes.module_file import write_module
 
         if self._written is not network:
             with self._working(), writing("the network"):
@@ -171,7 +171,7 @@ class LoweringProcess:
 
 def _decoded(answer: Mapping[str, Any], network: Network, device_class: DeviceClass, into: Path) -> LoweredNetwork:
     from devices.networks.lowering import LoweredNetwork
-    from devices.networks.module_file import read_module
+    from devices.networks.processes.module_file import read_module
 
     return LoweredNetwork(
         name=network.name,

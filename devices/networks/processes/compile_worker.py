@@ -1,7 +1,7 @@
-"""The child process of :mod:`devices.networks.compile_process`: compiles networks into folders.
+"""The child process of :mod:`devices.networks.processes.compile_process`: compiles networks into folders.
 
-Run as ``python -m devices.networks.compile_worker``. The answer to each request is ``compiled``, or ``refused`` with
-what the user can mend, or ``failed``.
+Run as ``python -m devices.networks.processes.compile_worker``. The answer to each request is ``compiled``, or
+``refused`` with what the user can mend, or ``failed``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     channel, requests = warm_child.opened()
     from devices.networks.compiled import compile_network
     from devices.networks.lowering import LoweredNetwork
-    from devices.networks.module_file import read_module
+    from devices.networks.processes.module_file import read_module
 
     channel.send({"ready": True})
     while True:

@@ -15,16 +15,17 @@ import numpy as np
 import pytest
 
 from devices.host.warm_process import ChildStartError
-from devices.networks import compile_worker, compiled
-from devices.networks.compile_process import CompilationError, CompileProcess
+from devices.networks import compiled
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, compare, import_network
+from devices.networks.processes import compile_worker
+from devices.networks.processes.compile_process import CompilationError, CompileProcess
 from devices.targets import NATIVE, resolve_target
 from examples.networks import mlp
 from fleet_tune.domain import DeviceClass
 from fleet_tune.errors import DiskFullError, MemoryLackedError, OutputFolderError, RecordStoreError
 
-THIS_MODULE = "tests.devices.networks.test_compile_process"
+THIS_MODULE = "tests.devices.networks.processes.test_compile_process"
 CRASHES, WAITS, KILLED, STARVED = "it crashes", "it waits", "it is killed", "it gets no memory"
 
 
@@ -118,7 +119,7 @@ def test_a_full_disk_is_told_before_anything_is_asked(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("devices.networks.module_file.write_module", full)
+    monkeypatch.setattr("devices.networks.processes.module_file.write_module", full)
     another = import_network(network, lowered.device_class)
     with pytest.raises(DiskFullError, match="set TMPDIR"):
         process.compile_network(another, {}, tmp_path / "out")

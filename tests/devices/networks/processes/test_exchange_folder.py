@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from devices.networks.exchange_folder import ExchangeFolder
+from devices.networks.processes.exchange_folder import ExchangeFolder
 
 OWNER = """
-from devices.networks.exchange_folder import ExchangeFolder
+from devices.networks.processes.exchange_folder import ExchangeFolder
 folder = ExchangeFolder("lowering")
 folder.file("weights").touch()
 print(folder.path, flush=True)

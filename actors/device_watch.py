@@ -1,0 +1,121 @@
+"""Devices come and go while a run goes on: with the fleet file, and with the machines that drive them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from actors.clients.device import DeviceClient
+from actors.hosts import Hosts
+from actors.scheduling.heartbeats import Heartbeats, Member
+from actors.scheduling.reception import Reception
+from actors.scheduling.succession import Scheduling
+from fleet_tune.config.fleet_file import DeviceConfig
+from fleet_tune.errors import UserError
+from policies.runs.placement import Node
+
+
+def device_member(name: str, device: DeviceClient) -> Member:
+    """The process of a device as one that owes signs of life."""
+    return Member(f"device {name}", device.beat, device.restart, is_one_of_many=True)
+
+
+class DeviceWatch:
+    """``configs``: the devices of the fleet by their names. ``client``: how one of them is called that has said nothing
+    of itself yet. ``check_versions``: raises UserError where the process of a device has another TVM than the run.
+    ``leaves``: is called with the name of each that the run has no more."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        scheduling: Scheduling,
+        heartbeats: Heartbeats,
+        reception: Reception,
+        configs: Mapping[str, DeviceConfig],
+        client: Callable[[str], DeviceClient],
+        check_versions: Callable[[str], Awaitable[None]],
+        leaves: Callable[[str], None],
+    ) -> None:
+        self._hosts = hosts
+        self._scheduling = scheduling
+        self._heartbeats = heartbeats
+        self._reception = reception
+        self._configs = configs
+        self._client = client
+        self._check_versions = check_versions
+        self._leaves = leaves
+        self._hostless: set[str] = set()
+        self._coming: dict[str, asyncio.Task[None]] = {}  # devices whose host has come
+
+    @property
+    def hostless(self) -> frozenset[str]:
+        """Devices that are waited for until their host is there."""
+        return frozenset(self._hostless)
+
+    async def add(self, name: str) -> None:
+        """The fleet has a device more, which is waited for. Raises VersionsDifferError, ClusterError."""
+        hostless = await self._started(name)
+        await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
+        if hostless:
+            self._wait_for_host(name, hostless)
+        else:
+            self._expect(name)
+
+    async def remove(self, name: str, reason: str) -> None:
+        """The fleet has a device less: what it works on is done elsewhere, and nobody is blamed."""
+        coming = self._coming.pop(name, None)
+        if coming is not None:
+            coming.cancel()
+        await self._reception.forget(name)
+        self._heartbeats.remove(f"device {name}")
+        await self._scheduling.remove_device(name, reason)
+        self._leaves(name)
+        self._hostless.discard(name)
+        self._hosts.end_device(name)
+
+    async def follow(self, nodes: Sequence[Node]) -> None:
+        """Devices whose machine has left are waited for, and those join whose machine has come, when they answer."""
+        for name in self._hosts.gone(nodes):
+            await self.remove(name, f"its host {self._configs[name].via} has left the cluster")
+            await self._scheduling.add_device(name, self._configs[name].patience.candidate_secs)
+            self._wait_for_host(name, "its host may come back")
+        for name in sorted(self._hostless):
+            if not self._hosts.start_device(self._configs, name, nodes):
+                self._hostless.discard(name)
+                self._coming[name] = asyncio.create_task(self._come(name))
+
+    def close(self) -> None:
+        """Nobody joins any more."""
+        for coming in self._coming.values():
+            coming.cancel()
+
+    async def _started(self, name: str) -> str:
+        """Start the process of a device; why its host is not there, in words."""
+        nodes = () if self._configs[name].via is None else await self._hosts.nodes()
+        hostless = self._hosts.start_device(self._configs, name, nodes)
+        if not hostless:
+            try:
+                await self._check_versions(name)
+            except UserError:
+                self._hosts.end_device(name)
+                raise
+        return hostless
+
+    async def _come(self, name: str) -> None:
+        """A device whose host has come, and which nobody waits for: that host may be one that hangs."""
+        try:
+            await self._check_versions(name)
+        except UserError as error:
+            del self._coming[name]
+            await self.remove(name, str(error))
+        else:
+            del self._coming[name]
+            self._expect(name)
+
+    def _expect(self, name: str) -> None:
+        self._heartbeats.add(device_member(name, self._client(name)))
+        self._reception.expect(name, self._client(name))
+
+    def _wait_for_host(self, name: str, reason: str) -> None:
+        self._hostless.add(name)
+        self._scheduling.notice(f"device {name} is waited for: {reason}", False)

@@ -1,0 +1,43 @@
+"""Virtual time: what happens lies in a heap by its time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+from policies.runs import events as ev
+
+Happening = ev.Event | Callable[[], None]
+
+
+class Timeline:
+    """``now``: seconds since the run began."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Happening]] = []
+        self._order = itertools.count()
+
+    def later(self, at: float, happening: Happening) -> None:
+        heapq.heappush(self._heap, (at, next(self._order), happening))
+
+    def after(self, secs: float, happening: Happening) -> None:
+        self.later(self.now + secs, happening)
+
+    def keep(self, wanted: Callable[[Happening], bool]) -> None:
+        """Nothing else of what would have happened happens."""
+        self._heap = [each for each in self._heap if wanted(each[2])]
+        heapq.heapify(self._heap)
+
+    def go_on(self, wake: float | None) -> Happening | None:
+        """What happens next, a ``Tick`` where nothing does before ``wake``, and it is then; None where nothing ever
+        will."""
+        if self._heap and (wake is None or self._heap[0][0] <= wake):
+            at, _, happening = heapq.heappop(self._heap)
+        elif wake is not None:
+            at, happening = wake, ev.Tick()
+        else:
+            return None
+        self.now = max(self.now, at)
+        return happening
