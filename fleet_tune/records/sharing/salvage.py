@@ -12,6 +12,8 @@ from fleet_tune.records.stores.origin import Effort, Origin, decode_origin
 
 _PAGE_RECORDS = 1000
 _MOST_ORIGINS = 10_000
+_MOST_EMPTY = 1_000_000
+"""A damaged file may name any number as the last one."""
 
 
 class Salvage(SharedReader):
@@ -51,19 +53,23 @@ class Salvage(SharedReader):
 
     def pages(self, cursor: int = 0) -> Iterator[list[Record]]:
         """The records that can be read."""
-        last = self._last()
-        while cursor < last:
-            numbers = range(cursor + 1, min(cursor + _PAGE_RECORDS, last) + 1)
+        empty = 0  # numbers one after the other of which there is nothing
+        while empty < _MOST_EMPTY:
             try:
-                rows = self._record_rows("WHERE records.seq BETWEEN ? AND ?", numbers[0], numbers[-1])
-                page = sorted(self._readable(rows), key=lambda each: each.seq)
+                rows = self._rows_after(cursor, _PAGE_RECORDS)
+                if not rows:
+                    return
+                page, cursor = self._readable(rows), rows[-1][0]
             except DamagedStoreError:
-                page = [record for number in numbers for record in self._record(number)]
+                numbers = range(cursor + 1, min(cursor + _PAGE_RECORDS, self._last()) + 1)
+                if not numbers:
+                    return
+                page, cursor = [each for number in numbers for each in self._one(number)], numbers[-1]
+            empty = 0 if page else empty + _PAGE_RECORDS
             if page:
                 yield page
-            cursor = numbers[-1]
 
-    def _record(self, number: int) -> list[Record]:
+    def _one(self, number: int) -> list[Record]:
         try:
             return self._readable(self._record_rows("WHERE records.seq = ?", number))
         except DamagedStoreError:

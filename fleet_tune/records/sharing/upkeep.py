@@ -185,14 +185,13 @@ class Upkeep(SharedReader):
                 file.append(f"{what} cannot be read: {error.problem.rpartition(' is damaged: ')[2]}")
                 return instead
 
-        none: list[tuple[str]] = []
-        found = read("the file as a whole", lambda: self._rows("PRAGMA integrity_check"), none)
+        found = read("the file as a whole", lambda: self._rows("PRAGMA integrity_check"), list[tuple[str]]())
         file += [text for (text,) in found if text != "ok"]
-        damaged = read("all of the records", self.unreadable, [])
-        damaged += read("what records depend on", self._damaged_origins, [])
+        damaged = read("all of the records", self.unreadable, list[str]())
+        damaged += read("what records depend on", self._damaged_origins, list[str]())
         orphans = read("the tasks of the records", lambda: self._count(_ORPHANS), 0)
         records = read("the number of records", lambda: self._count("SELECT count(*) FROM records"), 0)
-        read("the workloads", self.tasks, [])
+        read("the workloads", self.tasks, list[Task]())
         return Integrity(records, tuple(damaged), tuple(file), orphans)
 
     def _damaged_origins(self) -> list[str]:

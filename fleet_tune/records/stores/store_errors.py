@@ -14,9 +14,11 @@ from fleet_tune.errors import DamagedStoreError, DiskFullError, RecordStoreError
 
 ANOTHER_FOLDER = "choose another folder with --out"
 """What a run can do about its own store; whoever was given a store by another option says that in its place."""
-# What SQLite says of a store that has all that its version has, and Python of text in one.
+# What SQLite says of a store that has all that its version has, and Python of text in one. The last: a column that
+# nobody knows, for every row is given all that there are.
 _OF_DAMAGE = re.compile(
     "Could not decode to UTF-8|malformed database schema|no such (column|table)|has no column named"
+    "|NOT NULL constraint failed"
 )
 
 
