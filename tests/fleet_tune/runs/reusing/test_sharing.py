@@ -219,6 +219,7 @@ def test_a_search_begins_with_what_similar_workloads_have(tmp_path: Path, shared
     Giving(own, shared).give()
     found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
     assert found.summary == FromStore(str(shared), 0, 0, 0, 0, 1)
+    assert found.similar == {CONV.id: [near.id, far.id]}
     entry = found.seeded(described(CONV, 64))
     assert entry.seeds == ((0, (8, 8)), (0, (16, 4)), (0, (4, 16))), "the nearest first, none of another operator"
     assert entry.enough == 0
