@@ -1,7 +1,7 @@
 """What the cost model of a run learns before its first trial from the store that runs share: how similar workloads ran.
 
-Similar are the workloads whose schedules a search begins with: the nearest of the same operators, on the same device
-class. A model of features that all tasks share is trained on their records, one for each class, and takes the place of
+Similar are workloads of the same operators on the same device class, those whose schedules a search begins with before
+others. A model of features that all tasks share is trained on their records, one for each class, and takes the place of
 the one that comes with fleet-tune for the tasks that have some.
 
 What that may take is bounded: so many workloads, so many records of each, and only workloads whose sketches were

@@ -31,7 +31,7 @@ from fleet_tune.records.stores.origin import Effort, Origin
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.records.stores.store import RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
-from fleet_tune.runs.reusing.lessons import Lessons
+from fleet_tune.runs.reusing.lessons import MOST_WORKLOADS, Lessons
 from fleet_tune.runs.reusing.shipped import Seed, Shipped
 from fleet_tune.search_task import SearchTask
 from policies.runs.warm_start import Share, covered, effort_of, share_of
@@ -254,18 +254,19 @@ class _Elsewhere:
         return [(word.candidate.sketch_id, word.trace, word.candidate.decisions) for word in usable]
 
     def similar(self, task: Task) -> list[str]:
-        """The ids of those tasks of the same operators and class whose number of operations is nearest."""
+        """The ids of the tasks of the same operators and class, those before others whose number of operations is
+        nearest, as many as there is something to learn from."""
         name, workload = task.device_class.name, task.workload
         if name not in self._sizes:
             self._sizes[name] = self._reader.workload_sizes(name)
         kind = kind_of_name(workload.name)
         similar = [each for each in self._sizes[name] if each[0] != workload.hash and kind_of_name(each[1]) == kind]
         similar.sort(key=lambda each: abs(math.log((each[2] + 1) / (workload.flop + 1))))
-        return [f"{hash_}@{name}" for hash_, _, _ in similar[:_SIMILAR]]
+        return [f"{hash_}@{name}" for hash_, _, _ in similar[:MOST_WORKLOADS]]
 
     def of_similar(self, task: Task) -> list[Seed]:
-        """The best of the similar tasks."""
-        return [seed for task_id in self.similar(task) for seed in self.of_task(task_id, _OF_SIMILAR)]
+        """The best of the nearest similar tasks."""
+        return [seed for task_id in self.similar(task)[:_SIMILAR] for seed in self.of_task(task_id, _OF_SIMILAR)]
 
 
 class Writer(Protocol):
