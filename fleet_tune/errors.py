@@ -62,6 +62,10 @@ class RecordStoreError(UserError):
     """The record database cannot be used: see the next step."""
 
 
+class DamagedStoreError(RecordStoreError):
+    """SQLite cannot read the file, or a part of it: restore it from a copy, or save what is sound."""
+
+
 class StoreInUseError(RecordStoreError):
     """Another process writes to the record database: wait for it, or choose another one."""
 

@@ -130,7 +130,8 @@ class Transferred:
     ``source``: the path that was named, or ``pretrained`` for the cost model that comes with fleet-tune.
     ``candidates``: how many measured candidates it holds, 0 where it is a cost model; ``left_out``: records that fit no
     sketch of today's. ``own_tasks``: how many tasks start from a cost model of their own workload's records,
-    ``shared_tasks``: how many start from one of all workloads; the others start from nothing.
+    ``shared_tasks``: how many start from one of all workloads; the others start from nothing, or from what the store
+    that runs share has of similar ones (:attr:`FromStore.taught`).
     """
 
     source: str
@@ -150,7 +151,8 @@ class FromStore:
     ``seeded``: other tasks whose search begins with what was found for them by other versions, or for similar ones.
     ``shipped``: tasks of which the store has nothing, and which begin with records that come with fleet-tune;
     ``shipped_confirmed``: those of them that were measured on the same kind of processor, as much was spent on them,
-    and the best few are tried once more.
+    and the best few are tried once more. ``taught``: tasks whose cost model starts from what the store has of similar
+    ones, ``learned``: how many candidates that are.
     """
 
     path: str
@@ -161,6 +163,8 @@ class FromStore:
     seeded: int = 0
     shipped: int = 0
     shipped_confirmed: int = 0
+    taught: int = 0
+    learned: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,28 @@ def _store_option(command: _F) -> _F:
     return click.option("--store", metavar="PATH", help=text)(command)
 
 
-@click.group()
+class _OfStores(click.Group):
+    """What is wrong with a store is told with what a command about stores can do: there is no run to name another
+    output folder for, or to go without a store."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from fleet_tune.errors import DamagedStoreError, RecordStoreError
+
+        try:
+            return super().invoke(ctx)
+        except RecordStoreError as error:
+            from fleet_tune.records.sharing.shared import WITHOUT
+            from fleet_tune.records.stores.store_errors import ANOTHER_FOLDER
+
+            next_step = error.next_step
+            for said in (WITHOUT, ANOTHER_FOLDER):
+                next_step = next_step.replace(said, "name another with --store")
+            if isinstance(error, DamagedStoreError) and ctx.invoked_subcommand != "merge":
+                next_step += ", or save what is sound with 'fleet-tune records merge'"
+            raise type(error)(error.problem, next_step) from error
+
+
+@click.group(cls=_OfStores)
 def records() -> None:
     """Record stores: what runs share, see 'tune --store'."""
 
@@ -157,6 +178,8 @@ def merge(sources: tuple[Path, ...], store: str | None, as_json: bool) -> None:
 
     moved = [each for _, each in upkeep.merge(sources, _named(store))]
     _changed(store)
+    for line in (line for each in moved for line in each.skipped):
+        click.echo(f"warning: {line}", err=True)
     copied = Copied(sum(each.copied.records for each in moved), 0, sum(each.copied.left_out for each in moved))
     _tell(copied, "new", as_json)
 
@@ -183,7 +206,8 @@ def verify(store: str | None, as_json: bool) -> int:
         return 0
     for line in integrity_lines(found):
         click.echo(line, err=True)
-    click.echo(f"error: {file} is damaged; what is sound of its {plural(found.records, 'record')} is used", err=True)
+    used = "no run can use it" if found.file else f"what is sound of its {plural(found.records, 'record')} is used"
+    click.echo(f"error: {file} is damaged; {used}", err=True)
     click.echo("next: 'fleet-tune records merge' copies what is sound into a new store", err=True)
     return 2
 
@@ -257,12 +281,13 @@ def why(task: str, store: str | None, device_class: str | None, fleet: Path | No
         now = {each.device_class.name: origin_of(each) for each in prints}
     found = upkeep.why(_named(store), task, device_class, now)
     told = {each.id: shipped().told(each) for each, _ in found}
-    make_console(stderr=as_json).print(render_why(found, rows, told))
+    make_console(stderr=as_json).print(render_why(found, rows, told, versions_alone=now is None))
     if as_json:
         click.echo(why_json(found, told))
 
 
 _SKIPPED_LINES = 20
+_AWAY = "fleet_tune.store.away"
 
 
 def _place(store: str | None) -> StorePlace:
@@ -282,15 +307,17 @@ def _named(store: str | None) -> Path:
     from fleet_tune.records.sharing.team import met
 
     place = _place(store)
-    met(place)
+    team = met(place)
+    click.get_current_context().meta[_AWAY] = team is not None and team.is_away
     return place.path
 
 
 def _changed(store: str | None) -> None:
-    """What came into the copy of a team's store goes to the server."""
+    """What came into the copy of a team's store goes to the server; later, where that did not answer a moment ago."""
     from fleet_tune.records.sharing.team import met
 
-    met(_place(store))
+    if not click.get_current_context().meta.get(_AWAY):
+        met(_place(store))
 
 
 def _tell(copied: Copied, word: str, as_json: bool, **more: int) -> None:

@@ -224,7 +224,8 @@ def render_plan(plan: Plan) -> RenderableType:
     facts = fact_grid()
     facts.add_row("method", Text(plan.method))
     facts.add_row("budget", Text(" or ".join(limits) + (", whichever ends first" if len(limits) > 1 else "")))
-    facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
+    if plan.transferred is not None or plan.store is None or not plan.store.taught:
+        facts.add_row("learns from", Text("nothing" if plan.transferred is None else _transferred(plan.transferred)))
     if plan.store is not None:
         facts.add_row("store", Text(_from_store(plan.store, len(plan.tasks))))
     for name, what in plan.devices.items():
@@ -322,6 +323,9 @@ def _from_store(what: FromStore, tasks: int) -> str:
         parts.append(f"{what.confirmed} known to other versions, {_CONFIRMED}")
     if what.seeded:
         parts.append(f"{what.seeded} begun from similar ones")
+    if what.taught:
+        verb = "learns" if what.taught == 1 else "learn"
+        parts.append(f"{what.taught} {verb} from {plural(what.learned, 'candidate')} of similar ones")
     if what.shipped:
         same = f", {what.shipped_confirmed} of this processor, {_CONFIRMED}" if what.shipped_confirmed else ""
         parts.append(f"{what.shipped} begun from records that come with fleet-tune{same}")

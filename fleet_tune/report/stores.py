@@ -113,10 +113,13 @@ def statistics_json(what: Statistics) -> str:
 
 
 def render_why(
-    found: Sequence[tuple[Task, Sequence[Reason]]], limit: int, shipped: Mapping[str, Sequence[str]]
+    found: Sequence[tuple[Task, Sequence[Reason]]],
+    limit: int,
+    shipped: Mapping[str, Sequence[str]],
+    versions_alone: bool = False,
 ) -> RenderableType:
     """A row for each candidate of each task: what is known of it, and why it does not count. ``shipped``: by task id
-    what comes with fleet-tune, in lines."""
+    what comes with fleet-tune, in lines. ``versions_alone``: no devices were asked what they are."""
     parts: list[RenderableType] = []
     for task, reasons in found:
         good = sum(not each.reasons for each in reasons)
@@ -141,6 +144,8 @@ def render_why(
             table.add_row(cut(f"… and {len(reasons) - limit} more", "dim"))
         parts.append(table)
         parts += [Text(line) for line in shipped.get(task.id, ())]
+    if versions_alone:
+        parts.append(Text("compared are versions alone: --fleet FILE asks devices for their processor and more", "dim"))
     return Group(*parts)
 
 

@@ -507,7 +507,8 @@ class Run:
     def _transferred(self, tasks: Sequence[SearchTask]) -> Transferred | None:
         """What was learned before the first trial, from what was there first."""
         teaching = next(iter(self._teachings.values()), None)
-        taught = [entry for entry in tasks if self._teachings.get(entry.task.device_class.name) is teaching]
+        others = tasks if self._found is None else self._found.untaught(tasks)
+        taught = [entry for entry in others if self._teachings.get(entry.task.device_class.name) is teaching]
         return None if teaching is None or not taught else teaching.summary(taught)
 
     async def _all_described(self) -> None:

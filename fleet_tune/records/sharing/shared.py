@@ -22,7 +22,7 @@ from fleet_tune.errors import RecordStoreError, UnreadableRecordError
 from fleet_tune.records.files.network_drive import network_drive
 from fleet_tune.records.sharing.store_place import StorePlace, place_of, user_data
 from fleet_tune.records.stores.origin import Effort, Origin, decode_origin
-from fleet_tune.records.stores.reader import RecordReader, check_store
+from fleet_tune.records.stores.reader import RecordReader, check_store, split_task_id
 from fleet_tune.records.stores.store import RecordStore, class_unit
 from fleet_tune.sketch import IMPORTED
 
@@ -159,6 +159,18 @@ class SharedReader(RecordReader):
         """Hash, name and operations of each workload that was tuned for a device class."""
         query = "SELECT hash, name, flop FROM tasks JOIN workloads ON hash = workload WHERE device_class = ?"
         return self._rows(query, device_class)
+
+    def some_of(self, task_id: str, most: int) -> list[Record]:
+        """The records of a task, spread evenly over all of them where these are more than ``most``."""
+        where = "WHERE workload = ? AND device_class = ?"
+        rows = self._rows(f"SELECT seq FROM records {where} ORDER BY seq", *split_task_id(task_id))
+        seqs = [rows[at * len(rows) // most][0] for at in range(most)] if len(rows) > most else [seq for (seq,) in rows]
+        found: list[Record] = []
+        for start in range(0, len(seqs), _IDS_AT_ONCE):
+            some = seqs[start : start + _IDS_AT_ONCE]
+            condition = f"WHERE records.seq IN ({', '.join('?' * len(some))}) ORDER BY records.seq"
+            found += self._readable(self._record_rows(condition, *some))
+        return found
 
     def imported_sketches(self) -> dict[str, tuple[str, ...]]:
         """By task id a trace of each of its sketches that no rule makes: see

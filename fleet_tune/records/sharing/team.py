@@ -32,6 +32,7 @@ def met(place: StorePlace) -> Team | None:
     try:
         team.meet()
     except StoreUnreachableError as error:
+        team.is_away = True
         _LOG.warning(
             "%s: the copy of its records on this machine is used, and what is new goes there when it answers again",
             error.problem,
@@ -49,7 +50,10 @@ class Met:
 
 class Team:
     """The server of a ``place`` and its copy. Every method raises :class:`StoreUnreachableError` where the server does
-    not answer, :class:`RecordStoreError`; the copy is sound whatever happens."""
+    not answer, :class:`RecordStoreError`; the copy is sound whatever happens. ``is_away``: it did not answer when
+    it was :func:`met`."""
+
+    is_away = False
 
     def __init__(self, place: StorePlace, clock: Callable[[], float] = time.monotonic) -> None:
         self._place = place

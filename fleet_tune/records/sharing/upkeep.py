@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from fleet_tune.domain import Outcome, Record, Task
+from fleet_tune.errors import DamagedStoreError
 from fleet_tune.records.datasets.sources import BY_METASCHEDULE
 from fleet_tune.records.sharing.shared import SharedReader, class_of, is_found_wrong, is_withdrawal, last_word
 from fleet_tune.records.stores.database import open_for_writing
@@ -17,7 +19,9 @@ from fleet_tune.records.stores.origin import Effort, Origin, encode_origin
 from fleet_tune.records.stores.store import locked_store
 from fleet_tune.records.stores.store_errors import translated
 
+_Found = TypeVar("_Found")
 _AT_ONCE = 500
+_ORPHANS = "SELECT count(*) FROM records LEFT JOIN tasks USING (workload, device_class) WHERE tasks.workload IS NULL"
 _LOCK_SECS = 0.5
 """Who shares a store holds its lock while opening it, a run that of its own all the time."""
 
@@ -171,18 +175,35 @@ class Upkeep(SharedReader):
         return sorted(reasons, key=lambda each: (bool(each.reasons), each.record.measurement.rank_secs))
 
     def integrity(self) -> Integrity:
-        """Reads everything."""
-        damaged = self.unreadable()
-        if self._has_table("origins"):
-            known = self.origins()
-            numbers = [number for (number,) in self._rows("SELECT id FROM origins ORDER BY id")]
-            damaged += [f"origin {number}: it cannot be read" for number in numbers if number not in known]
-        file = tuple(text for (text,) in self._rows("PRAGMA integrity_check") if text != "ok")
-        ((orphans,),) = self._rows(
-            "SELECT count(*) FROM records LEFT JOIN tasks USING (workload, device_class) WHERE tasks.workload IS NULL"
-        )
-        ((records,),) = self._rows("SELECT count(*) FROM records")
-        return Integrity(records, tuple(damaged), file, orphans)
+        """Reads everything. Of a file that SQLite cannot read as a whole, what that prevents is named, too."""
+        file: list[str] = []
+
+        def read(what: str, looks: Callable[[], _Found], instead: _Found) -> _Found:
+            try:
+                return looks()
+            except DamagedStoreError as error:
+                file.append(f"{what} cannot be read: {error.problem.rpartition(' is damaged: ')[2]}")
+                return instead
+
+        found = read("the file as a whole", lambda: self._rows("PRAGMA integrity_check"), list[tuple[str]]())
+        file += [text for (text,) in found if text != "ok"]
+        damaged = read("all of the records", self.unreadable, list[str]())
+        damaged += read("what records depend on", self._damaged_origins, list[str]())
+        orphans = read("the tasks of the records", lambda: self._count(_ORPHANS), 0)
+        records = read("the number of records", lambda: self._count("SELECT count(*) FROM records"), 0)
+        read("the workloads", self.tasks, list[Task]())
+        return Integrity(records, tuple(damaged), tuple(file), orphans)
+
+    def _damaged_origins(self) -> list[str]:
+        if not self._has_table("origins"):
+            return []
+        known = self.origins()
+        numbers = [number for (number,) in self._rows("SELECT id FROM origins ORDER BY id")]
+        return [f"origin {number}: it cannot be read" for number in numbers if number not in known]
+
+    def _count(self, query: str) -> int:
+        ((count,),) = self._rows(query)
+        return int(count)
 
     def matching(self, rule: Rule) -> list[int]:
         """The ``seq`` of the records that a rule prunes."""

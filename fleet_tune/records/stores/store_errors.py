@@ -10,13 +10,15 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from fleet_tune.errors import DiskFullError, RecordStoreError
+from fleet_tune.errors import DamagedStoreError, DiskFullError, RecordStoreError
 
 ANOTHER_FOLDER = "choose another folder with --out"
 """What a run can do about its own store; whoever was given a store by another option says that in its place."""
-# What SQLite says of a store that has all that its version has, and Python of text in one.
+# What SQLite says of a store that has all that its version has, and Python of text in one. The last: a column that
+# nobody knows, for every row is given all that there are.
 _OF_DAMAGE = re.compile(
     "Could not decode to UTF-8|malformed database schema|no such (column|table)|has no column named"
+    "|NOT NULL constraint failed"
 )
 
 
@@ -64,9 +66,9 @@ def translated(path: Path) -> Iterator[None]:
         raise _unusable(path, os.strerror(error.errno) if error.errno else str(error)) from error
 
 
-def _damaged(path: Path, reason: str) -> RecordStoreError:
+def _damaged(path: Path, reason: str) -> DamagedStoreError:
     shown = " ".join(reason.split())
-    return RecordStoreError(f"{path} is damaged: {shown}", f"restore it from a copy, or {ANOTHER_FOLDER}")
+    return DamagedStoreError(f"{path} is damaged: {shown}", f"restore it from a copy, or {ANOTHER_FOLDER}")
 
 
 def _disk_full(path: Path) -> DiskFullError:

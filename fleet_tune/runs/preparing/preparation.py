@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices.cuda import compiler
+from devices.describing.kept import DescriptionCache
 from devices.host.file_cache import user_folder
 from devices.host.quiet import QuietWindow
 from devices.networks.comparison import without_numbers
@@ -56,6 +57,7 @@ from fleet_tune.runs.opening import opened
 from fleet_tune.runs.preparing.boards import with_boards
 from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.preparing.ready_tasks import ReadyTask, ReadyTasks
+from fleet_tune.runs.reusing.lessons import Lessons, learns_from_store, read_lessons
 from fleet_tune.runs.reusing.sharing import Found, look_up
 from fleet_tune.runs.reusing.shipped import shipped
 from fleet_tune.runs.reusing.transfer import Teaching, what_applies
@@ -209,7 +211,10 @@ def ready_tasks(
     """The tasks of an imported network as they become ready, with what they are taught and what was found of them."""
 
     def begun(entry: SearchTask) -> SearchTask:
-        entry = entry if teaching is None else teaching.taught(entry)
+        if found is not None and entry.task.id in found.lessons.learners:
+            entry = found.lessons.taught(entry)
+        elif teaching is not None:
+            entry = teaching.taught(entry)
         return entry if found is None else found.seeded(entry)
 
     return ReadyTasks(prepared.undescribed, fleet.datasets, begun if teaching or found else None, window)
@@ -244,12 +249,20 @@ def found_in(store: Path, prepared: Prepared, request: RunRequest) -> Found:
     try:
         beside = shipped() if request.pretrained else None
         found = look_up(store, tasks, prepared.origins, request.limits, request.records, beside)
-        return dataclasses.replace(found, shown=shown)
+        return dataclasses.replace(found, shown=shown, lessons=_lessons(found, prepared, request))
     except RecordStoreError as error:
         if request.store_named:
             raise
         _LOG.warning("nothing is taken from the store: %s", error.problem)
         return Found(store)
+
+
+def _lessons(found: Found, prepared: Prepared, request: RunRequest) -> Lessons:
+    """What the cost models of a run learn from the store: nothing where the user has named what they learn from."""
+    if request.collects or request.transfer_from is not None or not learns_from_store(method_named(request.method)):
+        return Lessons()
+    devices = {name: fingerprint.abstraction for name, fingerprint in prepared.prints.items()}
+    return read_lessons(found.path, found.similar, devices, DescriptionCache(user_folder()), request.seed)
 
 
 def with_imported(prepared: Prepared, found: Found) -> Prepared:
@@ -367,6 +380,8 @@ def plan(request: RunRequest) -> Plan:
         network = read_network(request.network, request.inputs, request.trust_model)
         prepared = prepare(network, by_device, fleet, lowering)
     teaching = teaching_of(prepared, request)
+    found = None if request.store is None else found_in(request.store.path, prepared, request)
+    others = prepared.tasks if found is None else found.untaught(prepared.tasks)
     tasks = tuple(
         TaskProgress(
             task_id=entry.task.id,
@@ -390,10 +405,10 @@ def plan(request: RunRequest) -> Plan:
         tasks=tasks,
         trial_limit=request.limits.trials,
         time_budget_secs=request.limits.time_budget_secs,
-        transferred=None if teaching is None else teaching.summary(prepared.tasks),
+        transferred=None if teaching is None or not others else teaching.summary(others),
         left_out=prepared.left_out,
         inputs=prepared.network.inputs_from,
-        store=None if request.store is None else found_in(request.store.path, prepared, request).summary,
+        store=None if found is None else found.summary,
     )
 
 

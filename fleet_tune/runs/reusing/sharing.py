@@ -31,6 +31,7 @@ from fleet_tune.records.stores.origin import Effort, Origin
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.records.stores.store import RecordStore, class_unit
 from fleet_tune.results import FromStore, TaskProgress
+from fleet_tune.runs.reusing.lessons import MOST_WORKLOADS, Lessons
 from fleet_tune.runs.reusing.shipped import Seed, Shipped
 from fleet_tune.search_task import SearchTask
 from policies.runs.warm_start import Share, covered, effort_of, share_of
@@ -59,7 +60,9 @@ class Found:
     need no trial. ``seeds``: by task id traces with their decisions that the search of others begins with;
     ``confirmed``: those of them of the same workload are tried, and if one is right that is all. ``imported``: by task
     id its sketches that no rule makes, see :attr:`fleet_tune.domain.Task.imported`. ``shipped``: those of the seeded
-    tasks whose seeds come with fleet-tune. ``shown``: what people call the store, empty for its path."""
+    tasks whose seeds come with fleet-tune. ``similar``: by id of each task that is not settled those of the nearest
+    similar ones, ``lessons``: what cost models learn from them. ``shown``: what people call the store, empty for its
+    path."""
 
     path: Path
     words: Mapping[str, Sequence[Record]] = field(default_factory=dict)
@@ -69,6 +72,8 @@ class Found:
     confirmed: frozenset[str] = frozenset()
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shipped: frozenset[str] = frozenset()
+    similar: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    lessons: Lessons = field(default_factory=Lessons)
     shown: str = ""
 
     def seeded(self, entry: SearchTask) -> SearchTask:
@@ -77,6 +82,10 @@ class Found:
         made = seeds(self.seeds.get(entry.task.id, ()), entry.sketches, lanes)[:_MOST_SEEDS]
         enough = len(made) if entry.task.id in self.confirmed else 0
         return dataclasses.replace(entry, seeds=tuple(made), enough=enough) if made else entry
+
+    def untaught(self, entries: Sequence[SearchTask]) -> list[SearchTask]:
+        """Those of these tasks whose cost models learn nothing from the store."""
+        return [entry for entry in entries if entry.task.id not in self.lessons.learners]
 
     def with_class(self, other: Found) -> Found:
         """Together with what was found for a device class that joined later."""
@@ -89,6 +98,8 @@ class Found:
             confirmed=self.confirmed | other.confirmed,
             imported={**self.imported, **other.imported},
             shipped=self.shipped | other.shipped,
+            similar={**self.similar, **other.similar},
+            lessons=self.lessons.with_class(other.lessons),
         )
 
     @property
@@ -111,6 +122,8 @@ class Found:
             len(seeded),
             len(self.shipped),
             len(self.confirmed & self.shipped),
+            len(self.lessons.learners),
+            self.lessons.candidates,
         )
 
 
@@ -133,6 +146,7 @@ def look_up(
     settled: set[str] = set()
     confirmed: set[str] = set()
     found_seeds: dict[str, Sequence[Seed]] = {}
+    similar: dict[str, Sequence[str]] = {}
     known: set[str] = set()  # of which there are verified records, whatever they depend on
     imported = _imported_in(own)
     with SharedReader(path) as reader:
@@ -153,6 +167,7 @@ def look_up(
                 settled.add(task.id)
                 words[task.id] = _together(best, wrong)
                 continue
+            similar[task.id] = elsewhere.similar(task)
             words[task.id] = _together(reader.last_words(task.id, of_class, _MOST), wrong)
             if has_best:
                 known.add(task.id)
@@ -166,7 +181,7 @@ def look_up(
             elif all_seeds := [*own_seeds, *elsewhere.of_similar(task)]:
                 found_seeds[task.id] = all_seeds
         units = {name: secs for name in origins if (secs := reader.unit_of(class_unit(name))) is not None}
-    found = Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported)
+    found = Found(path, words, units, frozenset(settled), found_seeds, frozenset(confirmed), imported, similar=similar)
     others = [task for task in tasks if task.id not in known | settled]
     return _with_shipped(found, others, origins, asked, tried, shipped)
 
@@ -238,15 +253,20 @@ class _Elsewhere:
         usable = [word for word in words if word.trace and (word.measurement.verified or _is_claimed(word))]
         return [(word.candidate.sketch_id, word.trace, word.candidate.decisions) for word in usable]
 
-    def of_similar(self, task: Task) -> list[Seed]:
-        """The best of those tasks of the same operators and class whose number of operations is nearest."""
+    def similar(self, task: Task) -> list[str]:
+        """The ids of the tasks of the same operators and class, those before others whose number of operations is
+        nearest, as many as there is something to learn from."""
         name, workload = task.device_class.name, task.workload
         if name not in self._sizes:
             self._sizes[name] = self._reader.workload_sizes(name)
         kind = kind_of_name(workload.name)
         similar = [each for each in self._sizes[name] if each[0] != workload.hash and kind_of_name(each[1]) == kind]
         similar.sort(key=lambda each: abs(math.log((each[2] + 1) / (workload.flop + 1))))
-        return [seed for hash_, _, _ in similar[:_SIMILAR] for seed in self.of_task(f"{hash_}@{name}", _OF_SIMILAR)]
+        return [f"{hash_}@{name}" for hash_, _, _ in similar[:MOST_WORKLOADS]]
+
+    def of_similar(self, task: Task) -> list[Seed]:
+        """The best of the nearest similar tasks."""
+        return [seed for task_id in self.similar(task)[:_SIMILAR] for seed in self.of_task(task_id, _OF_SIMILAR)]
 
 
 class Writer(Protocol):

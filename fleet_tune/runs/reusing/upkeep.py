@@ -14,13 +14,13 @@ from fleet_tune.errors import RecordStoreError, RequestError
 from fleet_tune.records.datasets.sources import RECORDS_FILE
 from fleet_tune.records.sharing.exchange import RecordsFile, RecordsFileWriter
 from fleet_tune.records.sharing.own_store import BOUND, OwnStore
+from fleet_tune.records.sharing.salvage import Salvage
 from fleet_tune.records.sharing.shared import Copied, SharedReader, Target, copy_records, shared_store
 from fleet_tune.records.sharing.store_place import StorePlace
 from fleet_tune.records.sharing.team import Team
 from fleet_tune.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
 from fleet_tune.records.stores.origin import Origin
 from fleet_tune.records.stores.reader import PROBE, RecordReader
-from fleet_tune.records.stores.store_errors import ANOTHER_FOLDER
 
 _LEAST_TEXT = 3
 
@@ -36,11 +36,7 @@ def store_at(path: Path) -> Path:
     file = path / RECORDS_FILE if path.is_dir() else path
     if not file.is_file():
         raise RecordStoreError(f"there is no record store {file}", "name one with --store")
-    try:
-        RecordReader(file).close()
-    except RecordStoreError as error:
-        next_step = error.next_step.replace(ANOTHER_FOLDER, "name another with --store")
-        raise type(error)(error.problem, next_step) from error
+    RecordReader(file).close()
     return file
 
 
@@ -82,15 +78,27 @@ def import_file(file: Path, store: Path) -> Moved:
 
 
 def merge(sources: Sequence[Path], store: Path) -> list[tuple[Path, Moved]]:
-    """Copy the records of several stores, or runs' folders, into one, which is made where it is missing."""
+    """Copy the records of several stores, or runs' folders, into one, which is made where it is missing; of one whose
+    file is damaged what is sound."""
+    missing = [source for source in sources if not source.exists()]
+    if missing:
+        raise RecordStoreError(f"there is no record store {missing[0]}", "give stores, or output folders of runs")
     files, into = [store_at(source) for source in sources], target_at(store)
     if into.exists() and any(file.samefile(into) for file in files):
         raise RequestError(f"{store} cannot be merged into itself", "name another one with --store")
     moved = []
     for file in files:
-        with SharedReader(file) as reader, opened_target(store) as target:
-            moved.append((file, Moved(copy_records(reader, target))))
+        with Salvage(file) as reader, opened_target(store) as target:
+            moved.append((file, _saved(copy_records(reader, target), reader)))
     return moved
+
+
+def _saved(copied: Copied, source: Salvage) -> Moved:
+    if not source.is_damaged:
+        return Moved(copied)
+    lost = source.lost + copied.left_out
+    told = f"{lost} of its records cannot be read, or depend on what cannot" if lost else "all of its records are saved"
+    return Moved(Copied(copied.records, copied.cursor), (f"{source.path} is damaged: {told}",))
 
 
 def pruned(store: Path, rule: Rule, dry_run: bool, server: str = "") -> tuple[int, int]:

@@ -251,6 +251,9 @@ def test_stores_and_folders_of_runs_are_merged(store: Path, tmp_path: Path, caps
     assert "into itself" in err
     _, err = called(capsys, "merge", tmp_path, "--store", other, code=2)
     assert "no record store" in err
+    _, err = called(capsys, "merge", store, tmp_path / "gone", "--store", other, code=2)
+    assert f"no record store {tmp_path / 'gone'}" in err
+    assert "--store" not in err
 
 
 @pytest.mark.parametrize("content", [b"something else", b"SQLite format 3\0" + bytes(range(256)) * 20])
@@ -262,6 +265,65 @@ def test_what_is_no_store_is_told_with_the_option_that_names_it(
     problem, next_step = capsys.readouterr().err.splitlines()
     assert problem.startswith(f"error: {tmp_path / 'some.db'} is ")
     assert "name another with --store" in next_step
+
+
+@pytest.mark.parametrize("command", ["top", "verify", "import", "merge"])
+def test_what_is_wrong_with_a_store_is_told_with_what_these_commands_can_do_about_it(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    called(capsys, "export", tmp_path / "r.jsonl", "--store", store)
+    with sqlite3.connect(store) as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    sources = {"import": [tmp_path / "r.jsonl"], "merge": [tmp_path / "out" / "records.db"]}
+    write(tmp_path / "out" / "records.db", "d", HERE, of("d", "6", 1e-3, 6))
+    _, err = called(capsys, command, *sources.get(command, []), "--store", store, code=2)
+    assert "newer fleet-tune" in err or "name another with --store" in err
+    assert "--out" not in err
+    assert "--no-store" not in err
+
+
+def test_of_a_file_that_is_damaged_what_is_sound_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Disks lose pages: SQLite reads no table any more as a whole that has one of them."""
+    path, other = tmp_path / "big.db", tmp_path / "sound.db"
+    tasks = [make_task(f"conv{at}", "zen5") for at in range(40)]
+    with RecordStore(path) as store:
+        for task in tasks:
+            workload = dataclasses.replace(task.workload, module="m" * 3000)
+            store.put_task(dataclasses.replace(task, workload=workload))
+        store.put_run("a", {"zen5": HERE})
+        store.append([of("a", f"uid-{at}", 1e-3, at, task.id) for at, task in enumerate(tasks)])
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    content = bytearray(path.read_bytes())
+    pages = [bytes(content[at : at + size]) for at in range(0, len(content), size)]
+    for leaf, text in ((b"\x0a", b"mmmm"), (b"\x0d", b"uid-20")):  # of the workloads, and of the records
+        torn = next(at for at, page in enumerate(pages) if at > 1 and page.startswith(leaf) and text in page)
+        content[torn * size : (torn + 1) * size] = bytes(range(256)) * (size // 256)
+    path.write_bytes(content)
+    assert cli.main(["records", "top", "--store", str(path)]) == 2
+    assert "records merge" in capsys.readouterr().err
+    found = told(capsys, "verify", "--store", path, code=2)
+    assert found["file"]
+    saved, err = called(capsys, "merge", path, "--store", other)
+    count = int(saved.split()[0])
+    assert 20 <= count < 40
+    assert f"{40 - count} of its records cannot be read" in err
+    assert told(capsys, "verify", "--store", other)["sound"] is True
+
+
+def test_a_server_that_is_away_is_told_once(
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert told(capsys, "merge", store, "--store", "postgresql://a:b@127.0.0.1:1/team")["records"] == 4
+    assert caplog.text.count("does not answer") == 1
+    assert told(capsys, "stats", "--store", "postgresql://a:b@127.0.0.1:1/team")["records"] == 4
 
 
 def test_damage_is_counted_and_named(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from fleet_tune.records.datasets import array_codec, model_file
 from fleet_tune.records.datasets import dataset as datasets
 from fleet_tune.records.sharing import exchange
 from fleet_tune.records.sharing.postgres import Since
+from fleet_tune.records.sharing.salvage import Salvage
 from fleet_tune.records.sharing.shared import Copied, copy_records, shared_store
 from fleet_tune.records.sharing.upkeep import Upkeep
 from fleet_tune.records.stores.codec import decode_record, decode_state, encode_record, encode_state, record_to_json
@@ -101,6 +102,7 @@ WRITTEN = [at for at, byte in enumerate(STORE) if byte and at > 100]  # behind S
 
 @given(st.dictionaries(st.sampled_from(WRITTEN), st.integers(0, 255), min_size=1, max_size=4))
 @settings(max_examples=FUZZ_EXAMPLES // 20 or 60)  # a database each: slower than the others by so much
+@example({STORE.index(b"uid TEXT") + 3: ord(",")})
 def test_any_damage_of_a_store(damage: dict[int, int]) -> None:
     content = bytearray(STORE)
     for at, byte in damage.items():
@@ -108,6 +110,10 @@ def test_any_damage_of_a_store(damage: dict[int, int]) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(RecordStoreError):
         path = Path(folder) / "records.db"
         path.write_bytes(content)
+        with contextlib.suppress(RecordStoreError), Salvage(path) as source:
+            with shared_store(Path(folder) / "saved.db") as saved:
+                assert copy_records(source, saved).records <= 30
+            assert source.lost <= 31
         with Upkeep(path) as reader:
             assert len(list(reader)) <= 31  # one may be there twice
             reader.best("w1@c")

@@ -315,6 +315,10 @@ def test_what_is_learned_from_is_told_before_and_after(transferred: Transferred,
             "of which a few trials are enough; 1 begun from similar ones: s.db",
         ),
         (
+            FromStore("s.db", 0, 0, 0, seeded=3, taught=2, learned=310),
+            "3 begun from similar ones; 2 learn from 310 candidates of similar ones: s.db",
+        ),
+        (
             FromStore("s.db", 0, 0, 0, shipped=3, shipped_confirmed=2),
             "3 begun from records that come with fleet-tune, 2 of this processor, of which a few trials are enough: "
             "s.db",

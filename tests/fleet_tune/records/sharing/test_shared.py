@@ -195,6 +195,19 @@ def test_the_best_of_a_store_is_that_of_a_folder(tmp_path: Path) -> None:
         assert words[-1].uid == "m0"
 
 
+def test_some_of_the_records_of_a_task_are_spread_over_all_of_them(tmp_path: Path) -> None:
+    with RecordStore(tmp_path / "s.db") as store:
+        store.put_task(TASK)
+        store.append([named_record(f"r{at}", task_id=TASK.id, decisions=(at,)) for at in range(1200)])
+    with SharedReader(tmp_path / "s.db") as reader:
+        found = [record.candidate.decisions[0] for record in reader.some_of(TASK.id, 600)]
+        assert found == list(range(0, 1200, 2))
+        assert len(reader.some_of(TASK.id, 1100)) == 1100
+        assert [record.candidate.decisions[0] for record in reader.some_of(TASK.id, 4)] == [0, 300, 600, 900]
+        assert len(reader.some_of(TASK.id, 5000)) == 1200
+        assert reader.some_of("w9@zen5", 5) == []
+
+
 def test_efforts_go_along_and_the_last_of_a_run_counts(tmp_path: Path, shared: Path) -> None:
     write_run(tmp_path / "a.db", "a", of_run("a", "1"))
     with RecordStore(tmp_path / "a.db") as store:

@@ -219,9 +219,24 @@ def test_a_search_begins_with_what_similar_workloads_have(tmp_path: Path, shared
     Giving(own, shared).give()
     found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
     assert found.summary == FromStore(str(shared), 0, 0, 0, 0, 1)
+    assert found.similar == {CONV.id: [near.id, far.id]}
     entry = found.seeded(described(CONV, 64))
     assert entry.seeds == ((0, (8, 8)), (0, (16, 4)), (0, (4, 16))), "the nearest first, none of another operator"
     assert entry.enough == 0
+
+
+def test_a_search_learns_from_more_similar_workloads_than_it_begins_with(tmp_path: Path, shared: Path) -> None:
+    others = [make_task(f"conv{at}", flop=1e6 * at) for at in range(2, 30)]
+    own = tmp_path / "a" / "records.db"
+    with RecordStore(own) as store:
+        for task in others:
+            store.put_task(task)
+        store.put_run("a", OTHER)
+        store.append([dataclasses.replace(traced(task, (4, 8), 1e-3, "a"), uid=task.id) for task in others])
+    Giving(own, shared).give()
+    found = look_up(shared, [CONV], HERE, LIMITS, tmp_path / "b" / "records.db")
+    assert found.similar == {CONV.id: [task.id for task in others[:16]]}
+    assert len(found.seeds[CONV.id]) == 3
 
 
 def test_a_folder_with_trials_of_its_own_goes_on_with_them(tmp_path: Path, shared: Path) -> None:
