@@ -117,19 +117,15 @@ def run(
     deep_seeds: int,
     jobs: int,
     parts: Path | None = None,
+    wanted: Sequence[str] = (),
 ) -> BenchResult:
-    """The lines of :func:`figures` for each paper. ``parts``: a file of runs that need not be made again."""
+    """The lines of :func:`figures` for each paper. ``parts``: a file of runs that need not be made again; ``wanted``:
+    parts of the names of variants, none for all."""
     measured = read(dataset)
     names = labels(measured)
     chosen = pick(names, tasks)
     began = time.perf_counter()
-    every = {
-        (paper, name): method
-        for paper, variants in ablations().items()
-        if paper in papers
-        for name, method in variants.items()
-    }
-    keys = {f"{paper}: {name}": method for (paper, name), method in every.items()}
+    keys = chosen_variants(papers, wanted)
     of = {name: min(seeds, deep_seeds) if is_deep(method) else seeds for name, method in keys.items()}
     starts = {f"{PRETRAINED}: {name}": method.starts_from for name, method in ablations()[PRETRAINED].items()}
     if PRETRAINED in papers:
@@ -160,6 +156,20 @@ def run(
     }
     first = next(iter(lines.values()))["sum"]["median"]
     return BenchResult("ablations", first, None, None, "trials", details)
+
+
+def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, Method]:
+    """The variants of these papers, of which a part of the name is wanted, by ``PAPER: VARIANT``."""
+    every = {
+        f"{paper}: {name}": method
+        for paper, variants in ablations().items()
+        if paper in papers
+        for name, method in variants.items()
+    }
+    unknown = [part for part in wanted if not any(part in name for name in every)]
+    if unknown:
+        raise BenchError(f"no variant is called {unknown[0]!r}: {', '.join(every)}")
+    return {name: method for name, method in every.items() if not wanted or any(part in name for part in wanted)}
 
 
 def unseen(dataset: Path, measured: Dataset, starts: Iterable[str]) -> None:
@@ -220,6 +230,7 @@ BENCHMARK = Benchmark(
             default=FROM_NOTHING,
             help="Whose; else all that start from nothing.",
         ),
+        click.Option(["--variant", "wanted"], multiple=True, help="Part of a variant's name; else all."),
         options.tasks("all tasks"),
         options.count("--seeds", 10),
         options.count("--deep-seeds", 3, "Seeds at most of variants with a neural network."),

@@ -8,7 +8,7 @@ import pytest
 
 from bench.measured import dataset_path, other_tasks_path, read
 from bench.result import BenchError
-from bench.search.ablations import BENCHMARK, PAPERS, ablations, figures, unseen
+from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures, unseen
 from bench.search.replay import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
 from fleet_tune.records.datasets.dataset import TaskData
@@ -24,6 +24,18 @@ def test_every_paper_has_its_method_first_and_variants_that_differ_from_it() -> 
         assert next(iter(variants.values())) == method_named(paper)
         others = [replace(each, name="", source="") for each in variants.values()]
         assert all(one != other for at, one in enumerate(others) for other in others[:at])
+
+
+def test_variants_are_chosen_by_parts_of_their_names() -> None:
+    assert list(chosen_variants(["autotvm"], ["genetic", "lambda 4"])) == [
+        "autotvm: genetic, without a model (figure 4)",
+        "autotvm: lambda 4 (figure 6)",
+    ]
+    assert len(chosen_variants(["bansor", "fleet"], [])) == sum(
+        len(ablations()[paper]) for paper in ("bansor", "fleet")
+    )
+    with pytest.raises(BenchError, match="no variant is called 'figure 9': bansor: as published, "):
+        chosen_variants(["bansor"], ["rounds", "figure 9"])
 
 
 def test_what_some_of_them_change() -> None:
