@@ -50,9 +50,11 @@ def run(
     jobs: int,
     *,
     peer: bool = True,
+    within: bool = True,
     out: Path | None = None,
 ) -> BenchResult:
     """All figures. ``models``: labels of :data:`CONTENDERS`, none: all of them. ``limit``: candidates of each task.
+    ``within``: in-domain too, not across tasks alone.
 
     Raises :class:`BenchError` for an unknown label.
     """
@@ -64,7 +66,7 @@ def run(
     tasks, others = read(dataset), read(other_tasks)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=die_with_parent) as pool:
-        bases = _pretrained(pool, other_tasks, chosen, seeds, limit)
+        bases = _pretrained(pool, other_tasks, chosen, seeds if within else 0, limit)
         between = {
             label: {
                 str(count): [
@@ -75,14 +77,14 @@ def run(
             for label, contender in ((each.label, each) for each in contenders(chosen))
             if contender.across
         }
-        within = [
+        domains = [
             [
                 pool.submit(in_domain, dataset, at, chosen, counts, seed, limit, bases.get(seed))
                 for at in range(len(tasks))
             ]
-            for seed in range(seeds)
+            for seed in range(seeds if within else 0)
         ]
-        results = [[waiting.result() for waiting in row] for row in within]
+        results = [[waiting.result() for waiting in row] for row in domains]
         inside = {
             label: {
                 str(count): _figures(
@@ -92,7 +94,7 @@ def run(
                 )
                 for count in counts
             }
-            for label in chosen
+            for label in (chosen if within else ())
         }
         outside = {
             label: {
@@ -106,6 +108,8 @@ def run(
         predicted = {label: waiting.result() for label, waiting in timed.items()}
     if peer:
         _add_peer(dataset, other_tasks, counts, seeds, limit, jobs, inside, outside, predicted)
+    if not within:
+        inside = {}
     details = {
         "in_domain": inside,
         "across": outside,
@@ -116,9 +120,13 @@ def run(
         "candidates": sum(min(len(data), limit or len(data)) for data in tasks),
         "dataset": dataset.name,
     }
-    asked = ASKED if ASKED in inside[chosen[0]] else str(counts[0])
-    ours = inside[DEFAULT if DEFAULT in chosen else chosen[0]][asked]["top_1"]
-    theirs = inside[PEER][asked]["top_1"] if peer else None
+    shown = inside or outside
+    if not shown:
+        raise BenchError(f"none of these ranks tasks that it has no record of: {', '.join(chosen)}")
+    label = DEFAULT if DEFAULT in shown else next(iter(shown))
+    asked = ASKED if ASKED in shown[label] else str(counts[0])
+    ours = shown[label][asked]["top_1"]
+    theirs = shown[PEER][asked]["top_1"] if peer else None
     result = BenchResult("cost-model", ours, theirs, ours / theirs if theirs else None, "Top-1", details)
     if out is not None:
         out.write_text(json.dumps(json.loads(result.to_json()), separators=(",", ":")) + "\n")
@@ -206,6 +214,8 @@ def table(result: Mapping[str, Any]) -> str:
     details = result["details"]
     parts = []
     for key, title in (("in_domain", "in-domain"), ("across", "across tasks")):
+        if not details[key]:
+            continue
         counts = list(next(iter(details[key].values())))
         shown = [f"{count} records" if count != "0" else "all records" for count in counts]
         header = (f"{title}: Top-1 / Top-5 / correlation", *shown, "training, ms", "512 predicted, ms")
@@ -241,6 +251,7 @@ BENCHMARK = Benchmark(
         options.count("--seeds", 3),
         options.limit(40),
         click.Option(["--peer/--no-peer"], default=True, show_default=True, help="MetaSchedule's model too."),
+        click.Option(["--within/--no-within"], default=True, show_default=True, help="In-domain too."),
         options.figures("Also write the figures here."),
         options.jobs(),
     ),

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
@@ -35,7 +34,6 @@ from policies.cost_models.knowledge import general_prior, own_prior
 from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import load_model
 from policies.search.methods import Method, method_named
-from policies.search.search import TaskSearch
 
 METHODS = ("autotvm", "fleet")
 ASKED = 3.0
@@ -49,10 +47,7 @@ def _start() -> None:
 
 def run_with(task: RecordedTask, chosen: Method, seed: int, prior: CostModel | None, limit: int) -> int:
     """Trials until arrival, at most ``limit``; ``prior``: what the search starts from."""
-    data = task.data
-    rng = np.random.default_rng([seed, *data.task.id.encode()])
-    search = TaskSearch(data.sketches, data.task.workload.flop, data.abstraction, chosen, rng, task.pools, prior)
-    trials = 0
+    search, data, trials = task.search(chosen, seed, prior), task.data, 0
     while not search.exhausted:
         for outcome in task.round(search, chosen, seed):
             trials += 1

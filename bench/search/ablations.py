@@ -2,15 +2,15 @@
 
 A variant's figure is the sum over the tasks of the measured trials until a candidate within 5% of the dataset's best,
 of each seed; a line has its median with the quartiles of the seeds, and the geometric mean of the tasks' medians.
-What needs a device (AdaTune's figures 10 and 11: its evaluator) is no replay: ``--method adatune:deterministic`` and
-``adatune:adaptive`` are the two sides of it in a run. What needs other records (AutoTVM's figures 8 and 9) is
-``bench transfer``.
+The variants of ``moa-pruner`` start from the model that comes with fleet-tune, all others from nothing: so it needs a
+dataset that this model was not trained on. What else the papers compare has benchmarks of its own, of which
+docs/benchmarks.md, *Ablations*, is the list.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,29 +20,40 @@ import click
 from bench import options
 from bench.benchmark import Benchmark
 from bench.measured import labels, pick, read
-from bench.result import BenchResult
-from bench.search.replay import is_deep, play
-from bench.search.replay_runs import Replayed, overall, quartiles
+from bench.result import BenchError, BenchResult
+from bench.search import replay_pool
+from bench.search.genetic import genetic_method
+from bench.search.kept_runs import REPLAYED, KeptRuns
+from bench.search.replay import is_deep
+from bench.search.replay_pool import Call, played
+from bench.search.replay_runs import Replayed, overall, quartiles, run_task
 from bench.tables import markdown
+from fleet_tune.records.datasets.dataset import Dataset
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
 from policies.search.acquisition import ConfidenceBound, ExpectedImprovement, PredictedMean
-from policies.search.allocation import UcbSketches
 from policies.search.exploration import Exploration, FixedEpsilon
 from policies.search.generators import GeneticGenerator, LatentGenerator
 from policies.search.methods import Method, method_named
+
+PRETRAINED = "moa-pruner"
+"""The paper's name whose variants start from the model that their method names (``starts_from``)."""
 
 
 def ablations() -> dict[str, dict[str, Method]]:
     """Variants by paper, its own method first (``fleet`` is ours); a name says what is different, and where the paper
     shows it."""
-    autotvm, adatune, ansor, pruner, fleet = (
-        method_named(name) for name in ("autotvm", "adatune", "ansor", "pruner", "fleet")
+    autotvm, adatune, ansor, pruner, moa, fleet = (
+        method_named(name) for name in ("autotvm", "adatune", "ansor", "pruner", PRETRAINED, "fleet")
     )
     regression = method_named("autotvm:boosted-loops")
     assert isinstance(pruner.generator, LatentGenerator)
+    genetic = GeneticGenerator(pruner.generator.settings)
+    offline = replace(method_named("pruner:offline"), starts_from=moa.starts_from)
     return {
         "autotvm": {
             "as published": autotvm,
             "random (figure 4)": method_named("random"),
+            "genetic, without a model (figure 4)": genetic_method(),
             "TreeGRU (figures 4, 5)": method_named("autotvm:tree-gru"),
             "regression (figure 5)": regression,
             "lambda 1 (figure 6)": replace(autotvm, selection=replace(autotvm.selection, top_factor=1.0)),
@@ -68,11 +79,20 @@ def ablations() -> dict[str, dict[str, Method]]:
         },
         "pruner": {
             "as published": pruner,
-            "without LSE (table 12)": replace(pruner, generator=GeneticGenerator(pruner.generator.settings)),
+            "without LSE (table 12)": replace(pruner, generator=genetic),
+            "without statement features (table 12)": method_named("pruner:pacm-dataflow"),
             "without dataflow features (table 12)": method_named("pruner:mlp"),
             "equation 1 on CPUs": method_named("pruner:equation-1"),
             "no random candidates verified": replace(pruner, generator=replace(pruner.generator, initial=0)),
             "our features": method_named("pruner:pacm-analyzer"),
+        },
+        PRETRAINED: {
+            "as published": moa,
+            "without LSE (table 12)": replace(moa, generator=genetic),
+            "without MoA, from nothing (table 12)": pruner,
+            "fine-tuned online instead (table 12)": replace(pruner, starts_from=moa.starts_from),
+            "offline (table 13)": offline,
+            "offline, without LSE (table 13)": replace(offline, generator=genetic),
         },
         "fleet": {
             "as it is: contextual epsilon, 0.02 to 0.2; a quarter contested": fleet,
@@ -89,54 +109,80 @@ def ablations() -> dict[str, dict[str, Method]]:
     }
 
 
-def networks() -> dict[str, Method]:
-    """Bansor's table III: all tasks as one network, with neither bandit, the one over sketches, and both."""
-    ansor, bansor = method_named("ansor"), method_named("bansor")
-    return {
-        "Ansor": ansor,
-        "Bansor1: over sketches": replace(ansor, sketches=UcbSketches()),
-        "Bansor2: over sketches and tasks": bansor,
-    }
-
-
 def run(
     dataset: Path,
     papers: Sequence[str],
     tasks: Sequence[str],
     seeds: int,
     deep_seeds: int,
-    network_seeds: int,
     jobs: int,
     parts: Path | None = None,
+    wanted: Sequence[str] = (),
 ) -> BenchResult:
-    """The lines of :func:`figures` for each paper. ``network_seeds``: runs of all tasks together (Bansor alone), 0 for
-    none; ``parts``: a file of runs that need not be made again."""
+    """The lines of :func:`figures` for each paper. ``parts``: a file of runs that need not be made again; ``wanted``:
+    parts of the names of variants, none for all."""
     measured = read(dataset)
     names = labels(measured)
     chosen = pick(names, tasks)
     began = time.perf_counter()
-    every = {
-        (paper, name): method
-        for paper, variants in ablations().items()
-        if paper in papers
-        for name, method in variants.items()
-    }
-    keys = {f"{paper}: {name}": method for (paper, name), method in every.items()}
+    keys = chosen_variants(papers, wanted)
     of = {name: min(seeds, deep_seeds) if is_deep(method) else seeds for name, method in keys.items()}
-    together = networks() if "bansor" in papers and network_seeds else {}
-    runs, totals = play(dataset, chosen, keys, of, jobs, None, together, network_seeds, parts)
+    starts = {f"{PRETRAINED}: {name}": method.starts_from for name, method in ablations()[PRETRAINED].items()}
+    if PRETRAINED in papers:
+        unseen(dataset, measured, starts.values())
+
+    def call(name: str, at: int, seed: int) -> Call[Replayed]:
+        start = starts.get(name, "")
+        task = f"{names[at]}, from {start}" if start else names[at]
+        return Call(keys[name], task, seed, _one, (keys[name], at, seed, start))
+
+    calls = {
+        (name, at, seed): call(name, at, seed)
+        for seed in range(max(of.values()))
+        for name in keys
+        if seed < of[name]
+        for at in chosen
+    }
+    made = played(dataset, jobs, KeptRuns(parts, dataset, REPLAYED), calls)
+    runs = {(name, at): [made[name, at, seed] for seed in range(of[name])] for name in keys for at in chosen}
     lines = figures(runs, list(keys), chosen)
     details = {
         "papers": list(papers),
         "tasks": [names[at] for at in chosen],
         "seeds": of,
         "lines": lines,
-        "network": {name: quartiles([float(each) for each in values]) for name, values in totals.items()},
         "dataset": dataset.name,
         "elapsed_secs": time.perf_counter() - began,
     }
     first = next(iter(lines.values()))["sum"]["median"]
     return BenchResult("ablations", first, None, None, "trials", details)
+
+
+def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, Method]:
+    """The variants of these papers, of which a part of the name is wanted, by ``PAPER: VARIANT``."""
+    every = {
+        f"{paper}: {name}": method
+        for paper, variants in ablations().items()
+        if paper in papers
+        for name, method in variants.items()
+    }
+    unknown = [part for part in wanted if not any(part in name for name in every)]
+    if unknown:
+        raise BenchError(f"no variant is called {unknown[0]!r}: {', '.join(every)}")
+    return {name: method for name, method in every.items() if not wanted or any(part in name for part in wanted)}
+
+
+def unseen(dataset: Path, measured: Dataset, starts: Iterable[str]) -> None:
+    """:class:`BenchError` where one of the models that come along was trained on the dataset."""
+    digest = data_sources("", measured).digest
+    for start in sorted({each for each in starts if each}):
+        if any(digest == source.digest for source in read_model(BUILTIN_PATHS[start])[1].data):
+            raise BenchError(f"'{start}' was trained on {dataset}: name another set with --dataset")
+
+
+def _one(method: Method, at: int, seed: int, start: str) -> Replayed:
+    prior = read_model(BUILTIN_PATHS[start])[0] if start else None
+    return run_task(replay_pool.tasks[at], method, seed, 0, prior)
 
 
 def figures(
@@ -165,21 +211,12 @@ def table(result: Mapping[str, Any]) -> str:
         for name, line in details["lines"].items()
     ]
     head = (f"trials to within 5%, {len(details['tasks'])} tasks", "sum over the tasks", "geometric mean", "seeds")
-    parts = [markdown(head, rows)]
-    if details["network"]:
-        parts.append(
-            markdown(
-                ("all tasks together", "trials to within 5% of the best sum"),
-                [
-                    (name, f"{each['median']:.0f} ({each['q1']:.0f} to {each['q3']:.0f})")
-                    for name, each in details["network"].items()
-                ],
-            )
-        )
-    return "\n\n".join(parts)
+    return markdown(head, rows)
 
 
-PAPERS = ("autotvm", "adatune", "bansor", "pruner", "fleet")
+PAPERS = ("autotvm", "adatune", "bansor", "pruner", PRETRAINED, "fleet")
+
+FROM_NOTHING = tuple(paper for paper in PAPERS if paper != PRETRAINED)
 
 BENCHMARK = Benchmark(
     name="ablations",
@@ -187,16 +224,20 @@ BENCHMARK = Benchmark(
     options=(
         options.dataset(),
         click.Option(
-            ["--paper", "papers"], multiple=True, type=click.Choice(PAPERS), default=PAPERS, help="Whose; else all."
+            ["--paper", "papers"],
+            multiple=True,
+            type=click.Choice(PAPERS),
+            default=FROM_NOTHING,
+            help="Whose; else all that start from nothing.",
         ),
+        click.Option(["--variant", "wanted"], multiple=True, help="Part of a variant's name; else all."),
         options.tasks("all tasks"),
         options.count("--seeds", 10),
         options.count("--deep-seeds", 3, "Seeds at most of variants with a neural network."),
-        options.count("--network-seeds", 5, "Runs of all tasks together, of Bansor's.", least=0),
         options.kept_runs(),
         options.jobs(),
     ),
-    short=("--paper", "bansor", "--seeds", "3", "--network-seeds", "1"),
+    short=("--paper", "bansor", "--seeds", "3"),
     run=run,
     table=table,
 )

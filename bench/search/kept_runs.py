@@ -2,58 +2,83 @@
 
 A run follows from its method, the dataset, the task and the seed alone: each line of the file is one, with these and
 what came of it. It is found by the whole method (all of its parts and numbers), whatever a table calls it; a change of
-the code that a method's numbers do not show is not seen: then begin a new file.
+the code that a method's numbers do not show is not seen: then begin a new file. Several kinds of runs have each their
+own lines in a file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from bench.result import BenchError
-from bench.search.replay_runs import Replayed
+from bench.search.replay_runs import Course, Replayed
 from policies.search.methods import Method
 
+Run = TypeVar("Run")
 Key = tuple[str, str, str, int]
 
 
-class KeptRuns:
-    """The runs of one dataset in ``path``, which is made when the first is added; none are kept where it is None."""
+@dataclass(frozen=True)
+class Kind(Generic[Run]):
+    """What is kept of a kind of run: ``fields``, which :func:`json.dumps` takes, and ``run``, made of them again."""
 
-    def __init__(self, path: Path | None, dataset: Path) -> None:
+    name: str
+    fields: Callable[[Run], Mapping[str, Any]]
+    run: Callable[[Mapping[str, Any]], Run]
+
+
+REPLAYED: Kind[Replayed] = Kind(
+    "",
+    lambda run: {"trials": run.trials, "trial_secs": run.trial_secs, "uninformed": run.uninformed},
+    lambda line: Replayed(line["trials"], line["trial_secs"], (), line["uninformed"]),
+)
+"""Of one task, without its curve."""
+COURSES: Kind[Course] = Kind(
+    "course",
+    lambda run: {"trials": run.trials, "steps": run.steps},
+    lambda line: Course(line["trials"], tuple((trial, value) for trial, value in line["steps"])),
+)
+"""Of all tasks together: their names and the number of trials stand for the task."""
+
+
+class KeptRuns(Generic[Run]):
+    """The runs of one dataset and kind in ``path``, which is made when the first is added; none are kept where it is
+    None."""
+
+    def __init__(self, path: Path | None, dataset: Path, kind: Kind[Run]) -> None:
         self._path = path
         self._dataset = hashlib.blake2b(dataset.read_bytes(), digest_size=8).hexdigest()
-        self._runs: dict[Key, Replayed] = {}
+        self._kind = kind
+        self._runs: dict[Key, Run] = {}
         if path is None or not path.exists():
             return
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        for number, text in enumerate(path.read_text().splitlines(), 1):
             try:
-                run = json.loads(line)
-                key = (run["dataset"], run["method"], run["task"], run["seed"])
-                self._runs[key] = Replayed(run["trials"], run["trial_secs"], (), run["uninformed"])
+                line = json.loads(text)
+                key = (line["dataset"], line["method"], line["task"], line["seed"])
+                if line.get("kind", "") == kind.name:
+                    self._runs[key] = kind.run(line)
             except (ValueError, KeyError, TypeError) as error:
                 raise BenchError(f"{path}: line {number} is no run of a replay ({error!r}): remove it") from error
 
-    def find(self, method: Method, task: str, seed: int) -> Replayed | None:
-        """What came of a run, without its curve; None where it was not made yet."""
+    def find(self, method: Method, task: str, seed: int) -> Run | None:
+        """What came of a run; None where it was not made yet."""
         return self._runs.get((self._dataset, digest(method), task, seed))
 
-    def add(self, method: Method, task: str, seed: int, run: Replayed) -> None:
+    def add(self, method: Method, task: str, seed: int, run: Run) -> None:
         """Write one down."""
         if self._path is None:
             return
-        line = {
-            "dataset": self._dataset,
-            "method": digest(method),
-            "task": task,
-            "seed": seed,
-            "trials": run.trials,
-            "trial_secs": run.trial_secs,
-            "uninformed": run.uninformed,
-        }
+        about = {"dataset": self._dataset, "method": digest(method), "task": task, "seed": seed}
+        if self._kind.name:
+            about["kind"] = self._kind.name
         with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({**about, **self._kind.fields(run)}) + "\n")
 
 
 def digest(method: Method) -> str:

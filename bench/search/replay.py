@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,16 +22,14 @@ import numpy as np
 
 from bench import options
 from bench.benchmark import Benchmark
-from bench.machine import bench_env
 from bench.measured import labels, pick, read
-from bench.processes import die_with_parent
 from bench.result import BenchResult
-from bench.search.kept_runs import KeptRuns
+from bench.search import replay_pool
+from bench.search.kept_runs import REPLAYED, KeptRuns
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
     TOLERANCE,
-    RecordedTask,
     Replayed,
     has_effect,
     near_best,
@@ -53,21 +48,13 @@ OURS, PEER = "fleet", "ansor"
 BASES = ("fleet", "bansor")
 """Methods in which each effect is switched."""
 
-_PROGRESS_SECS = 30.0
-_tasks: list[RecordedTask] = []
-
-
-def _start(dataset: Path) -> None:
-    die_with_parent()
-    _tasks.extend(RecordedTask(data) for data in read(dataset))
-
 
 def _one_task(chosen: Method, at: int, seed: int, curve_trials: int) -> Replayed:
-    return run_task(_tasks[at], chosen, seed, curve_trials)
+    return run_task(replay_pool.tasks[at], chosen, seed, curve_trials)
 
 
 def _one_network(chosen: Method, chosen_tasks: tuple[int, ...], seed: int) -> int:
-    return run_network([_tasks[at] for at in chosen_tasks], chosen, seed)
+    return run_network([replay_pool.tasks[at] for at in chosen_tasks], chosen, seed)
 
 
 def run(
@@ -146,12 +133,10 @@ def play(
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
     of runs that are not made again."""
-    kept, names = KeptRuns(parts, dataset), labels(read(dataset))
-    os.environ.update(bench_env(1))  # before the workers start
+    kept, names = KeptRuns(parts, dataset, REPLAYED), labels(read(dataset))
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
+    with replay_pool.replaying(dataset, jobs) as pool:
         waiting: dict[Future[Any], Callable[[Any], None]] = {}
         for name, chosen in (networks or {}).items():  # the longest ones first
             for seed in range(network_seeds):
@@ -172,26 +157,11 @@ def play(
 
                     future = pool.submit(_one_task, chosen, at, seed, (curves or {}).get(name, 0))
                     waiting[future] = keep
-        _collect(waiting)
+        replay_pool.collect(waiting)
     return (
         {(name, at): [runs[name, at, seed] for seed in range(seeds[name])] for name in variants for at in tasks},
         {name: [totals[name, seed] for seed in range(network_seeds)] for name in (networks or {})},
     )
-
-
-def _collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
-    """Hand on every result; now and then say how far it is."""
-    told = time.perf_counter()
-    try:
-        for done, future in enumerate(as_completed(waiting), 1):
-            waiting[future](future.result())
-            if time.perf_counter() - told > _PROGRESS_SECS:
-                told = time.perf_counter()
-                print(f"{done} of {len(waiting)} runs", file=sys.stderr, flush=True)
-    except BaseException:
-        for future in waiting:
-            future.cancel()
-        raise
 
 
 def effect_variants() -> dict[str, Method]:

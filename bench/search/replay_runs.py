@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from bench.measured import observations
 from bench.result import BenchError
 from fleet_tune.records.datasets.dataset import TaskData
+from policies.cost_models.protocol import CostModel
 from policies.search.acquisition import ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches, UniformSketches
 from policies.search.bandits import (
@@ -74,17 +76,20 @@ class RecordedTask:
         ]
         self.floor_secs = data.task.workload.flop / data.abstraction.peak_flops
 
-    def search(self, method: Method, seed: int) -> TaskSearch:
-        """A fresh search on what was recorded."""
+    def search(self, method: Method, seed: int, prior: CostModel | None = None) -> TaskSearch:
+        """A fresh search on what was recorded; ``prior``: the model that it starts from."""
         rng = np.random.default_rng([seed, *self.data.task.id.encode()])
         task = self.data
-        return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, self.pools)
+        return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, self.pools, prior)
+
+    def row(self, proposal: Proposal) -> int:
+        """Where a proposed candidate stands in the data."""
+        (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
+        return int(self._row[proposal.sketch][key])
 
     def outcome(self, proposal: Proposal) -> Observation:
         """What was recorded of a proposed candidate."""
-        (key,) = row_keys(np.array([proposal.decisions], dtype=np.int64).reshape(1, -1))
-        row = self._row[proposal.sketch][key]
-        (outcome,) = observations(self.data, [row])
+        (outcome,) = observations(self.data, [self.row(proposal)])
         return outcome
 
     def round(self, search: TaskSearch, method: Method, seed: int) -> list[Observation]:
@@ -101,9 +106,11 @@ class RecordedTask:
         return pairs
 
 
-def run_task(task: RecordedTask, method: Method, seed: int, curve_trials: int = CURVE[-1]) -> Replayed:
+def run_task(
+    task: RecordedTask, method: Method, seed: int, curve_trials: int = CURVE[-1], prior: CostModel | None = None
+) -> Replayed:
     """One run on one task until it arrives, and for at least ``curve_trials`` trials (or all there are)."""
-    search = task.search(method, seed)
+    search = task.search(method, seed, prior)
     best_secs, costs, secs = task.data.best_secs, list[float](), list[float]()
     arrived = uninformed = 0
     while not search.exhausted and (not arrived or len(costs) < curve_trials):
@@ -121,17 +128,15 @@ def run_task(task: RecordedTask, method: Method, seed: int, curve_trials: int = 
     return Replayed(arrived, float(np.sum(secs[:arrived])), curve, uninformed)
 
 
-def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int:
-    """Trials until the weighted sum of the tasks' best costs is within :data:`TOLERANCE` of what it can be.
+def network_sums(tasks: Sequence[RecordedTask], method: Method, seed: int) -> Iterator[float]:
+    """The weighted sum of the tasks' best costs in seconds after each trial, infinite while a task has no success.
 
-    The method's bandit gives each round to one task.
+    The method's bandit gives each round to one task; it ends when all candidates of all tasks are measured.
     """
     searches = [task.search(method, seed) for task in tasks]
     bandit = method.make_task_bandit(seed)
     weights = np.array([task.data.task.weight for task in tasks], dtype=np.float64)
-    goal_secs = float(weights @ [task.data.best_secs for task in tasks]) * (1 + TOLERANCE)
     histories: list[list[float]] = [[] for _ in tasks]
-    trials = 0
     while True:
         states = [
             TaskState(
@@ -146,14 +151,54 @@ def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int
         ]
         choice = bandit.choose(states)
         if choice is None:
-            raise BenchError(f"{method.name} measured all {trials} candidates and did not find the best")
+            return
         at = choice.index
         for outcome in tasks[at].round(searches[at], method, seed):
-            trials += 1
             histories[at].append(min(outcome.cost_secs, *histories[at][-1:]) if histories[at] else outcome.cost_secs)
             bests = np.array([history[-1] if history else math.inf for history in histories])
-            if float(weights @ bests) <= goal_secs:
-                return trials
+            yield float(weights @ bests)
+
+
+def best_sum(tasks: Sequence[RecordedTask]) -> float:
+    """What the weighted sum of the tasks' costs can be, in seconds."""
+    return float(sum(task.data.task.weight * task.data.best_secs for task in tasks))
+
+
+def run_network(tasks: Sequence[RecordedTask], method: Method, seed: int) -> int:
+    """Trials until the weighted sum of the tasks' best costs is within :data:`TOLERANCE` of what it can be."""
+    goal_secs = best_sum(tasks) * (1 + TOLERANCE)
+    trials = 0
+    for trials, secs in enumerate(network_sums(tasks, method, seed), 1):
+        if secs <= goal_secs:
+            return trials
+    raise BenchError(f"{method.name} measured all {trials} candidates and did not find the best")
+
+
+@dataclass(frozen=True)
+class Course:
+    """All tasks together for ``trials`` trials. ``steps``: after which trial the weighted sum of the tasks' best costs
+    became less, and what it became, as a multiple of what it can be."""
+
+    trials: int
+    steps: tuple[tuple[int, float], ...]
+
+    @property
+    def best(self) -> float:
+        """The least sum, as a multiple of what it can be; infinite where a task has no success."""
+        return self.steps[-1][1] if self.steps else math.inf
+
+    def trials_to(self, goal: float) -> int:
+        """Trials until the sum was at most ``goal`` times what it can be; all trials where it never was."""
+        return next((trial for trial, value in self.steps if value <= goal), self.trials)
+
+
+def run_course(tasks: Sequence[RecordedTask], method: Method, seed: int, trials: int) -> Course:
+    """A run of ``trials`` trials, of fewer where there are no more candidates."""
+    possible, steps, done = best_sum(tasks), list[tuple[int, float]](), 0
+    for done, secs in enumerate(islice(network_sums(tasks, method, seed), trials), 1):
+        if math.isfinite(secs) and (not steps or secs / possible < steps[-1][1]):
+            steps.append((done, secs / possible))
+    return Course(done, tuple(steps))
 
 
 def near_best(data: TaskData) -> int:

@@ -43,6 +43,20 @@ class AnalyzedPacmModel(PacmModel):
     views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
 
 
+class DataflowPacmModel(NeuralModel):
+    """PaCM without its statement branch: what table 12 of the paper leaves out as S.F."""
+
+    KIND: ClassVar[str] = "pacm-dataflow"
+    inputs: ClassVar[tuple[str, ...]] = (DATAFLOW,)
+    views: ClassVar[tuple[str, ...]] = (*inputs, INVARIANT)
+
+    @classmethod
+    def _make(cls) -> nn.Module:
+        from policies.cost_models.torch_modules import Dataflow
+
+        return Dataflow([VIEW_SHAPES[name] for name in cls.inputs])
+
+
 class MlpModel(NeuralModel):
     """TenSet's multi-layer perceptron, on the statements' symbolic features."""
 

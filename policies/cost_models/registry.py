@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from policies.cost_models import model_bytes
-from policies.cost_models.architectures import AnalyzedPacmModel, MlpModel, PacmModel, PerStoreMlpModel, TreeGruModel
+from policies.cost_models.architectures import (
+    AnalyzedPacmModel,
+    DataflowPacmModel,
+    MlpModel,
+    PacmModel,
+    PerStoreMlpModel,
+    TreeGruModel,
+)
 from policies.cost_models.boosted import (
     AUTOTVM_REGRESSION,
     AUTOTVM_TREES,
@@ -36,16 +43,18 @@ ModelName = Literal[
     "mlp-per-store",
     "pacm",
     "pacm-analyzer",
+    "pacm-dataflow",
 ]
 """``boosted``: ours, a regression. ``boosted-rank``: AutoTVM's objective on our features, ``boosted-rank-loops`` on its
 own. ``boosted-statements``: Ansor's. ``boosted-invariant``: ours, on features that all tasks share. ``forest``:
 AdaTune's forest on our features, ``forest-knobs`` on its own. ``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic
 features of the statements, or on TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's, and with the
-analyzer's terms among its features ``pacm-analyzer``."""
+analyzer's terms among its features ``pacm-analyzer``, without its statement features ``pacm-dataflow``."""
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
 _NETWORKS: dict[str, type[NeuralModel]] = {
-    model.KIND: model for model in (TreeGruModel, MlpModel, PerStoreMlpModel, PacmModel, AnalyzedPacmModel)
+    model.KIND: model
+    for model in (TreeGruModel, MlpModel, PerStoreMlpModel, PacmModel, AnalyzedPacmModel, DataflowPacmModel)
 }
 _READERS: dict[str, Callable[[bytes], CostModel]] = {
     GradientBoostedModel.KIND: GradientBoostedModel.load,
@@ -73,6 +82,7 @@ _CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] |
     "mlp-per-store": PerStoreMlpModel,
     "pacm": PacmModel,
     "pacm-analyzer": AnalyzedPacmModel,
+    "pacm-dataflow": DataflowPacmModel,
 }
 
 

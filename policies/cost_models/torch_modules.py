@@ -94,6 +94,22 @@ class Pacm(nn.Module):
         return score[:, 0]
 
 
+class Dataflow(nn.Module):
+    """PaCM without its statement branch: ``128 -> 256``, two residual layers, ``-> 1``."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        ((_, columns),) = shapes
+        self.dataflow = DataflowBranch(columns)
+        self.join = nn.Linear(DATAFLOW_WIDTH, HIDDEN)
+        self.first, self.second = _Residual(HIDDEN), _Residual(HIDDEN)
+        self.last = nn.Linear(HIDDEN, 1)
+
+    def forward(self, dataflow: Tensor) -> Tensor:
+        score: Tensor = self.last(self.second(self.first(torch.relu(self.join(self.dataflow(dataflow))))))
+        return score[:, 0]
+
+
 class Mlp(nn.Module):
     """TenSet's multi-layer perceptron: the statement branch, two residual layers, ``-> 1``."""
 

@@ -93,3 +93,9 @@ def test_a_small_run_of_light_models(tmp_path: Path) -> None:
     assert "| `boosted-invariant` |" in BENCHMARK.table({"details": result.details})
     with pytest.raises(BenchError, match="no model of the comparison"):
         run(ours, others, ("oracle",), 1, None, 1, peer=False)
+    alone = run(ours, others, ("boosted-invariant",), 1, None, 1, peer=False, within=False)
+    assert alone.details["in_domain"] == {}
+    assert alone.ours == across["boosted-invariant"]["64"]["top_1"]
+    assert BENCHMARK.table({"details": alone.details}).startswith("| across tasks: ")
+    with pytest.raises(BenchError, match="none of these ranks tasks that it has no record of: default"):
+        run(ours, others, ("default",), 1, None, 1, peer=False, within=False)

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.search.ablations import BENCHMARK, PAPERS, ablations, figures, networks
+from bench.measured import dataset_path, other_tasks_path, read
+from bench.result import BenchError
+from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures, unseen
 from bench.search.replay import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
 from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
 from policies.search.generators import GeneticGenerator
 from policies.search.methods import method_named
 
@@ -23,6 +26,18 @@ def test_every_paper_has_its_method_first_and_variants_that_differ_from_it() -> 
         assert all(one != other for at, one in enumerate(others) for other in others[:at])
 
 
+def test_variants_are_chosen_by_parts_of_their_names() -> None:
+    assert list(chosen_variants(["autotvm"], ["genetic", "lambda 4"])) == [
+        "autotvm: genetic, without a model (figure 4)",
+        "autotvm: lambda 4 (figure 6)",
+    ]
+    assert len(chosen_variants(["bansor", "fleet"], [])) == sum(
+        len(ablations()[paper]) for paper in ("bansor", "fleet")
+    )
+    with pytest.raises(BenchError, match="no variant is called 'figure 9': bansor: as published, "):
+        chosen_variants(["bansor"], ["rounds", "figure 9"])
+
+
 def test_what_some_of_them_change() -> None:
     found = ablations()
     assert [found["autotvm"][f"lambda {each} (figure 6)"].selection.top_factor for each in (1, 4)] == [1.0, 4.0]
@@ -31,9 +46,26 @@ def test_what_some_of_them_change() -> None:
     assert regression.model == "boosted-loops"
     assert isinstance(found["pruner"]["without LSE (table 12)"].generator, GeneticGenerator)
     assert found["bansor"]["rounds of 16 (figure 4)"].batch == 16
-    ansor, sketches, both = networks().values()
-    assert (sketches.tasks, sketches.sketches) == (ansor.tasks, both.sketches)
-    assert both == method_named("bansor")
+
+
+def test_those_that_start_from_a_model_need_data_that_it_has_not_seen() -> None:
+    methods = ablations()["moa-pruner"]
+    starts = {name: method.starts_from for name, method in methods.items()}
+    assert [name for name, start in starts.items() if not start] == ["without MoA, from nothing (table 12)"]
+    assert [name for name, method in methods.items() if not method.learns_online] == list(methods)[-2:]
+    seen, other = dataset_path(None), other_tasks_path(None)
+    unseen(other, read(other), starts.values())
+    with pytest.raises(BenchError, match=r"'pretrained-pacm' was trained on .*znver5-2\.ftd: name another set"):
+        unseen(seen, read(seen), starts.values())
+
+
+def test_an_offline_method_proposes_by_the_model_that_it_starts_from(data: TaskData) -> None:
+    task, method = RecordedTask(data), ablations()["moa-pruner"]["offline, without LSE (table 13)"]
+    prior = read_model(BUILTIN_PATHS[method.starts_from])[0]
+    reasons = {each.reason.split()[0] for each in task.search(method, 0, prior).propose(10)}
+    assert method.generator.name in reasons
+    assert {each.reason for each in task.search(method, 0).propose(10)} == {"random"}
+    assert 1 <= run_task(task, method, 0, 0, prior).trials <= len(data)
 
 
 def test_a_line_is_the_sum_over_the_tasks_of_each_seed() -> None:
@@ -56,7 +88,7 @@ def test_every_variant_of_trees_arrives(paper: str, data: TaskData) -> None:
 
 def test_its_table() -> None:
     lines = {"bansor: as published": {"sum": {"q1": 90.0, "median": 100.0, "q3": 120.5}, "overall": 12.34}}
-    details = {"lines": lines, "tasks": ["a", "b"], "seeds": {"bansor: as published": 10}, "network": {}}
+    details = {"lines": lines, "tasks": ["a", "b"], "seeds": {"bansor: as published": 10}}
     text = BENCHMARK.table({"details": details})
     assert "| trials to within 5%, 2 tasks | sum over the tasks | geometric mean | seeds |" in text
     assert "| bansor: as published | 100 (90 to 120) | 12.3 | 10 |" in text

@@ -9,7 +9,7 @@ import pytest
 
 from bench.measured import observations
 from bench.result import BenchError
-from bench.search.kept_runs import KeptRuns
+from bench.search.kept_runs import REPLAYED, KeptRuns
 from bench.search.replay import BENCHMARK, all_methods, effect_variants, figures, is_deep, network_variants
 from bench.search.replay_runs import (
     CURVE,
@@ -149,8 +149,8 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     dataset, path = tmp_path / "set.ftd", tmp_path / "runs.jsonl"
     dataset.write_bytes(b"a dataset")
     run = run_task(RecordedTask(data), method_named("random"), 2, curve_trials=0)
-    KeptRuns(path, dataset).add(method_named("random"), "conv", 2, run)
-    kept = KeptRuns(path, dataset)
+    KeptRuns(path, dataset, REPLAYED).add(method_named("random"), "conv", 2, run)
+    kept = KeptRuns(path, dataset, REPLAYED)
     known = dataclasses.replace(run, curve=())
     assert kept.find(method_named("random"), "conv", 2) == known
     assert kept.find(dataclasses.replace(method_named("random"), name="by another name"), "conv", 2) == known
@@ -158,9 +158,9 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     assert kept.find(method_named("random"), "conv", 3) is None
     assert kept.find(method_named("random"), "matmul", 2) is None
     dataset.write_bytes(b"another one")
-    assert KeptRuns(path, dataset).find(method_named("random"), "conv", 2) is None
-    assert KeptRuns(None, dataset).find(method_named("random"), "conv", 2) is None
+    assert KeptRuns(path, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
+    assert KeptRuns(None, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
     with path.open("a") as file:
         file.write("{\n")
     with pytest.raises(BenchError, match="line 2 is no run"):
-        KeptRuns(path, dataset)
+        KeptRuns(path, dataset, REPLAYED)

@@ -1,0 +1,211 @@
+"""AdaTune's figures 10 and 11 by replay: its parts put in one after the other, in trials and in seconds.
+
+The schemes are the paper's: AutoTVM (XGBoost, simulated annealing, the deterministic evaluator) in AdaTune's rounds of
+32; the random forest with expected improvement in place of XGBoost; contextual simulated annealing in place of a fixed
+epsilon; the adaptive evaluator in place of the deterministic one. A last one measures by our own rule instead.
+
+What a measurement says is made of what was recorded: the time of each micro-batch is one of those that the dataset has
+of the candidate, drawn at random, and the loop of the evaluator itself (:func:`devices.timing.evaluator.evaluate`) runs
+on a clock that goes on by it. A search learns from the median of these. It has arrived when the candidate that it takes
+for its best is within 5% of the dataset's best, by what was recorded. Seconds: of the measurements by that clock, of
+the builds as recorded, and of the search's own processor time.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.measured import labels, pick, read
+from bench.result import BenchError, BenchResult
+from bench.search import replay_pool
+from bench.search.kept_runs import KeptRuns, Kind
+from bench.search.replay_pool import Call, played
+from bench.search.replay_runs import TOLERANCE, RecordedTask, quartiles
+from bench.tables import markdown
+from devices.timing.evaluator import Evaluation, evaluate
+from fleet_tune.domain import StopRule
+from policies.measuring.evaluators import DETERMINISTIC, RACED
+from policies.measuring.stopping import confirmation, decide, following
+from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.methods import Method, method_named
+
+PARTS = ("measuring", "building", "searching")
+BASELINE = "XGBoost + SA + DE"
+
+
+def schemes() -> dict[str, Method]:
+    """By the paper's names: RFEI is a random forest and expected improvement, (C)SA (contextual) simulated annealing,
+    DE and AE the deterministic and the adaptive evaluator."""
+    adatune = method_named("adatune")
+    return {
+        BASELINE: replace(method_named("autotvm"), batch=adatune.batch),
+        "RFEI + SA + DE": replace(adatune, exploration=Exploration(FixedEpsilon(0.05)), evaluator=DETERMINISTIC),
+        "RFEI + CSA + DE": replace(adatune, evaluator=DETERMINISTIC),
+        "RFEI + CSA + AE": adatune,
+        "RFEI + CSA, our evaluator": replace(adatune, evaluator=RACED),
+    }
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One run on one task until it arrives: trials, and seconds of each part."""
+
+    trials: int
+    measuring: float
+    building: float
+    searching: float
+
+    @property
+    def secs(self) -> float:
+        return self.measuring + self.building + self.searching
+
+
+TIMED: Kind[Timed] = Kind("timed", asdict, lambda line: Timed(line["trials"], *(float(line[part]) for part in PARTS)))
+
+
+class RecordedTimer:
+    """Times a recorded candidate on a clock of its own, in seconds from 0."""
+
+    def __init__(self, batches: Sequence[float], rng: np.random.Generator) -> None:
+        self._batches = batches
+        self._rng = rng
+        self._now = 0.0
+
+    def clock(self) -> float:
+        return self._now
+
+    def run_batch(self, runs: int) -> float:
+        """Mean seconds of one of ``runs`` runs: those of a recorded micro-batch."""
+        secs = float(self._rng.choice(self._batches))
+        self._now += runs * secs
+        return secs
+
+
+def measured(
+    batches: Sequence[float], rule: StopRule, incumbent_secs: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """What a candidate with these recorded micro-batches costs by ``rule``, and the seconds that it takes to know."""
+
+    def by(chosen: StopRule, beside_secs: float) -> Evaluation:
+        timer = RecordedTimer(batches, rng)
+        return evaluate(timer.run_batch, chosen, beside_secs, decide, timer.clock)
+
+    found = by(following(rule, incumbent_secs), incumbent_secs)
+    cost_secs, secs = statistics.median(found.run_secs), found.device_secs
+    confirm = confirmation(rule, incumbent_secs)
+    if confirm is not None and cost_secs < confirm.below_secs:
+        again = by(confirm.rule, math.inf)
+        cost_secs, secs = statistics.median(again.run_secs), secs + again.device_secs
+    return cost_secs, secs
+
+
+def run_scheme(task: RecordedTask, method: Method, seed: int) -> Timed:
+    """One run on one task until it arrives."""
+    data, search = task.data, task.search(method, seed)
+    rng = np.random.default_rng([seed, 1011, *data.task.id.encode()])
+    goal_secs, incumbent_secs = data.best_secs * (1 + TOLERANCE), math.inf
+    trials, measuring, building, searching = 0, 0.0, 0.0, 0.0
+    while not search.exhausted:
+        began = time.process_time()
+        proposals = search.propose(method.batch)
+        searching += time.process_time() - began
+        outcomes = []
+        for proposal in proposals:
+            row = task.row(proposal)
+            recorded, batches = task.outcome(proposal), data.batches(row)
+            cost_secs, secs = (
+                measured(batches, method.evaluator, incumbent_secs, rng)
+                if batches
+                else (math.inf, float(data.measure_secs[row]))
+            )
+            trials, measuring, building = trials + 1, measuring + secs, building + recorded.build_secs
+            if cost_secs < incumbent_secs:
+                incumbent_secs = cost_secs
+                if recorded.cost_secs <= goal_secs:
+                    return Timed(trials, measuring, building, searching)
+            outcomes.append(replace(recorded, cost_secs=cost_secs, trial_secs=secs + recorded.build_secs))
+        began = time.process_time()
+        search.observe(outcomes)
+        search.use_model(search.train(seed))
+        searching += time.process_time() - began
+    raise BenchError(f"{method.name} measured all {trials} candidates and did not find the best")
+
+
+def _one(method: Method, at: int, seed: int) -> Timed:
+    return run_scheme(replay_pool.tasks[at], method, seed)
+
+
+def run(dataset: Path, tasks: Sequence[str], seeds: int, jobs: int, parts: Path | None = None) -> BenchResult:
+    """The lines of :func:`figures`."""
+    names = labels(read(dataset))
+    chosen = pick(names, tasks)
+    began = time.perf_counter()
+    calls = {
+        (name, at, seed): Call(method, names[at], seed, _one, (method, at, seed))
+        for seed in range(seeds)
+        for name, method in schemes().items()
+        for at in chosen
+    }
+    runs = played(dataset, jobs, KeptRuns(parts, dataset, TIMED), calls)
+    lines = figures({name: [[runs[name, at, seed] for at in chosen] for seed in range(seeds)] for name in schemes()})
+    details = {
+        "tasks": [names[at] for at in chosen],
+        "seeds": seeds,
+        "lines": lines,
+        "dataset": dataset.name,
+        "elapsed_secs": time.perf_counter() - began,
+    }
+    ours, peer = (lines[name]["secs"]["median"] for name in ("RFEI + CSA + AE", BASELINE))
+    return BenchResult("adatune-schemes", ours, peer, peer / ours, "s", details)
+
+
+def figures(runs: Mapping[str, Sequence[Sequence[Timed]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Quartiles over the seeds of the sums over the tasks, for each scheme (``runs[scheme][seed][task]``): trials,
+    seconds of each part, and all seconds."""
+    return {
+        name: {
+            what: quartiles([float(sum(getattr(run, what) for run in seed)) for seed in by_seed])
+            for what in ("trials", *PARTS, "secs")
+        }
+        for name, by_seed in runs.items()
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+
+    def cell(line: Mapping[str, Mapping[str, float]], what: str) -> str:
+        return f"{line[what]['median']:.0f} ({line[what]['q1']:.0f} to {line[what]['q3']:.0f})"
+
+    rows = [
+        (name, cell(line, "trials"), *(f"{line[part]['median']:.0f}" for part in PARTS), cell(line, "secs"))
+        for name, line in details["lines"].items()
+    ]
+    what = f"to within 5%, sum of {len(details['tasks'])} tasks, {details['seeds']} seeds"
+    return markdown((what, "trials (figure 10)", *(f"s of {part}" for part in PARTS), "s in all (figure 11)"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="adatune-schemes",
+    help="AdaTune's figures 10 and 11 by replay: its model, its epsilon and its evaluator, in trials and in seconds.",
+    options=(
+        options.dataset(),
+        options.tasks("all tasks"),
+        options.count("--seeds", 5),
+        options.kept_runs(),
+        options.jobs(),
+    ),
+    short=("--seeds", "1"),
+    run=run,
+    table=table,
+)

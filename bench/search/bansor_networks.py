@@ -1,0 +1,159 @@
+"""Bansor's tables III and IV by replay: all tasks of a dataset as one network, without and with its two bandits.
+
+``Ansor`` has neither, ``Bansor1`` the one over sketches, ``Bansor2`` the one over tasks too. All get the same number
+of trials. Table III is what the network's latency (the sum of the tasks' best costs by their weights) is then, here as
+a multiple of what the recorded candidates allow. Table IV is the trials that each needs to be as good as Ansor in the
+end: Ansor's run of the same seed, whose own trials are those after which it found nothing better.
+
+The paper gives 1,000 trials a task in rounds of 64, 16 rounds of each task; a dataset has not that many candidates.
+Rounds of 16 of 200 trials a task are 12.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.measured import labels, pick, read
+from bench.result import BenchResult
+from bench.search import replay_pool
+from bench.search.kept_runs import COURSES, KeptRuns
+from bench.search.replay_pool import Call, played
+from bench.search.replay_runs import TOLERANCE, Course, quartiles, run_course
+from bench.tables import markdown
+from policies.search.allocation import UcbSketches
+from policies.search.methods import Method, method_named
+
+PEER = "Ansor"
+BATCHES = (16, 64)
+
+
+def variants(batch: int) -> dict[str, Method]:
+    """With neither bandit, the one over sketches, and both, in rounds of ``batch``."""
+    ansor, bansor = method_named("ansor"), method_named("bansor")
+    both = {
+        PEER: ansor,
+        "Bansor1: over sketches": replace(ansor, sketches=UcbSketches()),
+        "Bansor2: over sketches and tasks": bansor,
+    }
+    return {name: replace(method, batch=batch) for name, method in both.items()}
+
+
+def _one(method: Method, chosen: tuple[int, ...], seed: int, trials: int) -> Course:
+    return run_course([replay_pool.tasks[at] for at in chosen], method, seed, trials)
+
+
+def run(
+    dataset: Path,
+    tasks: Sequence[str],
+    batches: Sequence[int],
+    seeds: int,
+    trials: int,
+    jobs: int,
+    parts: Path | None = None,
+) -> BenchResult:
+    """The figures of :func:`lines` for rounds of each of ``batches``; ``trials``: of each task."""
+    names = labels(read(dataset))
+    chosen = pick(names, tasks)
+    together, budget, began = [names[at] for at in chosen], trials * len(chosen), time.perf_counter()
+    calls = {
+        (batch, name, seed): Call(
+            method, f"{budget} trials of {', '.join(together)}", seed, _one, (method, chosen, seed, budget)
+        )
+        for seed in range(seeds)
+        for batch in batches
+        for name, method in variants(batch).items()
+    }
+    runs = played(dataset, jobs, KeptRuns(parts, dataset, COURSES), calls)
+    figures = {
+        str(batch): lines({name: [runs[batch, name, seed] for seed in range(seeds)] for name in variants(batch)})
+        for batch in batches
+    }
+    details = {
+        "tasks": together,
+        "trials": budget,
+        "seeds": seeds,
+        "rounds": figures,
+        "dataset": dataset.name,
+        "elapsed_secs": time.perf_counter() - began,
+    }
+    first = figures[str(batches[0])]
+    ours, peer = (first[name]["matched"]["median"] for name in (list(first)[-1], PEER))
+    return BenchResult("bansor-networks", ours, peer, peer / ours, "trials", details)
+
+
+def lines(runs: Mapping[str, Sequence[Course]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Of each variant, quartiles over the seeds: ``latency`` after all trials (1: the best that there is), ``near``:
+    the trials until it is within :data:`TOLERANCE` of that, ``matched``: until it is what Ansor's of the same seed is
+    after all trials. A run that does not come so far counts all of its trials."""
+    goals = [course.best for course in runs[PEER]]
+    return {
+        name: {
+            "latency": quartiles([course.best for course in courses]),
+            "near": quartiles([float(course.trials_to(1 + TOLERANCE)) for course in courses]),
+            "matched": quartiles([float(course.trials_to(goal)) for course, goal in zip(courses, goals, strict=True)]),
+        }
+        for name, courses in runs.items()
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    rows = []
+    for batch, figures in details["rounds"].items():
+        goal = figures[PEER]["matched"]["median"]
+        for name, line in figures.items():
+            saving = f"{goal / line['matched']['median']:.2f}" if name != PEER else ""
+            rows.append(
+                (
+                    f"rounds of {batch}: {name}",
+                    _spread(line["latency"], 3),
+                    _spread(line["near"]),
+                    _spread(line["matched"]),
+                    saving,
+                )
+            )
+    head = (
+        f"{len(details['tasks'])} tasks together, {details['trials']:,} trials, {details['seeds']} seeds",
+        "latency in the end (1: the best there is)",
+        "trials to within 5%",
+        "trials to Ansor's latency",
+        "fewer by",
+    )
+    return markdown(head, rows)
+
+
+def _spread(figures: Mapping[str, float], digits: int = 0) -> str:
+    return f"{figures['median']:.{digits}f} ({figures['q1']:.{digits}f} to {figures['q3']:.{digits}f})"
+
+
+BENCHMARK = Benchmark(
+    name="bansor-networks",
+    help="Bansor's tables III and IV by replay: all tasks together, without and with its bandits.",
+    options=(
+        options.dataset(),
+        options.tasks("all tasks"),
+        click.Option(
+            ["--batch", "batches"],
+            multiple=True,
+            type=click.IntRange(min=1),
+            default=list(BATCHES),
+            show_default=True,
+            help="Trials of a round.",
+        ),
+        options.count("--seeds", 5),
+        options.count("--trials", 200, "Of each task."),
+        options.kept_runs(),
+        options.jobs(),
+    ),
+    short=("--batch", "16", "--seeds", "1", "--trials", "32"),
+    run=run,
+    table=table,
+)

@@ -1,0 +1,142 @@
+"""What tuning takes by method: Pruner's tables 7 and 13, seconds of search beside those of building and measuring.
+
+Each method searches the whole space of a task: it proposes a round, is told of as many recorded candidates of the
+dataset instead (nothing is built or measured), and trains its model, until so many trials are told. Seconds of
+proposing and training are processor time of one core; those of building and measuring are what was recorded, for the
+same candidates with every method.
+
+``ansor``, ``pruner`` and ``moa-pruner`` are the rows of table 7. The two that are never trained, with and without the
+draft (LSE), start from the PaCM that comes with fleet-tune, as ``moa-pruner`` does: table 13.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.measured import labels, observations, pick, read
+from bench.result import BenchResult
+from bench.search import replay_pool
+from bench.search.ablations import PRETRAINED, ablations
+from bench.search.kept_runs import KeptRuns, Kind
+from bench.search.replay_pool import Call, played
+from bench.search.replay_runs import RecordedTask
+from bench.tables import markdown
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
+from policies.search.methods import Method, method_named
+from policies.search.search import TaskSearch
+
+TASKS = ("matmul_add_relu", "conv2d_add_relu 56x56x64")
+PEER = "ansor"
+
+
+def variants() -> dict[str, Method]:
+    """The methods of tables 7 and 13."""
+    offline = {name: each for name, each in ablations()[PRETRAINED].items() if "table 13" in name}
+    return {name: method_named(name) for name in (PEER, "pruner", PRETRAINED)} | offline
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a search of so many trials."""
+
+    proposing: float
+    training: float
+    others: float
+    """Of building and measuring."""
+
+    @property
+    def secs(self) -> float:
+        return self.proposing + self.training + self.others
+
+
+COSTS: Kind[Cost] = Kind("cost", asdict, lambda line: Cost(line["proposing"], line["training"], line["others"]))
+
+
+def search_cost(task: RecordedTask, method: Method, trials: int, seed: int) -> Cost:
+    """What ``trials`` trials of ``method`` take, in rounds of its own, in the whole space of the task."""
+    data = task.data
+    rng = np.random.default_rng([seed, *data.task.id.encode()])
+    prior = read_model(BUILTIN_PATHS[method.starts_from])[0] if method.starts_from else None
+    search = TaskSearch(data.sketches, data.task.workload.flop, data.abstraction, method, rng, None, prior)
+    told = observations(data, np.random.default_rng(seed).permutation(len(data))[:trials])
+    proposing = training = 0.0
+    for at in range(0, len(told), method.batch):
+        began = time.process_time()
+        proposals = search.propose(min(method.batch, len(told) - at))
+        proposing += time.process_time() - began
+        search.release(proposals)
+        began = time.process_time()
+        search.observe(told[at : at + method.batch])
+        search.use_model(search.train(seed))
+        training += time.process_time() - began
+    return Cost(proposing, training, sum(each.trial_secs for each in told))
+
+
+def _one(method: Method, at: int, trials: int) -> Cost:
+    return search_cost(replay_pool.tasks[at], method, trials, 0)
+
+
+def run(dataset: Path, tasks: Sequence[str], trials: int, jobs: int, parts: Path | None = None) -> BenchResult:
+    """Seconds of ``trials`` trials of each task, by method and part."""
+    measured = read(dataset)
+    names = labels(measured)
+    chosen = pick(names, tasks)
+    began = time.perf_counter()
+    count = min(trials, *(len(measured[at]) for at in chosen))
+    calls = {
+        (name, at): Call(method, f"{count} trials of {names[at]}", 0, _one, (method, at, count))
+        for at in chosen
+        for name, method in variants().items()
+    }
+    made = played(dataset, jobs, KeptRuns(parts, dataset, COSTS), calls)
+    costs = {name: {names[at]: asdict(made[name, at]) for at in chosen} for name in variants()}
+    details: dict[str, Any] = {
+        "tasks": [names[at] for at in chosen],
+        "trials": count,
+        "costs": costs,
+        "secs": {name: sum(made[name, at].secs for at in chosen) for name in variants()},
+        "dataset": dataset.name,
+        "elapsed_secs": time.perf_counter() - began,
+    }
+    ours, peer = details["secs"]["pruner"], details["secs"][PEER]
+    return BenchResult("compile-time", ours, peer, peer / ours, "s", details)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    peer = details["secs"][PEER]
+    rows = [
+        (
+            name,
+            *(f"{sum(cost[part] for cost in by_task.values()):.1f}" for part in ("proposing", "training", "others")),
+            f"{details['secs'][name]:.0f}",
+            f"{details['secs'][name] / peer:.3f}",
+        )
+        for name, by_task in details["costs"].items()
+    ]
+    what = f"s for {details['trials']} trials of each of {len(details['tasks'])} tasks"
+    return markdown((what, "proposing", "training", "building and measuring", "in all", f"of {PEER}'s"), rows)
+
+
+BENCHMARK = Benchmark(
+    name="compile-time",
+    help="Pruner's tables 7 and 13: what tuning takes by method, search, building and measuring.",
+    options=(
+        options.dataset(),
+        options.tasks("a matmul and a 3x3 convolution", TASKS),
+        options.count("--trials", 200, "Of each task."),
+        options.kept_runs(),
+        options.jobs(),
+    ),
+    short=("--task", "matmul_add_relu", "--trials", "40"),
+    run=run,
+    table=table,
+)
