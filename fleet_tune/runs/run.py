@@ -72,10 +72,12 @@ def _party(request: RunRequest, run_id: str) -> Party | None:
 
 @dataclass
 class Run:
-    """One run. ``async with run.opened()``, then iterate :meth:`records`, then :meth:`finish`."""
+    """One run. ``async with run.opened()``, then iterate :meth:`records`, then :meth:`finish`. ``follows_fleet``:
+    devices and machines come and go while it goes on."""
 
     request: RunRequest
     on_progress: Callable[[Progress], None] | None
+    follows_fleet: bool = True
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _started: float = field(default_factory=time.monotonic)
     _session: TuningSession | None = None
@@ -250,7 +252,7 @@ class Run:
         stack.callback(self._joining.cancel)
         self._welcoming = asyncio.create_task(self._welcome(session, stack))
         stack.callback(self._welcoming.cancel)
-        if request.fleet.source is not None or not cluster.is_embedded:
+        if self.follows_fleet and (request.fleet.source is not None or not cluster.is_embedded):
             self._following = asyncio.create_task(self._follow_fleet(session, request.fleet))
             stack.callback(self._following.cancel)
 
@@ -448,6 +450,16 @@ class Run:
                         self._metrics.observe(record)
                     yield record
         await self._report_once()
+
+    @property
+    def session(self) -> TuningSession | None:
+        """Who tunes; None before that begins and once it is over."""
+        return self._session
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a signal came."""
+        return self._interruption.came
 
     @property
     def prepared(self) -> Prepared | None:
