@@ -122,8 +122,7 @@ class FleetWatch:
 
     async def _join(self, session: TuningSession, device: DeviceConfig) -> None:
         try:
-            if await session.add_device(device):
-                session.notice(f"device {device.name} is of the fleet now: it joins when it answers", True)
+            await session.add_device(device)
         except (FleetOrdersError, ClusterError):
             return  # the orders are read again, and the cluster is asked again
         except UserError as error:
