@@ -21,8 +21,8 @@ STARTED = {"builders": "builds", "devices": "device servers"}
 """Roles whose processes have others do the work, and what those are called."""
 _WORK = frozenset((*SIMULATED, *STARTED.values()))
 _ANSWER_SECS = 60.0
-Use = tuple[float, int]
-"""Seconds of a processor, and resident bytes."""
+Use = tuple[dict[tuple[int, float], float], int]
+"""Seconds of a processor by process (its number, and when it began), and resident bytes of all of them."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class FleetUse:
 async def used(processes: Mapping[str, Sequence[Any]], cluster: Cluster) -> dict[str, Use]:
     """Processor seconds and resident bytes by role, wherever its ``processes`` are, which are actors by their roles; of
     this process and of Ray's own too."""
-    by_role: defaultdict[str, Use] = defaultdict(lambda: (0.0, 0))
+    by_role: defaultdict[str, Use] = defaultdict(lambda: ({}, 0))
 
     def add(role: str, use: Use) -> None:
-        by_role[role] = by_role[role][0] + use[0], by_role[role][1] + use[1]
+        by_role[role] = by_role[role][0] | use[0], by_role[role][1] + use[1]
 
     asked = [(role, actor) for role, actors in processes.items() for actor in actors]
     answers = await asyncio.gather(
@@ -79,30 +79,32 @@ async def used(processes: Mapping[str, Sequence[Any]], cluster: Cluster) -> dict
 
 
 def since(before: Mapping[str, Use], later: Mapping[str, Use], records: int) -> dict[str, RoleUse]:
-    """What each role has used in between for each of so many ``records``, and what memory it has in the end."""
-    durable = max(1, records)
-    return {
-        role: RoleUse(max(0.0, secs - before.get(role, (0.0, 0))[0]) / durable, size)
-        for role, (secs, size) in later.items()
-    }
+    """What each role has used in between for each of so many ``records``, and what memory it has in the end. A process
+    that has ended meanwhile is not counted, and one that has begun as a whole."""
+    uses = {}
+    for role, (processes, size) in later.items():
+        known = before.get(role, ({}, 0))[0]
+        secs = sum(secs - known.get(process, 0.0) for process, secs in processes.items())
+        uses[role] = RoleUse(secs / max(1, records), size)
+    return uses
 
 
 def _own_and_started(_actor: object = None) -> tuple[Use, Use]:
-    """Of the process that asks, and of all that it has started, those that have ended among them."""
+    """Of the process that asks, and of all that it has started."""
     own = psutil.Process(os.getpid())
-    times = own.cpu_times()
-    secs, size = times.children_user + times.children_system, 0
+    secs: dict[tuple[int, float], float] = {}
+    size = 0
     for child in own.children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            times = child.cpu_times()
-            secs += times.user + times.system + times.children_user + times.children_system
-            size += child.memory_info().rss
+            used_by, resident = _use_of(child)
+            secs |= used_by
+            size += resident
     return _use_of(own), (secs, size)
 
 
 def _use_of(process: psutil.Process) -> Use:
     times = process.cpu_times()
-    return times.user + times.system, process.memory_info().rss
+    return {(process.pid, process.create_time()): times.user + times.system}, process.memory_info().rss
 
 
 def _use_of_ray(processes: Iterable[psutil.Process]) -> Iterator[Use]:

@@ -22,7 +22,7 @@ from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
-from actors.fleet_use import SIMULATED, FleetUse, since, used
+from actors.fleet_use import SIMULATED, FleetUse, Use, since, used
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
@@ -244,7 +244,7 @@ class SimulatedRun:
         if done:
             self._running.result()
 
-    async def _seen(self) -> tuple[int, dict[str, float], dict[str, tuple[float, int]]]:
+    async def _seen(self) -> tuple[int, dict[str, float], dict[str, Use]]:
         """Records by now, seconds in which each device has measured, and what each role has used."""
         busy = await ask(self._hosts.busy.remote(), _ANSWER_SECS, "what simulated devices did")
         return await self._records.last_seq(), busy, await used(self._roles, self._cluster)

@@ -71,7 +71,7 @@ def _bars(uses: Sequence[FleetUse]) -> Table:
     grid = Table.grid(padding=(0, 1))
     for use in uses:
         for name, share in (("all", use.busy), *use.busy_by_class.items()):
-            head = f"{use.devices:,} devices" if name == "all" else ""
+            head = f"{use.devices:,} device{'s' * (use.devices != 1)}" if name == "all" else ""
             colour = "cyan" if name == "all" else "bright_black"
             bar = Bar(1.0, 0.0, min(1.0, share), width=_BAR_WIDTH, color=colour)
             grid.add_row(Text(head, justify="right"), Text(name), bar, Text(f"{share:.1%}", justify="right"))
