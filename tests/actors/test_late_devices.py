@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -286,6 +287,6 @@ async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, t
 
 async def process_of(session: TuningSession, kind: str) -> int:
     """The process of the newest actor of a class."""
-    actor = next(each for each in reversed(session._actors) if kind in repr(each))
+    *_, actor = (each for each in itertools.chain(*session._actors.values()) if kind in repr(each))
     pid: int = await ask(actor.__ray_call__.remote(lambda _: os.getpid()), DEADLINE_SECS, "pid")
     return pid
