@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -84,8 +85,8 @@ class BuilderWatch:
         await self._scheduling.add_builders(builder_clients(builders))
         for member in builder_members(builders):
             self._heartbeats.add(member)
-        for actor in set(builders.values()):
-            BuildersClient(actor).warm_up()
+        for actor, count in Counter(builders.values()).items():
+            BuildersClient(actor).warm_up(count)
         self._scheduling.notice(f"machine {node} builds now (builders: {len(builders)})", True)
 
     def _come_to_an_end(self, coming: asyncio.Task[None]) -> None:

@@ -59,6 +59,7 @@ class DeviceWatch:
         if hostless:
             self._wait_for_host(name, hostless)
         else:
+            self._scheduling.notice(f"device {name} is of the fleet now: it joins when it answers", True)
             self._expect(name)
 
     async def remove(self, name: str, reason: str) -> None:

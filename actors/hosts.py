@@ -78,7 +78,8 @@ class Hosts:
                     f"{self._fleet.where(name, 'via')}: device {name!r}: {place.reason}",
                     "correct via, or have the host join the cluster that --address gives",
                 )
-        for node_id, workers in self._builder_places(nodes).items():
+        # Those with the lowest numbers build first, and the head has other work too.
+        for node_id, workers in sorted(self._builder_places(nodes).items(), key=lambda each: each[0] == head):
             self._start_builders(node_id, workers)
         for name, place in places.items():
             if place.node_id is not None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from actors.clients.calls import WINDOW_WAIT_SECS
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
+from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Limits, StopRule
 from fleet_tune.search_task import SearchTask
 from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.turns import Party
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,15 @@ class SessionPlan:
     limits: Limits
     rule: StopRule = field(default_factory=StopRule)
     settled: Mapping[str, str] = field(default_factory=dict)
+
+
+def party_of(request: RunRequest, run_id: str) -> Party | None:
+    """This run among those of its cluster; None where it has one of its own."""
+    if request.address is None:
+        return None
+    given = request.network
+    name = type(given[0]).__name__ if isinstance(given, tuple) else Path(str(given)).name
+    return Party(run_id, f"{name} (run {run_id})", request.priority, request.weight)
 
 
 def run_plan(

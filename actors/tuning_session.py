@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import logging
+import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient, StoreWriter
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
-from actors.clusters.cluster import Cluster
+from actors.clusters.cluster import Cluster, lost_means_resume
 from actors.device_watch import DeviceWatch, device_member
+from actors.fleet_use import Use, used
 from actors.hosts import Hosts, OpenDevice
+from actors.people import noted, out_of_use
 from actors.processes.builder import Worker
 from actors.processes.learner import Learner
 from actors.processes.recorder import Recorder
@@ -39,26 +42,22 @@ from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection
-from fleet_tune.device_state import Admin, DeviceState
+from fleet_tune.device_state import DeviceState
 from fleet_tune.domain import Fingerprint, Record
 from fleet_tune.errors import (
-    ClusterError,
     DeviceUnreachableError,
     FleetFileError,
-    FleetOrdersError,
     FleetTuneError,
     UserError,
 )
-from fleet_tune.records.orders import FleetOrders, orders_path
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
-from policies.runs.pace import searchers
+from policies.runs.pace import builders_at_first, searchers
 from policies.runs.plan import RunPlan
 from policies.runs.spared import last_snapshot
 from policies.runs.turns import Party
 from policies.search.methods import method_named
 
-_LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 1.0
 _HOST_SECS = 120.0  # processes are still being started
 # A stopped session waits this long for the measurement under way; the whole stop must take under five seconds.
@@ -101,7 +100,7 @@ class TuningSession:
         self._searching: list[SearcherClient] = []
         self._searcher_of: dict[str, SearcherClient] = {}  # by task id
         self._notices: list[str] = []
-        self._actors: list[Any] = []
+        self._actors: dict[str, list[Any]] = {}  # by role, in the order in which they are started
         self._recorder: RecorderClient | None = None
         self._scheduling: Scheduling | None = None
         self._members: list[Member] = []
@@ -130,9 +129,9 @@ class TuningSession:
         another version of TVM, and VersionsDifferError for another machine of the cluster that has.
         """
         _ = self.window  # what is wrong with its folder is told before anything starts
-        out_of_use = await self._out_of_use(self._configs)
-        await self._hosts.start(self._configs, out_of_use)
-        actors = {name: actor for name, actor in self._hosts.devices.items() if name not in out_of_use}
+        unused = await out_of_use(self._fleet, self._configs)
+        await self._hosts.start(self._configs, unused)
+        actors = {name: actor for name, actor in self._hosts.devices.items() if name not in unused}
         asked = list(actors)
         answers = await (fingerprints_in_turn(actors, tell) if self._in_turns else fingerprints(actors))
         await self._check_versions(asked, self._hosts.builders)
@@ -148,13 +147,15 @@ class TuningSession:
                 absent[name] = error
             except LOST as error:
                 absent[name] = DeviceUnreachableError(name, first_line(error))
-        self._let_join_later(prints, absent, out_of_use)
+        self._let_join_later(prints, absent, unused)
         return prints
 
     def warm_up(self) -> None:
-        """Have the builders start what they build with: something will be built."""
-        for one in set(self._hosts.builders.values()):
-            BuildersClient(one).warm_up()
+        """Have the builders start what they build with, as many as the devices may keep busy: something will be built.
+        The others do so when there is that much to build."""
+        first = sorted(self._hosts.builders)[: builders_at_first(len(self._configs))]
+        for actor, count in Counter(self._hosts.builders[number] for number in first).items():
+            BuildersClient(actor).warm_up(count)
 
     def without_trials(
         self,
@@ -193,22 +194,14 @@ class TuningSession:
             if isinstance(host, Host):
                 check_same_tvm(this_host(), what, host)
 
-    async def _out_of_use(self, names: Iterable[str]) -> set[str]:
-        """Those of the devices that people have taken out of use."""
-        if self._fleet.source is None:
-            return set()
-        orders = FleetOrders(orders_path(self._fleet.source.path))
-        latest = await asyncio.to_thread(orders.latest)
-        return {name for name, order in latest.items() if order.admin is not Admin.ACTIVE} & set(names)
-
     def _let_join_later(
-        self, prints: Mapping[str, Fingerprint], absent: Mapping[str, DeviceUnreachableError], out_of_use: set[str]
+        self, prints: Mapping[str, Fingerprint], absent: Mapping[str, DeviceUnreachableError], unused: set[str]
     ) -> None:
         """Decide about the devices without a fingerprint; see :meth:`start_hosts`."""
         if not prints and not absent:
             assert self._fleet.source is not None
             raise FleetFileError(
-                f"every device of {self._fleet.source.path} is out of use: {', '.join(sorted(out_of_use))}",
+                f"every device of {self._fleet.source.path} is out of use: {', '.join(sorted(unused))}",
                 "bring one back with 'fleet-tune device resume'",
             )
         if not prints:
@@ -240,7 +233,7 @@ class TuningSession:
 
         ``device_classes``: the name of the class of each device that answers.
         """
-        with _lost_means_resume():
+        with lost_means_resume():
             await self._start_tuning(plan, store, meta, device_classes)
 
     async def _start_tuning(
@@ -248,7 +241,7 @@ class TuningSession:
     ) -> None:
         here = self._cluster.here()
         actor = remote_actor(Recorder, restarts=-1, concurrency=256, scheduling_strategy=here).remote(str(store), meta)
-        self._actors.append(actor)
+        self._actors["recorder"] = [actor]
         self._recorder = RecorderClient(actor)
         await self._recorder.put_tasks([entry.task for entry in plan.tasks])
         models = store.parent.absolute() / "models"
@@ -259,7 +252,7 @@ class TuningSession:
         learner = remote_actor(Learner, restarts=-1, concurrency=64, scheduling_strategy=here).remote(
             self._roster, plan.method, plan.seed, recorder, self._window, str(models)
         )
-        self._actors.append(learner)
+        self._actors["learner"] = [learner]
         learning = LearnerClient(learner, self.window)
         dealt = dealt_out(plan.tasks, min(searchers(len(self._hosts.devices)), len(os.sched_getaffinity(0))))
         searching = self._searching
@@ -275,7 +268,7 @@ class TuningSession:
                 others,
                 self._fleet.build.timeout_secs,
             )
-            self._actors.append(actor)
+            self._actors.setdefault("searchers", []).append(actor)
             searching.append(SearcherClient(actor, self.window))
         await asyncio.gather(*(search.start() for search in searching))
         learning.start()
@@ -288,7 +281,8 @@ class TuningSession:
             name: self._client(name, targets[classes[name]]) for name in self._hosts.devices if classes[name] in targets
         }
         run = self._run_plan(plan, dealt)
-        schedule = SchedulerPlan(run, plan.method, plan.seed, await self._noted(store), tuple(self._notices))
+        orders = await noted(self._fleet, self._run_id, store)
+        schedule = SchedulerPlan(run, plan.method, plan.seed, orders, tuple(self._notices))
 
         def scheduler_for(run: RunPlan) -> SchedulerClient:
             actor = remote_actor(Scheduler, concurrency=64, scheduling_strategy=here).remote(
@@ -299,7 +293,7 @@ class TuningSession:
                 self._used,
                 learning,
             )
-            self._actors.append(actor)
+            self._actors["scheduler"] = [actor]  # those before are gone
             return SchedulerClient(actor)
 
         self._scheduling = Scheduling(run, scheduler_for, self.last_seq, self._cluster)
@@ -331,18 +325,6 @@ class TuningSession:
         """A device is used no more."""
         self._used.pop(name, None)
         self._classes.pop(name, None)
-
-    async def _noted(self, store: Path) -> Path | None:
-        """Where the orders for the fleet's devices are, after noting there that this run uses the fleet; None for a
-        fleet without a file. A fleet file in a folder that cannot be written is no reason not to tune."""
-        if self._fleet.source is None:
-            return None
-        path = orders_path(self._fleet.source.path)
-        try:
-            await asyncio.to_thread(FleetOrders(path).note_run, self._run_id, store)
-        except FleetOrdersError as error:
-            _LOG.warning("%s", error)
-        return path
 
     def begin(self) -> None:
         """Tune in the background from now on."""
@@ -386,7 +368,7 @@ class TuningSession:
         Raises UserError for one that cannot take part in a run that began as this one did.
         """
         assert self._device_watch is not None
-        if device.name in await self._out_of_use([device.name]):
+        if device.name in await out_of_use(self._fleet, [device.name]):
             return False
         if device.shares_host and self._window is None:
             host = "this machine" if device.via is None else f"host {device.via}"
@@ -470,6 +452,16 @@ class TuningSession:
             members[device_class] = (*members.get(device_class, ()), self._configs[name])
         return members
 
+    @property
+    def helpers(self) -> tuple[int, int]:
+        """How many builders and searchers there are."""
+        return len(self._hosts.builders), len(self._searching)
+
+    async def used(self) -> dict[str, Use]:
+        """What its processes have used by now; see :func:`actors.fleet_use.used`."""
+        hosts = {"builders": list(set(self._hosts.builders.values())), "devices": list(self._hosts.devices.values())}
+        return await used({**self._actors, **hosts}, self._cluster)
+
     async def leave_out(self, task_id: str) -> None:
         """A task of the plan has no sketch: it is not waited for."""
         assert self._scheduling is not None
@@ -534,20 +526,9 @@ class TuningSession:
             with contextlib.suppress(FleetTuneError):
                 await self._recorder.close()
         await self._hosts.close()
-        for actor in reversed(self._actors):  # who calls others first
+        for actor in reversed(list(itertools.chain(*self._actors.values()))):  # who calls others first
             with contextlib.suppress(Exception):
                 ray.kill(actor, no_restart=True)
         self._hosts.end()
         if self._roster is not None:
             await asyncio.to_thread(self._roster.close)
-
-
-@contextlib.contextmanager
-def _lost_means_resume() -> Iterator[None]:
-    """A session that cannot start one of its processes cannot go on; its records are safe."""
-    try:
-        yield
-    except LOST as error:
-        raise ClusterError(
-            f"a process of the session ended: {first_line(error)}", "run the same command again: it resumes"
-        ) from error

@@ -53,9 +53,9 @@ class BuildersClient(RestartedClient):
     def __reduce__(self) -> tuple[type[BuildersClient], tuple[Any]]:
         return BuildersClient, (self._actor,)
 
-    def warm_up(self) -> None:
-        """Start the worker processes; not waited for."""
-        self._actor.warm_up.remote()
+    def warm_up(self, count: int) -> None:
+        """Start the worker processes of the first so many; not waited for."""
+        self._actor.warm_up.remote(count)
 
     async def is_there(self) -> None:
         """Raises ActorLostError, ActorTimeoutError where no process has taken the place of a lost one yet."""

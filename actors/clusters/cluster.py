@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from actors.clients.calls import first_line
+from actors.clients.calls import LOST, first_line
 from actors.clusters.embedded_ray import LOOPBACK, only_what_is_used
 from actors.clusters.http2 import FRAME_HEAD_BYTES, GREETING, are_settings
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
@@ -97,6 +97,17 @@ def connected(address: str | None) -> Iterator[Cluster]:
         started = started_here() if address is None and not given else {}
         made.append(Cluster(node_id, folder, context.gcs_address, started or raylet_of(node_id), bool(started)))
         yield made[0]
+
+
+@contextlib.contextmanager
+def lost_means_resume() -> Iterator[None]:
+    """A session that cannot start one of its processes cannot go on; its records are safe. Raises ClusterError."""
+    try:
+        yield
+    except LOST as error:
+        raise ClusterError(
+            f"a process of the session ended: {first_line(error)}", "run the same command again: it resumes"
+        ) from error
 
 
 def _connect(address: str | None, folder: Path) -> None:

@@ -92,9 +92,9 @@ class Builders:
     async def beat(self) -> None:
         """A sign of life, also while all of them build."""
 
-    async def warm_up(self) -> None:
-        """Start the worker processes, so that no first build waits for one."""
-        for place, thread in enumerate(self._threads):
+    async def warm_up(self, count: int) -> None:
+        """Start the worker processes of the first so many, so that no first build waits for one."""
+        for place, thread in enumerate(self._threads[:count]):
             thread.submit(self._start, place)
 
     async def close(self) -> None:

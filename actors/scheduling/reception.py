@@ -91,7 +91,7 @@ class Reception:
         try:
             yield
         except UserError as error:
-            self._scheduling.notice(f"device {device_id} answers and cannot be used: {error}", False)
+            self._scheduling.notice(f"device {device_id} cannot be used: {error}", False)
         except Exception as error:  # a run that is over, or that a recorder ends, needs nobody
             if not isinstance(error, FleetTuneError):
                 _LOG.exception("device %s is not taken", device_id)
@@ -117,7 +117,7 @@ class Reception:
             text = (
                 f"it has another target than the others of its class {device_class}: give it a device_class of its own"
             )
-            self._scheduling.notice(f"device {device_id} answers and cannot be used: {text}", False)
+            self._scheduling.notice(f"device {device_id} cannot be used: {text}", False)
             return
         used = device.of_class(target)
         self._take(device_id, device_class, used)

@@ -8,16 +8,12 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import psutil  # type: ignore[import-untyped]
 
 from actors.clients.base import ActorClient
 from actors.clients.builder import BuilderClient, builder_clients
@@ -26,6 +22,7 @@ from actors.clients.recorder import RecorderClient
 from actors.clients.scheduler import SchedulerClient
 from actors.clients.searcher import SearcherClient
 from actors.clusters.cluster import Cluster
+from actors.fleet_use import SIMULATED, FleetUse, Use, since, used
 from actors.processes.recorder import Recorder
 from actors.processes.roster import Roster
 from actors.processes.searcher import Searcher
@@ -42,8 +39,6 @@ from policies.runs.plan import PlannedTask, RunPlan
 _LOG = logging.getLogger(__name__)
 CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))
 """Classes of simulated devices with what a candidate takes on one, as a multiple of what is stated."""
-SIMULATED = ("devices (simulated)", "builders (simulated)")
-"""The roles that stand in for what a real fleet does elsewhere."""
 _TASKS = 8  # of each class
 _EXTENT = 4096  # so many candidates that no run exhausts them
 _SPARE_BUILDERS = 1.25
@@ -85,37 +80,6 @@ class SimulatedFleet:
     @property
     def builders(self) -> int:
         return max(2, round(self.demand * self.build_secs * _SPARE_BUILDERS))
-
-
-@dataclass(frozen=True)
-class RoleUse:
-    """What the processes of a role took: of a processor, seconds for each record, and memory (resident), bytes."""
-
-    cpu_secs_a_record: float
-    memory_bytes: int
-
-
-@dataclass(frozen=True)
-class SimulatedUse:
-    """What a simulated fleet did for ``secs``. ``busy``: share of the time of its devices, of all and of each class, in
-    which they measured. ``bound``: what each class waits for most, or ``measure``. ``roles``: by what the processes
-    are."""
-
-    devices: int
-    builders: int
-    searchers: int
-    trials_a_second: float
-    demand: float
-    busy: float
-    busy_by_class: dict[str, float]
-    bound: dict[str, str]
-    roles: dict[str, RoleUse]
-    secs: float
-
-    @property
-    def cpu_secs_a_record(self) -> float:
-        """Of all that is not simulated."""
-        return sum(use.cpu_secs_a_record for role, use in self.roles.items() if role not in SIMULATED)
 
 
 @dataclass(frozen=True)
@@ -234,20 +198,19 @@ class SimulatedRun:
             ),
         ]
 
-    async def use(self, secs: float) -> SimulatedUse:
+    async def use(self, secs: float) -> FleetUse:
         """What the fleet does in the next ``secs``. Raises what ends the run."""
-        before, busy, used = await self._seen()
+        before, busy, used_before = await self._seen()
         began = time.monotonic()
         await self._wait(secs)
         later, busy_later, used_later = await self._seen()
         span = time.monotonic() - began
-        durable = max(1, later - before)
         progress = await self._scheduler.progress()
         by_class: defaultdict[str, float] = defaultdict(float)
         for name, (device_class, _) in self._fleet.handles.items():
             by_class[device_class] += (busy_later.get(name, 0.0) - busy.get(name, 0.0)) / span
         members = Counter(device_class for device_class, _ in self._fleet.handles.values())
-        return SimulatedUse(
+        return FleetUse(
             devices=self._fleet.devices,
             builders=self._fleet.builders,
             searchers=self._searchers,
@@ -256,10 +219,7 @@ class SimulatedRun:
             busy=sum(by_class.values()) / self._fleet.devices,
             busy_by_class={name: by_class[name] / members[name] for name in members},
             bound=progress.bounds,
-            roles={
-                role: RoleUse((used_later[role][0] - used.get(role, (0.0, 0))[0]) / durable, used_later[role][1])
-                for role in used_later
-            },
+            roles=since(used_before, used_later, later - before),
             secs=span,
         )
 
@@ -284,28 +244,10 @@ class SimulatedRun:
         if done:
             self._running.result()
 
-    async def _seen(self) -> tuple[int, dict[str, float], dict[str, tuple[float, int]]]:
+    async def _seen(self) -> tuple[int, dict[str, float], dict[str, Use]]:
         """Records by now, seconds in which each device has measured, and what each role has used."""
         busy = await ask(self._hosts.busy.remote(), _ANSWER_SECS, "what simulated devices did")
-        return await self._records.last_seq(), busy, await self._used()
-
-    async def _used(self) -> dict[str, tuple[float, int]]:
-        """Processor seconds and bytes by role, wherever its processes are."""
-        used: defaultdict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
-        asked = [(role, actor) for role, actors in self._roles.items() for actor in actors]
-        answers = await asyncio.gather(
-            *(
-                ask(actor.__ray_call__.remote(_use_of_process), _ANSWER_SECS, f"what {role} uses")
-                for role, actor in asked
-            )
-        )
-        own = [
-            ("this command", _use_of_process()),
-            *(("Ray", use) for use in _use_of_ray(self._cluster.processes.values())),
-        ]
-        for role, (secs, size) in [*((role, use) for (role, _), use in zip(asked, answers, strict=True)), *own]:
-            used[role] = used[role][0] + secs, used[role][1] + size
-        return dict(used)
+        return await self._records.last_seq(), busy, await used(self._roles, self._cluster)
 
 
 def _tell(text: str, well: bool) -> None:
@@ -318,27 +260,6 @@ def _end(actor: Any) -> None:
 
     with contextlib.suppress(Exception):  # it may be gone by itself
         ray.kill(actor, no_restart=True)
-
-
-def _use_of_process(_actor: object = None) -> tuple[float, int]:
-    """Processor seconds and resident bytes of the process that asks."""
-    return _use_of(psutil.Process(os.getpid()))
-
-
-def _use_of(process: psutil.Process) -> tuple[float, int]:
-    times = process.cpu_times()
-    return times.user + times.system, process.memory_info().rss
-
-
-def _use_of_ray(processes: Iterable[psutil.Process]) -> Iterator[tuple[float, int]]:
-    """Of these processes of Ray's own, and what they have started: those of other machines are not seen."""
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            yield _use_of(process)
-            for child in process.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if "ray::" not in " ".join(child.cmdline()):
-                        yield _use_of(child)
 
 
 def _tasks(classes: tuple[str, ...]) -> list[SearchTask]:

@@ -13,6 +13,7 @@ from actors.turns.keeper import turn_keeper
 from fleet_tune.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
 from policies.runs.turns import Party
 
+_NATIVE = "native"  # each device has the target of its own processor
 _HOLD_SECS = 3.0  # until it is told that a device is waited for
 
 
@@ -27,8 +28,8 @@ class RunTurns:
         from this node; None for one that a dataset answers for."""
         if isinstance(device.connection, RecordedConnection):
             return None
-        target = device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
-        return TurnClient(turn_keeper, self._party, self._place(device, number, node_id), device.device_class or target)
+        place = self._place(device, number, node_id)
+        return TurnClient(turn_keeper, self._party, place, pool_of(device, place))
 
     @contextlib.contextmanager
     def holding(
@@ -62,3 +63,13 @@ class RunTurns:
         # A tracker's devices are any of those of their key.
         which = f" #{number}" if isinstance(device.connection, TrackerConnection) and not device.shares_host else ""
         return f"{seen_from}{device.connect}{which}"
+
+
+def pool_of(device: DeviceConfig, place: str) -> str:
+    """The devices among which shares are fair by number: those of one class, as far as the fleet file says it, which a
+    native target does not. What may be of any kind is a pool of its own, by its ``place``, and goes from run to run."""
+    if device.device_class is not None:
+        return device.device_class
+    if device.target != _NATIVE:
+        return device.target if isinstance(device.target, str) else json.dumps(device.target, sort_keys=True)
+    return device.connect if isinstance(device.connection, TrackerConnection) else place

@@ -1,49 +1,89 @@
-"""``fleet-tune scale``: how a run scales with its devices."""
+"""``fleet-tune scale``: how a run scales with its devices, simulated ones or those of a fleet."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fleet_tune.cli.options import check_picture, json_option
+from fleet_tune.cli.options import check_picture, inputs_option, json_option, trust_option
+from fleet_tune.errors import RequestError
+
+if TYPE_CHECKING:
+    from actors.fleet_use import FleetUse
+
+_EITHER = "give NETWORK and --fleet for a real fleet, or none of the two for simulated devices"
+_STATED = {"candidate_secs": 0.5, "build_secs": 0.6, "faults": 0.02}
+"""Of simulated devices, where nothing else is given."""
 
 
 @click.command(short_help="Measure how a run scales with its devices.")
-@click.option("--devices", required=True, metavar="COUNTS", help="Counts of simulated devices, as 1,2,4,8.")
-@click.option("--candidate", "candidate_secs", type=float, default=0.5, show_default=True, help="Seconds a candidate.")
-@click.option("--build", "build_secs", type=float, default=0.6, show_default=True, help="Seconds a build.")
-@click.option("--faults", type=float, default=0.02, show_default=True, help="Share of candidates that crash.")
+@click.argument("network", required=False)
+@click.option("--devices", required=True, metavar="COUNTS", help="Counts of devices, one after the other, as 1,2,4,8.")
+@click.option("--candidate", "candidate_secs", type=float, help="Simulated: seconds a candidate. [default: 0.5]")
+@click.option("--build", "build_secs", type=float, help="Simulated: seconds a build. [default: 0.6]")
+@click.option("--faults", type=float, help="Simulated: share of candidates that crash. [default: 0.02]")
+@click.option(
+    "--fleet",
+    type=click.Path(path_type=Path),
+    help="Fleet file (TOML): NETWORK is tuned on parts of it. Default: simulated devices.",
+)
+@inputs_option
+@trust_option
 @click.option("--seconds", "secs", type=float, default=20.0, show_default=True, help="Time for each count.")
 @click.option("--address", help="Address of a Ray cluster. Default: an embedded one.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Save the tables and bars as a picture.")
 @json_option
 def scale(
+    network: str | None,
     devices: str,
-    candidate_secs: float,
-    build_secs: float,
-    faults: float,
+    fleet: Path | None,
+    inputs: Path | None,
+    trust_model: bool,
     secs: float,
     address: str | None,
     svg: Path | None,
     as_json: bool,
+    **simulated: float | None,
 ) -> None:
-    """Let the real scheduler, searchers and recorder tune on simulated devices, one count of --devices after the other.
+    """Let a run tune on more and more devices, one count of --devices after the other.
 
-    Prints trials a second, how busy the devices of three classes are, what bounds them, and what processor time and
-    memory the processes take. Devices and builders take the stated times asleep.
+    Prints trials a second, how busy the devices of each class are, what bounds them, and what processor time and memory
+    the processes take. Without NETWORK the scheduler, searchers and recorder are real, and devices of three classes and
+    builders take stated times asleep. With NETWORK and --fleet everything is real, and each count is a part of the
+    fleet, of each kind of device in turn; what is measured is kept nowhere.
     """
-    from fleet_tune.runs.scaling import run_scaling, scale_request
-
-    request = scale_request(
-        devices, candidate_secs=candidate_secs, build_secs=build_secs, faults=faults, secs=secs, address=address
-    )
     check_picture(svg)
+    run: Callable[[Callable[[int], None]], list[FleetUse]]
+    if network is None and fleet is None:
+        if inputs is not None or trust_model:
+            raise RequestError("simulated devices tune no network: --inputs and --trust-model are of one", _EITHER)
+        from fleet_tune.runs.scaling import run_scaling, scale_request
+
+        given = {name: value for name, value in simulated.items() if value is not None}
+        run = partial(run_scaling, scale_request(devices, **{**_STATED, **given}, secs=secs, address=address))
+    else:
+        if network is None or fleet is None:
+            lacking = "NETWORK" if network is None else "--fleet"
+            raise RequestError(f"a fleet is measured while it tunes a network, and {lacking} is not given", _EITHER)
+        if any(value is not None for value in simulated.values()):
+            raise RequestError(
+                "--candidate, --build and --faults are of simulated devices, and these are real", _EITHER
+            )
+        from fleet_tune.runs.fleet_scaling import fleet_scale_request, run_fleet_scaling
+
+        request = fleet_scale_request(
+            network, devices, fleet=fleet, secs=secs, address=address, inputs=inputs, trust_model=trust_model
+        )
+        run = partial(run_fleet_scaling, request)
     from fleet_tune.report.run import make_console, plural, save_svg
     from fleet_tune.report.scaling import render_scaling, scaling_json
 
     errors = make_console(stderr=True)
-    uses = run_scaling(request, lambda count: errors.print(f"{plural(count, 'device')} ..."))
+    uses = run(lambda count: errors.print(f"{plural(count, 'device')} ..."))
     rendered = render_scaling(uses)
     make_console(stderr=as_json).print(rendered)
     if svg is not None:

@@ -213,13 +213,15 @@ class MeasureConfig(Frozen):
 class FleetConfig(Frozen):
     """All devices and how to build for them. ``source``: the file it was read from, None where there was none.
     ``all_of_a_key``: entries for all the devices that a tracker has under a key, of each of which ``devices`` has one
-    at least, with a number behind its name."""
+    at least, with a number behind its name. ``chosen``: the names of those of the file that count (:meth:`only`), None
+    for all."""
 
     devices: Annotated[tuple[DeviceConfig, ...], Field(min_length=1)]
     build: BuildConfig = BuildConfig()
     measure: MeasureConfig = MeasureConfig()
     source: FleetSource | None = None
     all_of_a_key: tuple[DeviceConfig, ...] = ()
+    chosen: frozenset[str] | None = None
 
     @property
     def datasets(self) -> tuple[Path, ...]:
@@ -229,12 +231,18 @@ class FleetConfig(Frozen):
         return paths if len(paths) == len(connections) else ()
 
     def only(self, names: Collection[str]) -> FleetConfig:
-        """The same with these devices alone; there must be some."""
+        """The same with these devices alone; there must be some. Who has the first device of a key has all of them."""
         chosen = [at for at, device in enumerate(self.devices) if device.name in names]
         source = self.source
         if source is not None:
             source = replace(source, tables=tuple(source.tables[at] for at in chosen))
-        return self.model_copy(update={"devices": tuple(self.devices[at] for at in chosen), "source": source})
+        changes = {
+            "devices": tuple(self.devices[at] for at in chosen),
+            "source": source,
+            "all_of_a_key": tuple(entry for entry in self.all_of_a_key if f"{entry.name}-1" in names),
+            "chosen": frozenset(names),
+        }
+        return self.model_copy(update=changes)
 
     def where(self, device: str, key: str) -> str:
         """Where a device's key is set, for messages: ``fleet.toml, line 7``; ``the default fleet`` without a file."""
@@ -321,6 +329,21 @@ def with_listed(fleet: FleetConfig, listed: Mapping[str, int]) -> FleetConfig:
     return fleet.model_copy(update={"devices": tuple(devices), "source": source})
 
 
+def with_boards_of(fleet: FleetConfig, before: FleetConfig) -> FleetConfig:
+    """The fleet with the devices that ``before`` had of entries of :attr:`FleetConfig.all_of_a_key` that both have: a
+    file that is written anew says nothing of them."""
+    known = {device.name: device.connect for device in before.devices}
+    listed = {
+        entry.name: max(
+            (number for number in range(1, 1 + MOST_OF_A_KEY) if known.get(f"{entry.name}-{number}") == entry.connect),
+            default=0,
+        )
+        for entry in fleet.all_of_a_key
+        if any((each.name, each.connect) == (entry.name, entry.connect) for each in before.all_of_a_key)
+    }
+    return with_listed(fleet, listed)
+
+
 def _check_via(source: FleetSource, index: int, table: DeviceConfig) -> None:
     """Raises FleetFileError for what cannot be done on another host: it knows nothing of this file's folder, and here
     nobody can ask its tracker."""
@@ -385,7 +408,7 @@ def parse_connection(text: str) -> Connection:
         return RecordedConnection(Path(file))
     tracker = re.fullmatch(r"tracker://(?P<address>[^/]+)/(?P<key>[^/\s]+)", text)
     address = re.fullmatch(
-        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})",
+        r"(\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/@\[\]]+)):(?P<port>[0-9]{1,5})",
         tracker["address"] if tracker else text,
     )
     if address is None or not 1 <= int(address["port"]) <= values.MAX_PORT:

@@ -88,7 +88,7 @@ def _text(path: Path, kind: FileKind) -> str:
             content = opened.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise kind.error(f"{kind.what} {path} has over {_MOST_BYTES >> 10} KiB", kind.give)
-        return content.decode()
+        return content.decode("utf-8-sig")  # some editors write a mark in front
     except OSError as error:
         raise kind.error(f"cannot read {kind.what} {path}: {os.strerror(error.errno or 0)}", kind.give) from error
     except UnicodeDecodeError as error:
@@ -131,5 +131,5 @@ def _expected(kind: FileKind, table: str, key: str | int) -> str:
 
 def as_toml(value: Any) -> str:
     """A value about as it stands in the file, shortened."""
-    text = json.dumps(value, default=str)
+    text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -10,7 +10,7 @@ import enum
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,8 @@ def fact_grid() -> Table:
 def task_table(
     tasks: Sequence[TaskProgress], *, limit: int | None = None, in_network: Mapping[str, InNetwork] | None = None
 ) -> Table:
-    """One row per task, the largest share of the network's time first, tasks without a result before all others.
+    """One row per task, the largest share of the network's time first, tasks without a result before all others. Those
+    of which nothing is known and nothing was tried are counted in the last row.
 
     ``limit``: number of rows at most, None for all; the last row then says how many tasks are not shown.
     ``in_network``: where the time of the compiled networks goes, by device class, where that is known. ``share``: the
@@ -121,8 +122,9 @@ def task_table(
     table = _table("task", *(["device class"] if several_classes else []))
     _add_numbers(table, "calls", "trials", "best", *(["in network"] if placed else []), "GFLOP/s", "share")
     table.add_column("sketch rule")
-    ordered = sorted(tasks, key=lambda task: -secs_of(task))
-    shown = ordered if limit is None or len(ordered) <= limit else ordered[: max(0, limit - 1)]
+    ordered = sorted((task for task in tasks if _has_something(task, placed)), key=lambda task: -secs_of(task))
+    room = len(tasks) if limit is None else limit
+    shown = ordered if len(ordered) + (len(ordered) < len(tasks)) <= room else ordered[: max(0, room - 1)]
     for task in shown:
         measured = math.isfinite(task.best_secs)
         table.add_row(
@@ -136,9 +138,15 @@ def task_table(
             share_of(task),
             cut(_rule_of(task), "dim"),
         )
-    if len(shown) < len(ordered):
-        table.add_row(cut(f"… and {len(ordered) - len(shown)} more", "dim"))
+    if len(shown) < len(tasks):
+        rest = f"{len(tasks) - len(shown)} {'more' if len(shown) < len(ordered) else 'without a trial'}"
+        table.add_row(cut(f"… and {rest}" if shown else rest, "dim"))
     return table
+
+
+def _has_something(task: TaskProgress, placed: Collection[str] = ()) -> bool:
+    """Whether something was tried of a task or is known; ``placed``: ids of those that were timed in a network."""
+    return task.trials > 0 or math.isfinite(task.best_secs) or task.task_id in placed
 
 
 def _rule_of(task: TaskProgress) -> str:
@@ -151,11 +159,13 @@ def _rule_of(task: TaskProgress) -> str:
 def render_summary(result: TuneResult) -> RenderableType:
     """What a run ends with: its tasks, the networks with speed-ups and errors, where they are and how to load them."""
     parts: list[RenderableType] = []
-    if result.tasks:
+    if any(map(_has_something, result.tasks)):
         timed = {each.device_class: each.in_network for each in result.networks if each.in_network is not None}
         parts.append(task_table(result.tasks, in_network=timed))
     parts += [_network_table(network) for network in result.networks]
     facts = fact_grid()
+    if result.tasks and not parts:
+        facts.add_row("tasks", Text(f"{len(result.tasks)}, none of them tried yet"))
     total = sum(result.outcomes.values())
     facts.add_row(
         "trials",

@@ -13,14 +13,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from actors.simulation.run import SIMULATED, SimulatedUse
+from actors.fleet_use import SIMULATED, FleetUse
 from fleet_tune.report.words import NONE
 
 _BAR_WIDTH = 40
 _MIB = 2**20
 
 
-def render_scaling(uses: Sequence[SimulatedUse]) -> RenderableType:
+def render_scaling(uses: Sequence[FleetUse]) -> RenderableType:
     """What the devices did, a bar for how busy they were, and what the processes took."""
     return Group(
         _devices(uses),
@@ -35,7 +35,7 @@ def render_scaling(uses: Sequence[SimulatedUse]) -> RenderableType:
     )
 
 
-def scaling_json(uses: Sequence[SimulatedUse]) -> str:
+def scaling_json(uses: Sequence[FleetUse]) -> str:
     """The same as one line of JSON."""
     rows: list[dict[str, Any]] = [
         {**dataclasses.asdict(use), "cpu_secs_a_record": use.cpu_secs_a_record} for use in uses
@@ -43,14 +43,14 @@ def scaling_json(uses: Sequence[SimulatedUse]) -> str:
     return json.dumps({"rows": rows})
 
 
-def _devices(uses: Sequence[SimulatedUse]) -> Table:
+def _devices(uses: Sequence[FleetUse]) -> Table:
     classes = list(dict.fromkeys(name for use in uses for name in use.busy_by_class))
     table = _table("devices", "trials/s", "of demand", "busy", *classes, "bound by")
     for use in uses:
         table.add_row(
             f"{use.devices:,}",
             f"{use.trials_a_second:,.1f}",
-            f"{use.trials_a_second / use.demand:.0%}",
+            NONE if use.demand is None else f"{use.trials_a_second / use.demand:.0%}",
             f"{use.busy:.1%}",
             *(f"{use.busy_by_class[name]:.1%}" if name in use.busy_by_class else NONE for name in classes),
             ", ".join(sorted({bound for bound in use.bound.values() if bound})) or NONE,
@@ -58,7 +58,7 @@ def _devices(uses: Sequence[SimulatedUse]) -> Table:
     return table
 
 
-def _helpers(uses: Sequence[SimulatedUse]) -> Table:
+def _helpers(uses: Sequence[FleetUse]) -> Table:
     """How many builders and searchers there were: not beside the rest, which would be too wide for a terminal."""
     table = _table("devices", "builders", "searchers")
     for use in uses:
@@ -66,19 +66,19 @@ def _helpers(uses: Sequence[SimulatedUse]) -> Table:
     return table
 
 
-def _bars(uses: Sequence[SimulatedUse]) -> Table:
+def _bars(uses: Sequence[FleetUse]) -> Table:
     """How busy the devices were, and each class of them."""
     grid = Table.grid(padding=(0, 1))
     for use in uses:
         for name, share in (("all", use.busy), *use.busy_by_class.items()):
-            head = f"{use.devices:,} devices" if name == "all" else ""
+            head = f"{use.devices:,} device{'s' * (use.devices != 1)}" if name == "all" else ""
             colour = "cyan" if name == "all" else "bright_black"
             bar = Bar(1.0, 0.0, min(1.0, share), width=_BAR_WIDTH, color=colour)
             grid.add_row(Text(head, justify="right"), Text(name), bar, Text(f"{share:.1%}", justify="right"))
     return grid
 
 
-def _roles(uses: Sequence[SimulatedUse], what: str, shown: Any) -> Table:
+def _roles(uses: Sequence[FleetUse], what: str, shown: Any) -> Table:
     roles = sorted({role for use in uses for role in use.roles}, key=lambda role: (role in SIMULATED, role))
     table = _table("devices", *roles)
     table.title, table.title_justify = what, "left"

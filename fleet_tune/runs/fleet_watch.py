@@ -1,7 +1,8 @@
 """The fleet file while a run goes on: devices that are added to it join, and those that are removed leave. So do
 machines of the cluster.
 
-Of what is changed there only the devices count; the tables ``[build]`` and ``[measure]`` are for the next run.
+Of what is changed there only the devices count; the tables ``[build]`` and ``[measure]`` are for the next run, which
+people are told.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 from actors.clients.threads import in_thread
 from actors.tuning_session import TuningSession
-from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, load_fleet
+from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, load_fleet, with_boards_of
 from fleet_tune.errors import ClusterError, FleetFileError, FleetOrdersError, UserError
 from fleet_tune.runs.preparing.boards import with_boards
 
@@ -51,6 +52,8 @@ class FleetWatch:
         self._fleet = fleet
         self._seen = self._signature() if self._is_as_read() else None
         self._problem = ""
+        self._began_with = _tables(fleet)
+        self._for_later: list[str] = []  # tables that have changed since, as people know
         self._looks = 0
         self._listed = fleet  # with the boards that trackers had at the last look
         self._refused: dict[str, DeviceConfig] = {}  # that cannot take part: told once
@@ -72,17 +75,21 @@ class FleetWatch:
 
     def look(self) -> list[tuple[str, bool]]:
         """Read the file where it has changed, and ask trackers for their boards. What people are to be told: a file
-        that is wrong, once, after which the last good one counts; and that it is right again, which is well."""
+        that is wrong, once, after which the last good one counts; that it is right again, which is well, as is what in
+        it counts from the next run on."""
         told: list[tuple[str, bool]] = []
         signature = self._signature()
         if signature != self._seen:
             self._seen = signature
-            problem = self._read()
+            problem, for_later = self._read()
             if problem and problem != self._problem:
                 told.append((f"{problem}; the devices stay as they were", False))
             elif self._problem and not problem:
                 told.append(("the fleet file is right again", True))
-            self._problem = problem
+            if for_later and for_later != self._for_later:
+                tables = " and ".join(for_later)
+                told.append((f"{tables} of the fleet file changed: that counts from the next run on", True))
+            self._problem, self._for_later = problem, for_later
         self._looks += 1
         if self._looks % _ASK_EVERY == 0:
             self._count_boards()
@@ -115,23 +122,26 @@ class FleetWatch:
 
     async def _join(self, session: TuningSession, device: DeviceConfig) -> None:
         try:
-            if await session.add_device(device):
-                session.notice(f"device {device.name} is of the fleet now: it joins when it answers", True)
+            await session.add_device(device)
         except (FleetOrdersError, ClusterError):
             return  # the orders are read again, and the cluster is asked again
         except UserError as error:
             self._refused[device.name] = device
             session.notice(str(error), False)
 
-    def _read(self) -> str:
-        """What is wrong with the file; empty for nothing, and then it counts."""
+    def _read(self) -> tuple[str, list[str]]:
+        """What is wrong with the file; empty for nothing, and then it counts. And the tables that have changed since
+        the run began."""
         assert self._fleet.source is not None
         try:
             read = load_fleet(self._fleet.source.path)
         except FleetFileError as error:
-            return error.problem
-        self._fleet = with_boards(read)
-        return ""
+            return error.problem, self._for_later
+        if self._fleet.chosen is not None:
+            read = read.only(self._fleet.chosen)
+        self._fleet = with_boards(with_boards_of(read, self._fleet))
+        began_with = self._began_with
+        return "", [name for name, table in _tables(read).items() if table != began_with[name]]
 
     @staticmethod
     def _names(fleet: FleetConfig) -> list[str]:
@@ -155,3 +165,8 @@ class FleetWatch:
         except OSError:
             return ()
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _tables(fleet: FleetConfig) -> dict[str, object]:
+    """What of a fleet file stays as a run began with it."""
+    return {"[build]": fleet.build, "[measure]": fleet.measure}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from actors.clients.calls import told
 from actors.clients.threads import in_thread
 from actors.clusters.cluster import Cluster, connected
-from actors.session_plan import SessionPlan
+from actors.session_plan import SessionPlan, party_of
 from actors.tuning_session import TuningSession
 from devices.networks.frontend import Network, locate
 from devices.networks.processes.lowering_process import LoweringProcess
@@ -40,7 +40,6 @@ from fleet_tune.runs.preparing.out_folder import held_folder
 from fleet_tune.runs.reusing.sharing import Found, Giving, Watching, note_efforts, take, tried_in
 from fleet_tune.runs.telling import Teller
 from fleet_tune.search_task import SearchTask
-from policies.runs.turns import Party
 from policies.search.methods import method_named
 
 if TYPE_CHECKING:
@@ -61,21 +60,14 @@ def _read_network(spec: Any, inputs: Path | None, trusted: bool) -> Network:
     return preparation.read_network(spec, inputs, trusted)
 
 
-def _party(request: RunRequest, run_id: str) -> Party | None:
-    """This run among those of its cluster; None where it has one of its own."""
-    if request.address is None:
-        return None
-    given = request.network
-    name = type(given[0]).__name__ if isinstance(given, tuple) else Path(str(given)).name
-    return Party(run_id, f"{name} (run {run_id})", request.priority, request.weight)
-
-
 @dataclass
 class Run:
-    """One run. ``async with run.opened()``, then iterate :meth:`records`, then :meth:`finish`."""
+    """One run. ``async with run.opened()``, then iterate :meth:`records`, then :meth:`finish`. ``follows_fleet``:
+    devices and machines come and go while it goes on."""
 
     request: RunRequest
     on_progress: Callable[[Progress], None] | None
+    follows_fleet: bool = True
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _started: float = field(default_factory=time.monotonic)
     _session: TuningSession | None = None
@@ -89,6 +81,7 @@ class Run:
     _joining_late: list[asyncio.Task[None]] = field(default_factory=list)  # tasks of classes that came later
     _welcoming: asyncio.Task[None] | None = None
     _following: asyncio.Task[None] | None = None
+    _waits_for: str = ""  # before it begins
     _preparing: str = ""  # the class for which the network is just being prepared
     _watching: asyncio.Task[None] | None = None
     _teachings: dict[str, Teaching] = field(default_factory=dict)  # by device class
@@ -161,16 +154,21 @@ class Run:
 
     def _announce(self, waits_for: str = "") -> None:
         """A first snapshot, once nothing is plainly wrong."""
+        self._waits_for = waits_for
         limits, place = self.request.limits, self.request.store
         doing = waits_for or "importing the network, starting the devices"
         if self._store is not None and self._team is None and place is not None and place.server:
             doing += f", meeting the store {place.shown}"
         if self.on_progress is not None:
-            self.on_progress(
-                Progress(
-                    "starting", 0.0, limits.time_budget_secs, limits.trials, 0, 0, {}, 0.0, {}, {}, (), doing=doing
-                )
-            )
+            begun = (time.monotonic() - self._started, limits.time_budget_secs, limits.trials)
+            self.on_progress(Progress("starting", *begun, 0, 0, {}, 0.0, {}, {}, (), doing=doing))
+
+    async def _announce_waiting(self) -> None:
+        """What the run waits for before it can begin, and for how long by now."""
+        while True:
+            await asyncio.sleep(_PROGRESS_SECS)
+            if self._waits_for:
+                self._announce(self._waits_for)
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         request, unless_interrupted = self.request, self._interruption.unless
@@ -186,16 +184,17 @@ class Run:
             fleet = await unless_interrupted(in_thread(with_boards, request.fleet))
             request = self.request = dataclasses.replace(request, fleet=fleet)
         session = TuningSession(
-            cluster, request.fleet, self.run_id, request.out / "artifacts", party=_party(request, self.run_id)
+            cluster, request.fleet, self.run_id, request.out / "artifacts", party=party_of(request, self.run_id)
         )
         stack.push_async_callback(session.close)
-        by_device, network, _ = await unless_interrupted(
-            asyncio.gather(
-                session.start_hosts(self._announce),
-                in_thread(_read_network, request.network, request.inputs, request.trust_model),
-                self._meet_team(),
+        async with beside(self._announce_waiting()):
+            by_device, network, _ = await unless_interrupted(
+                asyncio.gather(
+                    session.start_hosts(self._announce),
+                    in_thread(_read_network, request.network, request.inputs, request.trust_model),
+                    self._meet_team(),
+                )
             )
-        )
         if self._store is None:
             session.warm_up()
         from fleet_tune.runs.preparing import preparation  # loaded by now
@@ -250,7 +249,7 @@ class Run:
         stack.callback(self._joining.cancel)
         self._welcoming = asyncio.create_task(self._welcome(session, stack))
         stack.callback(self._welcoming.cancel)
-        if request.fleet.source is not None or not cluster.is_embedded:
+        if self.follows_fleet and (request.fleet.source is not None or not cluster.is_embedded):
             self._following = asyncio.create_task(self._follow_fleet(session, request.fleet))
             stack.callback(self._following.cancel)
 
@@ -448,6 +447,16 @@ class Run:
                         self._metrics.observe(record)
                     yield record
         await self._report_once()
+
+    @property
+    def session(self) -> TuningSession | None:
+        """Who tunes; None before that begins and once it is over."""
+        return self._session
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a signal came."""
+        return self._interruption.came
 
     @property
     def prepared(self) -> Prepared | None:

@@ -35,7 +35,9 @@ class Job:
 
 
 class BuildStage:
-    """A queue in front of builders, each of which builds one job at a time: ``builders`` by their numbers.
+    """A queue in front of builders, each of which builds one job at a time: ``builders`` by their numbers. The one that
+    was free last is given the next job, so that as many of them work as the devices ask for: the others need not even
+    start what they build with.
 
     Bounded by the granting, which looks at its length: what a lost builder leaves is always put back. ``limit_of``:
     seconds that a job may take.
@@ -50,7 +52,7 @@ class BuildStage:
         self._began: dict[int, float] = {}  # when each builder was given its job, the last one last
         self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
         self._there = set(builders)
-        self._free = deque(sorted(self._there))
+        self._free = sorted(self._there, reverse=True)  # the last one is the next
         self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
         self._absences: dict[int, int] = {}  # how often each builder was not there, in a row
 
@@ -108,7 +110,7 @@ class BuildStage:
         """Builders more, with numbers that nobody has had."""
         for builder in sorted(set(builders) - self._there):
             self._there.add(builder)
-            self._free.append(builder)
+            self._free.insert(0, builder)
 
     def leave(self, builder: int) -> None:
         """A builder less. What it worked on is the next to be built, and nobody is blamed."""
@@ -125,7 +127,7 @@ class BuildStage:
         """Give every free builder a job, as long as there are some."""
         commands = []
         while self._free and self._queue:
-            builder, job = self._free.popleft(), self._queue.popleft()
+            builder, job = self._free.pop(), self._queue.popleft()
             self._jobs[builder], self._began[builder] = job, now
             self._timers.at(now + self._flow.gather_secs, _LONG)
             candidate = None if job.trial is None else job.trial.candidate
@@ -195,9 +197,9 @@ class BuildStage:
         )
 
     def rested(self, builder: int) -> None:
-        """A lost builder may work again, unless it has left."""
+        """A lost builder may work again, after those that were not lost, unless it has left."""
         if builder in self._there:
-            self._free.append(builder)
+            self._free.insert(0, builder)
 
     def _taken_from(self, builder: int) -> Job | None:
         self._began.pop(builder, None)

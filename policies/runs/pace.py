@@ -28,6 +28,11 @@ def searchers(devices: int) -> int:
     return max(1, math.ceil(devices / _DEVICES_A_SEARCHER))
 
 
+def builders_at_first(devices: int) -> int:
+    """How many builders so many devices may keep busy before anything is known of them."""
+    return Pace(Flow(), ("",)).under_way("", devices)
+
+
 class Pace:
     """Seconds are averages that forget; those of a class stand for a device that has measured nothing yet."""
 

@@ -93,7 +93,10 @@ async def test_a_device_waits_for_its_machine_and_goes_with_it() -> None:
     await world.watch.add("a")
     await world.watch.add("b")
     assert (world.expected, world.watch.hostless) == (["a"], {"b"})
-    assert world.told == ["device b is waited for: host board is not there"]
+    assert world.told == [
+        "device a is of the fleet now: it joins when it answers",
+        "device b is waited for: host board is not there",
+    ]
     await world.follow("board")
     assert (world.expected, world.watch.hostless) == (["a", "b"], frozenset())
     assert list(world.heartbeats._members) == ["device a", "device b"]
@@ -101,7 +104,7 @@ async def test_a_device_waits_for_its_machine_and_goes_with_it() -> None:
     await world.follow()
     assert world.done == ["+a", "+b", "-b: its host board has left the cluster", "b", "+b"]
     assert (world.expected, world.watch.hostless, list(world.started)) == (["a"], {"b"}, ["a"])
-    assert world.told[1:] == ["device b is waited for: its host may come back"]
+    assert world.told[2:] == ["device b is waited for: its host may come back"]
     assert list(world.heartbeats._members) == ["device a"]
     await world.follow("board")
     assert world.expected == ["a", "b"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 
 from actors.clients.calls import ActorTimeoutError, ask
 from actors.clusters.cluster import connected
+from actors.people import noted, out_of_use
 from actors.scheduling import heartbeats
 from actors.session_plan import SessionPlan
 from actors.tuning_session import TuningSession
@@ -94,19 +96,19 @@ def test_a_fleet_that_is_out_of_use_altogether_says_so(session: TuningSession) -
 
 
 async def test_who_is_out_of_use_is_what_the_orders_say(session: TuningSession, tmp_path: Path) -> None:
-    assert await session._out_of_use("abc") == set()
+    assert await out_of_use(session._fleet, "abc") == set()
     orders = FleetOrders(orders_path(tmp_path / "fleet.toml"))
     orders.give("a", Admin.RETIRED, "")
     orders.give("b", Admin.DRAINING, "")
     orders.give("b", Admin.ACTIVE, "")
     orders.give("of another time", Admin.RETIRED, "")
-    assert await session._out_of_use("abc") == {"a"}
+    assert await out_of_use(session._fleet, "abc") == {"a"}
 
 
 async def test_a_run_is_noted_for_the_commands_that_look_at_the_fleet(session: TuningSession, tmp_path: Path) -> None:
     records = tmp_path / "records.db"
     records.touch()
-    path = await session._noted(records)
+    path = await noted(session._fleet, "run", records)
     assert path == orders_path(tmp_path / "fleet.toml")
     assert FleetOrders(path).last_records() == records
 
@@ -115,7 +117,7 @@ async def test_a_file_of_orders_that_cannot_be_written_does_not_stop_a_run(
     session: TuningSession, tmp_path: Path
 ) -> None:
     orders_path(tmp_path / "fleet.toml").mkdir()
-    assert await session._noted(tmp_path / "records.db") is not None
+    assert await noted(session._fleet, "run", tmp_path / "records.db") is not None
 
 
 LATE = DeviceClass("late", '{"kind":"llvm","mcpu":"late"}')
@@ -285,6 +287,6 @@ async def test_devices_and_whole_classes_join_a_run_that_goes_on(tuned: Tuned, t
 
 async def process_of(session: TuningSession, kind: str) -> int:
     """The process of the newest actor of a class."""
-    actor = next(each for each in reversed(session._actors) if kind in repr(each))
+    *_, actor = (each for each in itertools.chain(*session._actors.values()) if kind in repr(each))
     pid: int = await ask(actor.__ray_call__.remote(lambda _: os.getpid()), DEADLINE_SECS, "pid")
     return pid

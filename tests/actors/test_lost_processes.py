@@ -4,6 +4,7 @@ and no record that was acknowledged is lost or doubled."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import time
@@ -65,7 +66,7 @@ class Tuned:
     def actor(self, kind: str) -> Any:
         """The newest actor of a class."""
         hosts = self.session._hosts
-        actors = [*hosts.builders.values(), *hosts.devices.values(), *self.session._actors]
+        actors = [*hosts.builders.values(), *hosts.devices.values(), *itertools.chain(*self.session._actors.values())]
         return next(each for each in reversed(actors) if kind in repr(each))
 
 

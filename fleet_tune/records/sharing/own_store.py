@@ -14,9 +14,6 @@ from fleet_tune.records.sharing.shared import SharedReader, is_found_wrong
 from fleet_tune.records.stores.origin import Effort, Origin
 from fleet_tune.records.stores.store import RecordStore
 
-BOUND = "network"
-"""The key of a store's meta that only a run's own one has."""
-
 
 class OwnStore:
     """``store``, which ``reader`` reads: a target of :func:`fleet_tune.records.sharing.shared.copy_records`. What other

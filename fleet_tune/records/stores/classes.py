@@ -26,8 +26,8 @@ def with_classes(stored: Mapping[str, str], prints: Sequence[Mapping[str, Any]],
         name, target = each["device_class"]["name"], each["device_class"]["target"]
         if targets.get(name, target) != target:
             raise OutputFolderError(
-                f"the output folder {folder} belongs to another run: class {name} has the target {targets[name]} there"
-                f" and {target} here",
+                f"the output folder {folder} belongs to another run: class {name} has another target: "
+                f"{_apart(targets[name], target)}",
                 f"choose another folder with --out, or delete {folder}",
             )
         targets[name] = target
@@ -38,6 +38,22 @@ def with_classes(stored: Mapping[str, str], prints: Sequence[Mapping[str, Any]],
 def classes_in(meta: Mapping[str, str]) -> tuple[str, ...]:
     """The names of the classes that a store knows, by its meta table."""
     return tuple(_loaded(meta, TARGETS, dict))
+
+
+def _apart(there: str, here: str) -> str:
+    """In what two targets differ, key by key where both are written so."""
+    try:
+        both = json.loads(there), json.loads(here)
+    except ValueError:
+        both = None, None
+    if not (isinstance(both[0], dict) and isinstance(both[1], dict)):
+        return f"{there} there and {here} here"
+    keys = sorted(key for key in {**both[0], **both[1]} if both[0].get(key) != both[1].get(key))
+    return ", ".join(f"{key} is {_shown(both[0].get(key))} there and {_shown(both[1].get(key))} here" for key in keys)
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else json.dumps(value)
 
 
 def _loaded(stored: Mapping[str, str], key: str, kind: type[Any]) -> Any:

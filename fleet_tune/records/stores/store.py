@@ -30,6 +30,10 @@ from fleet_tune.records.stores.reader import UNIT, USUAL, split_task_id
 from fleet_tune.records.stores.store_errors import translated
 from fleet_tune.records.stores.traces import pack_trace
 
+BOUND = "network"
+"""The key of a store's meta that only a run's own one has: the content hash of its network."""
+NAME = "model"
+"""That of what the network is called; a stored word: older folders have it."""
 _UIDS_AT_ONCE = 500
 _LOCK_SECS = 10.0
 _LOCK_POLL_SECS = 0.02
@@ -72,12 +76,9 @@ class RecordStore:
             stored: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta"))
             differing = [key for key, value in meta.items() if stored.get(key, value) != value]
             if differing:
-                details = ", ".join(
-                    f"{key} is {_short(stored[key])} there and {_short(meta[key])} here" for key in differing
-                )
                 folder = self.path.parent
                 raise OutputFolderError(
-                    f"the output folder {folder} belongs to another run: {details}",
+                    f"the output folder {folder} belongs to another run: {_difference(stored, meta, differing)}",
                     f"choose another folder with --out, or delete {folder}",
                 )
             connection.executemany(
@@ -298,6 +299,18 @@ def _stored_seqs(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[st
         marks = ", ".join("?" * len(some))
         seqs.update(connection.execute(f"SELECT uid, seq FROM records WHERE uid IN ({marks})", some))
     return seqs
+
+
+def _difference(stored: Mapping[str, str], meta: Mapping[str, str], differing: Sequence[str]) -> str:
+    """How what a store is for differs from what it is to be used for, in words."""
+    if NAME in differing:
+        return f"it is of the network {_short(stored[NAME])}, and not of {_short(meta[NAME])}"
+    if BOUND in differing and NAME in meta:
+        return (
+            f"its network is called {_short(meta[NAME])} too, but has other operators, shapes or weights, or another "
+            "version of fleet-tune has read it otherwise"
+        )
+    return ", ".join(f"{key} is {_short(stored[key])} there and {_short(meta[key])} here" for key in differing)
 
 
 def _short(value: str) -> str:

@@ -34,13 +34,12 @@ from fleet_tune.domain import Fingerprint
 from fleet_tune.errors import DeviceUnreachableError, RecordStoreError, UncheckedError, UnsupportedNetworkError
 from fleet_tune.records.datasets.dataset_codec import encode_value
 from fleet_tune.records.datasets.sources import RECORDS_FILE, check_source
-from fleet_tune.records.sharing.own_store import BOUND
 from fleet_tune.records.sharing.shared import SharedReader
 from fleet_tune.records.sharing.team import met
 from fleet_tune.records.stores.classes import classes_in
 from fleet_tune.records.stores.origin import Origin
 from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.records.stores.store import RecordStore, class_unit
+from fleet_tune.records.stores.store import BOUND, NAME, RecordStore, class_unit
 from fleet_tune.results import LeftOut, NetworkResult, Plan, Progress, TaskProgress, TuneResult
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling.compilation import (
@@ -528,7 +527,7 @@ def bind_store(
     ``origins``: what the records of the run ``run_id``, which begins, depend on; none of what others have recorded."""
     meta = {
         BOUND: prepared.network.fingerprint,
-        "model": prepared.network.name,  # a stored word: older folders have it
+        NAME: prepared.network.name,
     }
     with RecordStore(path) as store:
         store.bind(meta)

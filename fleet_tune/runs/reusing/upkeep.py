@@ -21,6 +21,7 @@ from fleet_tune.records.sharing.team import Team
 from fleet_tune.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
 from fleet_tune.records.stores.origin import Origin
 from fleet_tune.records.stores.reader import PROBE, RecordReader
+from fleet_tune.records.stores.store_errors import ANOTHER_FOLDER
 
 _LEAST_TEXT = 3
 

@@ -38,7 +38,8 @@ class Worker:
         self._go = go
         self._begun = begun
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        self._begun.append(-1)
 
     def build(self, request: BuildRequest) -> BuildResult:
         assert request.candidate is not None
@@ -188,3 +189,12 @@ def test_a_large_artifact_is_put_where_others_fetch_it(monkeypatch: pytest.Monke
     assert artifacts.reference("large") == 1
     artifacts.forget(["small", "nowhere"])
     assert artifacts.reference("small") is None
+
+
+async def test_no_more_workers_start_than_are_wanted() -> None:
+    made: list[int] = []
+    builders = Builders(lambda: Worker(threading.Event(), made), 3)
+    await builders.warm_up(2)
+    for thread in builders._threads:
+        await asyncio.to_thread(thread.shutdown)
+    assert made == [-1, -1]

@@ -17,8 +17,10 @@ from actors.processes.device import device_actor
 from actors.turns.client import TurnClient
 from actors.turns.device_turn import DeviceTurn
 from actors.turns.keeper import turn_keeper
+from actors.turns.run_turns import pool_of
 from devices.protocol import Device
 from devices.simulated.simulated import SimulatedDevice
+from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Fingerprint
 from policies.measuring.stopping import decide
 from policies.runs.turns import Party, Turn
@@ -56,6 +58,27 @@ def within(condition: Callable[[], bool], secs: float = 30.0) -> None:
             return
         changed.wait(0.02)
     raise AssertionError("it did not happen")
+
+
+ORIN = "nvidia/jetson-agx-orin-64gb"
+
+
+@pytest.mark.parametrize(
+    ("entry", "pool"),
+    [
+        ({"connect": "10.0.0.1:9090"}, "place"),
+        ({"connect": "local"}, "place"),
+        ({"connect": "10.0.0.1:9090", "device_class": "epyc"}, "epyc"),
+        ({"connect": "10.0.0.1:9090", "target": ORIN}, ORIN),
+        (
+            {"connect": "10.0.0.1:9090", "target": {"kind": "cuda", "arch": "sm_90"}},
+            '{"arch": "sm_90", "kind": "cuda"}',
+        ),
+        ({"connect": "tracker://10.0.0.1:9190/epyc"}, "tracker://10.0.0.1:9190/epyc"),
+    ],
+)
+def test_shares_are_by_number_among_devices_that_are_known_to_be_of_one_class(entry: Any, pool: str) -> None:
+    assert pool_of(DeviceConfig(name="a", **entry), "place") == pool
 
 
 def test_who_has_to_wait_is_told_for_whom() -> None:

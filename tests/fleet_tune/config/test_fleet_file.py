@@ -23,6 +23,7 @@ from fleet_tune.config.fleet_file import (
     default_fleet,
     load_fleet,
     parse_connection,
+    with_listed,
 )
 from fleet_tune.config.patience import BOARD, CPU, GPU, Patience
 from fleet_tune.config.values import duration
@@ -99,6 +100,20 @@ def test_a_count_makes_devices_of_one_key(tmp_path: Path) -> None:
     assert {device.count for device in fleet.devices} == {1}
     assert fleet.where("jetson-1-3", "threads").endswith("line 10")
     assert fleet.where("last", "name").endswith("line 20")
+
+
+def test_who_has_some_devices_has_all_of_a_key_with_its_first_and_else_none(tmp_path: Path) -> None:
+    fleet = _load(tmp_path, FULL.replace("= 8", '= 8\ncount = "all"'))
+    assert [device.name for device in fleet.devices] == ["laptop", "jetson-1-1"]
+    listed = {"jetson-1": 3}
+    laptop, jetsons = fleet.only({"laptop"}), fleet.only({"jetson-1-1"})
+    assert [device.name for device in with_listed(laptop, listed).devices] == ["laptop"]
+    assert [device.name for device in with_listed(jetsons, listed).devices] == [
+        "jetson-1-1",
+        "jetson-1-2",
+        "jetson-1-3",
+    ]
+    assert jetsons.chosen == {"jetson-1-1"}
 
 
 def test_a_fleet_file_is_read(tmp_path: Path) -> None:
@@ -219,6 +234,7 @@ def test_a_caller_can_name_the_line_of_any_key(tmp_path: Path) -> None:
             "FILE, line 7: name = 'jetson-1-2' is used already (FILE, line 3)",
             "own name",
         ),
+        (FULL.replace("= 8", '= 8\nvia = "höst"'), 'FILE, line 11: via = "höst" is not valid', "fleet-tune-host:NAME"),
         (FULL.replace("= 8", '= 8\nvia = "a b"'), 'FILE, line 11: via = "a b" is not valid', "fleet-tune-host:NAME"),
         (
             FULL.replace("= 8", '= 8\nvia = "lab"\nkey_file = "my.key"'),
@@ -280,6 +296,12 @@ def test_an_unreadable_fleet_file_is_told(tmp_path: Path) -> None:
         load_fleet(tmp_path / "fleet.toml")
 
 
+def test_a_mark_in_front_of_the_text_is_none_of_it(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_bytes(b"\xef\xbb\xbf" + FULL.encode())
+    fleet = load_fleet(tmp_path / "fleet.toml")
+    assert fleet.where("laptop", "threads") == f"{tmp_path / 'fleet.toml'}, line 4"
+
+
 def test_the_default_fleet_is_this_cpu_with_the_cores_that_may_be_used() -> None:
     fleet = default_fleet()
     assert [(d.connect, d.target, d.threads) for d in fleet.devices] == [
@@ -326,6 +348,7 @@ def test_connections(text: str, expected: object) -> None:
         "http://host:80",
         "tracker://host/orin",
         "a b:1",
+        "me@board:9090",
         "a..b:9090",  # of no such name does a look-up fail in order
         "[a..b]:9090",
         "tracker://a..b:9190/orin",

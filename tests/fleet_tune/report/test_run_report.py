@@ -140,6 +140,32 @@ def test_a_table_too_long_says_what_it_leaves_out() -> None:
     assert "more" not in _text(task_table(tasks, limit=20))
 
 
+def _untried(name: str) -> TaskProgress:
+    return dataclasses.replace(_task(name, 1, math.inf), trials=0)
+
+
+def test_tasks_of_which_nothing_was_tried_are_counted_in_one_row() -> None:
+    tasks = [*TASKS, *(_untried(f"later{i}") for i in range(7))]
+    text = _text(task_table(tasks))
+    assert "and 7 without a trial" in text
+    assert "later" not in text
+    assert all(name in text for name in ("pool", "dense", "conv"))
+    assert "and 8 more" in _text(task_table(tasks, limit=3))
+    timed = {"zen5": InNetwork(1e-3, (KernelTime("later3@zen5", "later3", 1, None, 5e-4),), 0.0, 0.0)}
+    text = _text(task_table(tasks, in_network=timed))
+    assert "later3" in text, "in a network a kernel that was not tuned has its time too"
+    assert "and 6 without a trial" in text
+
+
+def test_a_run_that_was_interrupted_before_its_first_trial_has_no_empty_table() -> None:
+    early = dataclasses.replace(
+        RESULT, interrupted=True, networks=(), outcomes={}, new_trials=0, tasks=tuple(map(_untried, "abc"))
+    )
+    text = " ".join(_text(render_summary(early)).split())
+    assert "tasks 3, none of them tried yet" in text
+    assert "GFLOP/s" not in text
+
+
 def test_a_network_without_a_reference_time_shows_none() -> None:
     network = dataclasses.replace(NETWORK, torch_secs=None, untuned_secs=None)
     text = _text(render_summary(dataclasses.replace(RESULT, networks=(network,))))

@@ -63,10 +63,12 @@ def file(tmp_path: Path) -> Path:
 
 
 class Watched:
-    """A file that is watched for a session."""
+    """A file that is watched for a session, of which it has all devices, or those with these names."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *names: str) -> None:
         fleet = load_fleet(file)
+        if names:
+            fleet = fleet.only(names)
         self.file = file
         self.session = Session(*fleet.devices)
         self.watch = FleetWatch(fleet)
@@ -101,10 +103,28 @@ async def test_devices_join_and_leave_as_the_file_says(file: Path) -> None:
         ("leaves", "a: it is no longer in the fleet file"),
         ("joins", "c"),
     ]
-    assert watched.session.told == ["device c is of the fleet now: it joins when it answers"]
     assert await watched.look() == []
     # What else the file says is for the next run.
-    assert await watched.look(entry("b", 9091), entry("c", 9092), "[build]\nworkers = 1\n") == []
+    devices = entry("b", 9091), entry("c", 9092)
+    assert await watched.look(*devices, "[build]\nworkers = 1\n") == []
+    assert watched.told == ["[build] of the fleet file changed: that counts from the next run on"]
+    assert await watched.look(*devices, "[build]\nworkers = 2\n") == []
+    assert watched.told == []
+    assert await watched.look(*devices, "[build]\nworkers = 2\n[measure]\nrealtime = false\n") == []
+    assert watched.told == ["[build] and [measure] of the fleet file changed: that counts from the next run on"]
+    assert await watched.look(*devices) == []
+    assert watched.told == [], "as the run began with it"
+
+
+async def test_a_run_with_some_devices_of_the_file_gets_no_others(file: Path) -> None:
+    watched = Watched(file, "a")
+    assert list(watched.session.devices) == ["a"]
+    assert await watched.look(entry("a"), entry("b", 9091), entry("c", 9092)) == []
+    assert await watched.look(entry("a", 9093), entry("c", 9092)) == [
+        ("leaves", "a: its entry in the fleet file has changed"),
+        ("joins", "a"),
+    ]
+    assert await watched.look(entry("c", 9092)) == [("leaves", "a: it is no longer in the fleet file")]
 
 
 async def test_a_device_whose_host_hangs_holds_up_nobody(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +239,16 @@ async def test_boards_that_a_tracker_lists_join(file: Path, monkeypatch: pytest.
     for now in (1, TrackerError("it is away")):
         count[0] = now
         assert await watched.look() == []
+    # Neither does a file that is written anew say anything of them.
+    orins = f'[[device]]\nname = "orin"\n{BOARDS}'
+    assert await watched.look(entry("a"), orins, entry("b", 9091)) == [("joins", "b")]
+    changed = "its entry in the fleet file has changed"
+    assert await watched.look(entry("a"), orins, "probe_secs = 300\n") == [
+        *(("leaves", f"orin-{number}: {changed}") for number in range(1, 5)),
+        ("leaves", "b: it is no longer in the fleet file"),
+        *(("joins", f"orin-{number}") for number in range(1, 5)),
+    ]
+    assert len(await watched.look(entry("a"), orins)) == 8
     count[0] = 10_000
     assert await watched.look() == []
     assert len(await watched.look()) == 252

@@ -57,6 +57,13 @@ def test_counts_of_devices_are_measured_one_after_the_other(
         ("--devices 1 --address local", "the address of a Ray cluster is HOST:PORT, or auto"),
         ("--devices 1 --faults 2", "the share of faults is a number from 0 to 1, not 2.0"),
         ("--devices 1 --svg /nowhere/at/all.svg", "--svg: /nowhere/at/all.svg cannot be written"),
+        ("--devices 64 --candidate 0.01 --build 3600", "a fleet of 64 needs more than 200,000 builders with"),
+        ("--devices 1 --candidate 1e-300 --build 1e9", "a fleet of 1 needs more than 200,000 builders with"),
+        ("net.onnx --devices 1", "a fleet is measured while it tunes a network, and --fleet is not given"),
+        ("--devices 1 --fleet f.toml", "a fleet is measured while it tunes a network, and NETWORK is not given"),
+        ("--devices 1 --trust-model", "simulated devices tune no network: --inputs and --trust-model are of one"),
+        ("n.onnx --fleet f.toml --devices 1 --faults 0", "--candidate, --build and --faults are of simulated devices"),
+        ("n.onnx --fleet /no/f.toml --devices 1", "cannot read the fleet file /no/f.toml: No such file or directory"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_before_anything_starts(

@@ -195,7 +195,7 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     # The folder belongs to this network.
     foreign = run_here(out, "--trials", "1", network="examples/networks.py:small_cnn")
     assert foreign.returncode == 2
-    assert "belongs to another run" in foreign.stderr
+    assert "belongs to another run: it is of the network 'mlp', and not of 'small_cnn'" in foreign.stderr
     assert "Traceback" not in foreign.stderr
 
 

@@ -84,6 +84,22 @@ def test_a_job_given_to_a_builder_that_is_not_there_is_the_next_to_be_built_and_
     assert builds.idle
 
 
+def test_as_many_builders_work_as_are_needed_and_always_the_same() -> None:
+    builds = stage(8)
+    for at_a_time, expected in ((1, [0]), (2, [0, 1]), (5, [1, 0, 2, 3, 4]), (1, [4]), (1, [4])):
+        for at in range(at_a_time):
+            builds.add(Job(make_task(f"job {at}"), None))
+        given = [command.builder for command in builds.start(0.0)]
+        assert given == expected
+        for builder in given:
+            assert builds.ended(builder, 1.0) is not None
+    builds.add(Job(make_task("lost"), None))
+    [command] = builds.start(2.0)
+    assert builds.lost(command.builder, "killed", Cause.OUTSIDE) is None
+    builds.rested(command.builder)
+    assert [command.builder for command in builds.start(3.0)] == [3], "one that was lost comes after all others"
+
+
 def test_builders_that_are_all_gone_for_minutes_end_the_run() -> None:
     builds = stage(1, "first")
     secs = 0.0

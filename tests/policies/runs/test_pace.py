@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.runs.pace import Pace, searchers
+from policies.runs.pace import Pace, builders_at_first, searchers
 from policies.runs.plan import Flow
 
 FLOW = Flow(grant=8, most_grant=256, in_flight=16, window_secs=1.5, first_batch=3, batch=64, least_batch=6)
@@ -75,6 +75,11 @@ def test_what_says_nothing_changes_nothing() -> None:
     pace.measured("a", "class", 0, 3.0)
     pace.measured("a", "class", 3, 0.0)
     assert pace.candidate_secs("class") == 0.5
+
+
+def test_builders_that_start_first_follow_the_devices() -> None:
+    assert builders_at_first(1) == Flow().in_flight == 16
+    assert builders_at_first(64) == 64 * 3 + 64 * 3 // 8
 
 
 def test_searchers_follow_the_devices() -> None:

@@ -16,12 +16,16 @@ BATCH_SECS = 1.0
 class Cluster:
     """Runs that always want every device and hold each for a batch at least, in virtual time."""
 
-    def __init__(self, parties: dict[str, Party], devices: int, begins: dict[str, float] | None = None) -> None:
+    def __init__(
+        self, parties: dict[str, Party], devices: int, begins: dict[str, float] | None = None, of_one_kind: bool = True
+    ) -> None:
         self.turns = Turns()
         self.parties = parties
         self.devices = [f"d{number}" for number in range(devices)]
         self.begins = begins or {}
+        self.pools = {device: "pool" if of_one_kind else device for device in self.devices}
         self.used: Counter[str] = Counter()  # device seconds by run
+        self.used_each: Counter[tuple[str, str]] = Counter()  # by device and run
         self.changes = 0  # of hands
         self.now = 0.0
 
@@ -33,16 +37,17 @@ class Cluster:
                 if run_id in dead or self.now < self.begins.get(run_id, 0.0):
                     continue
                 for device in self.devices:
-                    turn = self.turns.ask(party, device, "pool", self.now)
+                    turn = self.turns.ask(party, device, self.pools[device], self.now)
                     assert turn.mine == (self.turns.holders[device] == run_id)
                     assert turn.mine != bool(turn.behind)
                     if turn.mine and turn.wanted:
                         self.turns.let_go(run_id, device, self.now)
-                        self.turns.ask(party, device, "pool", self.now)
+                        self.turns.ask(party, device, self.pools[device], self.now)
             held = self.turns.holders
             self.changes += sum(before.get(device) not in (None, run_id) for device, run_id in held.items())
-            for run_id in held.values():
+            for device, run_id in held.items():
                 self.used[run_id] += BATCH_SECS
+                self.used_each[device, run_id] += BATCH_SECS
             self.now += BATCH_SECS
 
     def share(self, run_id: str) -> float:
@@ -81,6 +86,14 @@ def test_devices_are_shared_by_number_and_change_hands_no_more() -> None:
     assert Counter(cluster.turns.holders.values()) == {"a": 2, "b": 2}
     cluster.play(300.0)
     assert cluster.changes == changes
+
+
+def test_devices_of_several_kinds_are_everybodys_in_turn() -> None:
+    cluster = Cluster(parties(a=1, b=3), 2, of_one_kind=False)
+    cluster.play(900.0)
+    for device in cluster.devices:
+        share = cluster.used_each[device, "a"] / (cluster.used_each[device, "a"] + cluster.used_each[device, "b"])
+        assert share == pytest.approx(1 / 4, abs=0.05)
 
 
 def test_who_comes_late_has_nothing_saved_up() -> None:

@@ -172,8 +172,12 @@ def test_a_store_is_bound_to_one_network(path: Path) -> None:
         store.bind({"network": "f1", "model": "resnet18", "targets": "llvm"})
         with pytest.raises(OutputFolderError) as caught:
             store.bind({"network": "f2", "model": "resnet18", "extra": "x"})
-        assert "network is 'f1' there and 'f2' here" in caught.value.problem
+        assert "belongs to another run: its network is called 'resnet18' too, but has other" in caught.value.problem
         assert "--out" in caught.value.next_step
+        with pytest.raises(OutputFolderError, match="it is of the network 'resnet18', and not of 'vgg'"):
+            store.bind({"network": "f2", "model": "vgg"})
+        with pytest.raises(OutputFolderError, match="targets is 'llvm' there and 'cuda' here"):
+            store.bind({"network": "f1", "targets": "cuda"})
     with RecordReader(path) as reader:
         meta = reader.meta()
     assert meta["schema_version"] == str(SCHEMA_VERSION)
@@ -196,12 +200,16 @@ def test_device_classes_come_to_those_that_a_store_knows(path: Path) -> None:
         store.bind({"network": "f1"})
         store.put_classes([encoded("zen"), encoded("orin", threads=6)])
         store.put_classes([encoded("orin", threads=8), encoded("nano")])
-        with pytest.raises(OutputFolderError, match=r"class zen has the target \{\} there and \{1\} here"):
+        with pytest.raises(OutputFolderError, match=r"class zen has another target: \{\} there and \{1\} here"):
             store.put_classes([encoded("new"), encoded("zen", "{1}")])
+        store.put_classes([encoded("arm", '{"kind":"llvm","mcpu":"cortex-a78","num-cores":6}')])
+        told = 'arm has another target: mcpu is "cortex-a78" there and not given here, num-cores is 6 there and 8 here'
+        with pytest.raises(OutputFolderError, match=told):
+            store.put_classes([encoded("arm", '{"kind":"llvm","num-cores":8}')])
     with RecordReader(path) as reader:
         meta = reader.meta()
-    assert classes_in(meta) == ("nano", "orin", "zen")
-    assert json.loads(meta["fingerprints"]) == [encoded("zen"), encoded("orin", threads=8), encoded("nano")]
+    assert classes_in(meta) == ("arm", "nano", "orin", "zen")
+    assert json.loads(meta["fingerprints"])[:-1] == [encoded("zen"), encoded("orin", threads=8), encoded("nano")]
 
 
 @pytest.mark.parametrize("written", ["no JSON", "[1, {}]", "{}", "null"])

@@ -1,0 +1,38 @@
+"""What a run says that waits for another one's device before it can begin."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fleet_tune.config.request import run_request
+from fleet_tune.results import Progress
+from fleet_tune.runs import run as runs
+from fleet_tune.runs.interruption import beside
+from fleet_tune.runs.run import Run
+
+
+async def test_a_run_that_waits_for_a_turn_says_again_and_again_for_what_and_for_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_PROGRESS_SECS", 0.01)
+    seen: list[Progress] = []
+    told = asyncio.Event()
+
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 4:
+            told.set()
+
+    waiting = "device a: it is the turn of vgg (run 7)"
+    run = Run(run_request("net.onnx", out=tmp_path / "out", store=""), tell)
+    run._announce()
+    async with beside(run._announce_waiting()):
+        run._announce(waiting)
+        await asyncio.wait_for(told.wait(), 30.0)
+        run._announce()
+    assert [each.doing for each in seen[1:4]] == [waiting] * 3
+    assert seen[0].elapsed_secs < seen[1].elapsed_secs < seen[2].elapsed_secs < seen[3].elapsed_secs
+    assert seen[-1].doing == "importing the network, starting the devices"
