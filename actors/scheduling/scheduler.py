@@ -222,8 +222,8 @@ class Scheduler:
                         _LOG.log(_LEVELS[level], "%s", text)
                     case to_do.Forget(candidate_ids):
                         self._artifacts.forget(candidate_ids)
-                    case to_do.KeepDeviceEvents(events):
-                        self._storing.keep(events)
+                    case to_do.KeepDeviceEvents(changes):
+                        self._storing.keep(changes)
                     case _:
                         task = group.create_task(self._tell(self._begun(command), self._lane_of(command)))
                         working.add(task)
