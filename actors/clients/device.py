@@ -33,17 +33,19 @@ class NotOurTurnError(FleetTuneError):
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What became of a batch. ``outcomes`` by candidate id: all of them are stored but KILLED, and DEVICE_LOST, which
-    only the last one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty
+    """What became of a batch. ``outcomes`` by candidate id: all have a record but KILLED, and DEVICE_LOST, which only
+    the last one can be. Candidates without an outcome were not tried. ``detail``: how the device was lost, empty
     if it was not. ``vitals``: what the device told of its hardware (see :mod:`devices.host.vitals`), and its ``speed``
     and ``usual_speed`` (see :mod:`policies.measuring.speed`). ``waits``: seconds that were no measuring, by what they
-    were.
+    were. ``records``: of the outcomes, as :func:`fleet_tune.records.stores.codec.encode_record` packs them; whoever
+    asked for the batch has them made durable.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     detail: str = ""
     vitals: Mapping[str, float] = field(default_factory=dict)
     waits: Mapping[DeviceTime, float] = field(default_factory=dict)
+    records: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,9 @@ class DeviceHandle(Protocol):
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskPlaces],
         rule: StopRule,
-        epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
-        """Measure and store a batch; see :meth:`actors.processes.device.DeviceActor.measure`. Raises
-        StaleLeaseError."""
+        """Measure a batch; see :meth:`actors.processes.device.DeviceActor.measure`."""
 
     async def shoot_out(
         self,
@@ -145,10 +145,9 @@ class DeviceClient(BusyClient):
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskPlaces],
         rule: StopRule,
-        epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
-        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recording, epoch)
+        measuring = self._actor.measure.remote(artifacts, tasks, rule, self._recording)
         return await self._alive(ask(measuring, deadline_secs, "measure"))
 
     async def shoot_out(

@@ -32,9 +32,10 @@ _SLOW_SECS = 5.0
 _LOOK_SECS = 1.0
 _RETRY_RECORDER_SECS = 0.2
 _FOLLOW_SECS = 5.0
-GATHER_SECS = 0.1
-"""Who follows the recorder lets that much come before it asks again: commits are 20 ms apart, and each answer is a
-call, which takes both sides more time than a hundred records."""
+GATHER_SECS = 0.25
+"""Who follows the recorder lets that much come before it asks again: each answer is a call, which takes both sides
+more time than a hundred records. The first record after a pause comes at once, and what a device measures in one batch
+takes longer than this: of few devices nothing comes later for it."""
 
 
 class RecorderClient(RestartedClient):
@@ -65,9 +66,12 @@ class RecorderClient(RestartedClient):
         )
         return unit_secs
 
-    async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
-        """Make changes of devices durable."""
-        await self._asked(lambda: self._actor.append_device_events.remote(events), "store changes of devices")
+    async def store(
+        self, batches: Sequence[tuple[Sequence[bytes], int | None]], events: Sequence[DeviceEvent] = ()
+    ) -> int:
+        """See :meth:`actors.processes.recorder.Recorder.store`."""
+        refused: int = await self._asked(lambda: self._actor.store.remote(batches, events), "store records")
+        return refused
 
     async def device_states(self) -> dict[str, DeviceState]:
         """The last state of every device that the store knows."""

@@ -29,8 +29,14 @@ _REACH_SECS = 10.0
 _LEAVE_SECS = 5.0
 _RAY = "r"  # as short as run_folder's: sockets lie below
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
-# Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
-_SYSTEM_CONFIG = {"worker_niceness": 0}
+_SYSTEM_CONFIG = {
+    # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
+    "worker_niceness": 0,
+    # What it counts of every call and every handler is for a dashboard, which is not there.
+    "task_events_report_interval_ms": 0,
+    "event_stats": False,
+    "enable_metrics_collection": False,
+}
 
 
 @dataclass

@@ -17,7 +17,8 @@ from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.domain import Task
 from fleet_tune.errors import FleetTuneError
 
-# What is done within this time goes in one answer: a share of what a build takes, so that no builder waits for long.
+# What is done within this time goes in one answer: a share of what a build takes, so that no builder waits for long,
+# and none where so few build that nothing else is done within it.
 _GATHER_SHARE = 0.05
 _MOST_GATHER_SECS = 0.05
 _MEMORY = 0.1  # of the mean of build times, for the last one
@@ -81,7 +82,7 @@ class Builders:
                 await asyncio.wait_for(
                     self._changed.wait_for(lambda: bool(self._done) or call != self._calls), wait_secs
                 )
-        if self._done and call == self._calls and self._jobs:
+        if self._done and call == self._calls and len(self._jobs) * _GATHER_SHARE >= 1:
             await asyncio.sleep(min(_MOST_GATHER_SECS, _GATHER_SHARE * self._mean_secs))
         return list(self._done.values()) if call == self._calls else []
 

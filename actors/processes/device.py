@@ -1,4 +1,4 @@
-"""The device actor: owns one device, measures artifacts on it and makes the records durable."""
+"""The device actor: owns one device and measures artifacts on it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from devices.host.child import without_torch
 from devices.host.quiet import QuietWindow
 from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, Device, MeasureRequest
-from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
+from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError
+from fleet_tune.records.stores.codec import encode_record
 from fleet_tune.results import DeviceTime
 from policies.measuring.speed import Speedometer, changed
 from policies.measuring.stopping import confirmation, following
@@ -135,15 +136,14 @@ class DeviceActor:
         tasks: Mapping[str, TaskPlaces],
         rule: StopRule,
         recorder: Shared[RecorderClient],
-        epoch: int,
     ) -> BatchReport:
-        """Measure a batch in one quiet window and store the records under the lease ``epoch``.
+        """Measure a batch in one quiet window.
 
         ``artifacts``: as :class:`actors.clients.artifacts.Artifacts` hands them out. ``tasks``: those of the batch (a
         restarted actor lacks all of them). What
         would be the new incumbent meets the one there is, as far as its artifact is at hand. A lost device ends the
-        batch. The outcomes DEVICE_LOST, of what it was running, and KILLED are not stored: the run's state decides
-        whether the candidate is tried again. Raises StaleLeaseError.
+        batch. The outcomes DEVICE_LOST, of what it was running, and KILLED have no record: the run's state decides
+        whether the candidate is tried again. ``recorder``: knows the speed of the device.
 
         The probe runs at both ends of the window and between stretches of measurements; where the speed changed during
         a stretch, its candidates are measured once more.
@@ -160,26 +160,21 @@ class DeviceActor:
                 before_secs = self._probe()
             except (DeviceUnreachableError, ProbeError) as error:
                 return BatchReport(detail=error.detail)
-            recording = self._recorder(recorder)
-            self._note_usual(recording)
+            self._note_usual(self._recorder(recorder))
             while len(measured) < len(fetched) and not _lost(measured):
                 stretch, before_secs = self._steady_stretch(fetched[len(measured) :], rule, before_secs)
                 measured += stretch
             lost = _lost(measured)
             vitals = {} if lost else {**self._device.vitals(), **self._speeds(before_secs)}
         outcomes: dict[str, Outcome] = {}
-        records: list[Record] = []
+        records: list[bytes] = []
         for artifact, measurement in measured:
             assert artifact.candidate is not None
             outcomes[artifact.candidate.id] = measurement.outcome
             if measurement.outcome.blames_candidate:
                 about = (self._run_id, self._device_id)
-                records.append(make_record(artifact.candidate, artifact.trace, measurement, *about))
-        if records:
-            handed_in = time.monotonic()
-            recording.append_and_wait(records, epoch)
-            waits[DeviceTime.COMMIT] = time.monotonic() - handed_in
-        return BatchReport(outcomes, lost, vitals, waits)
+                records.append(encode_record(make_record(artifact.candidate, artifact.trace, measurement, *about)))
+        return BatchReport(outcomes, lost, vitals, waits, records)
 
     @_in_turn
     def shoot_out(

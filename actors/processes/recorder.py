@@ -19,20 +19,20 @@ from typing import Any, TypeVar
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Record, Task
 from fleet_tune.errors import StaleLeaseError, StoreInUseError
-from fleet_tune.records.stores.codec import encode_record
+from fleet_tune.records.stores.codec import decode_record, encode_record
 from fleet_tune.records.stores.origin import Origin
 from fleet_tune.records.stores.pages import RecentPages, Row, pack_page
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.records.stores.store import RecordStore
 
-# What arrives within this time, records and changes of devices, shares one transaction (and so one fsync).
+# From the beginning of one transaction (and so one fsync) to the next: what arrives meanwhile shares that.
 _GROUP_COMMIT_SECS = 0.02
 _READ_LIMIT = 2048
 # The process whose place this one takes may still be ending, and hold the store meanwhile: even a killed one ends only
 # when the disk that it waits for has answered. A start may take longer (actors.scheduling.heartbeats.START_SECS).
 _ENDING_SECS = 90.0
 _LOOK_SECS = 0.05
-# More leases of a device than are given before one of them is told of (actors.scheduling.lease_changes).
+# More leases of a device than are given before one of them is told of (actors.scheduling.storing).
 _UNTOLD_LEASES = 1_000_000
 # Encoded records that are kept in memory for those who follow closely.
 _RECENT = 16_384
@@ -62,6 +62,7 @@ class Recorder:
         self._writing: dict[int, float] = {}  # what waits for the writing thread, by its number: since when
         self._writes = itertools.count()
         self._committing: asyncio.Task[None] | None = None
+        self._commit_due_secs = 0.0
         self._changed = asyncio.Condition()
         self._last_seq = self._reader.last_seq()
         self._recent = RecentPages(_RECENT)  # the last ones up to _last_seq
@@ -90,13 +91,38 @@ class Recorder:
         ``epoch``: of the lease under which one device measured them all; None for what no device measured. Raises
         :class:`StaleLeaseError` where that lease has ended: the trials may be under way elsewhere.
         """
-        if epoch is not None:
-            for device_id in {record.device_id for record in records}:
-                lease = self._device_states.get(device_id, DeviceState()).lease
-                # A result may overtake the event of its own lease, never that of the lease's end.
-                if not (lease.accepts(epoch) or epoch > lease.epoch):
-                    raise StaleLeaseError(device_id, epoch, lease.epoch)
+        self._check_lease(records, epoch)
         return await self._committed(records)
+
+    async def store(
+        self, batches: Sequence[tuple[Sequence[bytes], int | None]], events: Sequence[DeviceEvent] = ()
+    ) -> int:
+        """Make durable what devices have measured and what has changed of them, in one transaction. ``batches``: the
+        records of each as :func:`fleet_tune.records.stores.codec.encode_record` packs them, and the epoch of their
+        lease as for :meth:`append`; they came before the ``events``. How many of the batches are not stored, since
+        their lease has ended."""
+        taken: list[Record] = []
+        refused = 0
+        for bodies, epoch in batches:
+            records = [decode_record(body) for body in bodies]
+            try:
+                self._check_lease(records, epoch)
+            except StaleLeaseError:
+                refused += 1
+            else:
+                taken += records
+        self._device_states.update({event.device_id: event.state for event in events})
+        await self._committed(taken, events)
+        return refused
+
+    def _check_lease(self, records: Sequence[Record], epoch: int | None) -> None:
+        if epoch is None:
+            return
+        for device_id in {record.device_id for record in records}:
+            lease = self._device_states.get(device_id, DeviceState()).lease
+            # A result may overtake the event of its own lease, never that of the lease's end.
+            if not (lease.accepts(epoch) or epoch > lease.epoch):
+                raise StaleLeaseError(device_id, epoch, lease.epoch)
 
     async def append_device_events(self, events: Sequence[DeviceEvent]) -> None:
         """Make changes of devices durable. Results of the leases that they end are refused from now on."""
@@ -170,8 +196,10 @@ class Recorder:
         return await done
 
     async def _commit(self) -> None:
+        clock = asyncio.get_running_loop().time
         while self._waiting:
-            await asyncio.sleep(_GROUP_COMMIT_SECS)
+            await asyncio.sleep(self._commit_due_secs - clock())
+            self._commit_due_secs = clock() + _GROUP_COMMIT_SECS
             group, self._waiting = self._waiting, []
             records = [record for one in group for record in one.records]
             events = [event for one in group for event in one.events]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from actors.clients.artifacts import Artifacts
 from actors.clients.calls import LOST, ActorLostError, ActorTimeoutError, first_line
 from actors.clients.device import TURN_PATIENCE_SECS, DeviceHandle, NotOurTurnError, TaskPlaces
+from actors.scheduling.storing import Storing
 from fleet_tune.domain import Incumbent, StopRule
 from fleet_tune.errors import DeviceUnreachableError, ProbeError, StaleLeaseError
 from fleet_tune.results import DeviceTime
@@ -16,8 +19,8 @@ from policies.runs.events import BatchLost, BatchMeasured, Postponed, Probed, Pr
 
 
 class DeviceLane:
-    """``rule``: when a measurement ends. ``tell``: is told the title of the run whose turn the device is, while this
-    run waits for its own, and nothing once it has it."""
+    """``rule``: when a measurement ends. ``storing``: makes durable what the device measures. ``tell``: is told the
+    title of the run whose turn the device is, while this run waits for its own, and nothing once it has it."""
 
     def __init__(
         self,
@@ -25,12 +28,15 @@ class DeviceLane:
         device: DeviceHandle,
         artifacts: Artifacts,
         rule: StopRule,
+        storing: Storing,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.device_id = device_id
         self._device = device
         self._artifacts = artifacts
         self._rule = rule
+        self._storing = storing
+        self._stored: asyncio.Future[None] | None = None  # of the last batch
         self._tell = tell
 
     async def check(self) -> Probed | ProbeFailed | Unreachable:
@@ -72,13 +78,26 @@ class DeviceLane:
     ) -> BatchMeasured | BatchLost | Postponed:
         try:
             waited_secs = await self._device.turn(self._tell, TURN_PATIENCE_SECS)
-            report = await self._device.measure(artifacts, tasks, self._rule, command.epoch, command.deadline_secs)
+            report = await self._device.measure(artifacts, tasks, self._rule, command.deadline_secs)
         except NotOurTurnError:
             return Postponed(self.device_id, command.epoch)
-        except (StaleLeaseError, *LOST) as error:
+        except LOST as error:
             return self._lost(command.epoch, error)
         waits = {**report.waits, **({DeviceTime.TURN: waited_secs} if waited_secs else {})}
+        if report.records:
+            waits |= await self._store(report.records, command.epoch)
         return BatchMeasured(self.device_id, command.epoch, report.outcomes, report.detail, report.vitals, waits)
+
+    async def _store(self, records: Sequence[bytes], epoch: int) -> dict[DeviceTime, float]:
+        """Hand in what the device measured. It goes on meanwhile, but is no more than a batch ahead of the store: what
+        it waited for that."""
+        waits: dict[DeviceTime, float] = {}
+        if self._stored is not None and not self._stored.done():
+            began = time.monotonic()
+            await asyncio.wait([self._stored])
+            waits[DeviceTime.COMMIT] = time.monotonic() - began
+        self._stored = self._storing.store(records, epoch)
+        return waits
 
     async def _shoot_out(
         self, command: ShootOut, finalists: Sequence[tuple[Any, int]], task: TaskPlaces

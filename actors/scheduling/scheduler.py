@@ -26,10 +26,11 @@ from actors.clients.searcher import SearcherClient
 from actors.processes.recorder import make_record
 from actors.scheduling.builder_pool import BuilderPool
 from actors.scheduling.device_lane import DeviceLane
-from actors.scheduling.lease_changes import gathered, worth_keeping
-from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
+from actors.scheduling.storing import Storing
+from fleet_tune.device_state import Admin, DeviceState
 from fleet_tune.errors import FleetOrdersError
 from fleet_tune.records.orders import FleetOrders
+from fleet_tune.records.stores.codec import encode_record
 from fleet_tune.results import Progress
 from policies.runs import commands as to_do
 from policies.runs import events as ev
@@ -41,6 +42,7 @@ _LOG = logging.getLogger(__name__)
 _FOLLOW_SECS = 2.0
 _POLL_SECS = 1.0
 _LEAVE_SECS = 5.0  # until the state has heard that a device leaves
+_ALONE = (ev.Appeared, ev.DeviceLeft)
 _LEVELS = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -78,6 +80,7 @@ class Scheduler:
         self._learner = learner
         self._state = RunState(plan.run, method_named(plan.method).make_task_bandit(plan.seed))
         self._artifacts = Artifacts()
+        self._storing = Storing(recorder, self._kept)
         self._pool = BuilderPool(builders, self._artifacts)
         self._lanes = {device_id: self._lane(device_id, device) for device_id, device in devices.items()}
         self._newcomers: dict[str, DeviceLane] = {}  # until the state knows of them
@@ -85,10 +88,10 @@ class Scheduler:
         self._leaving: deque[asyncio.Event] = deque()
         self._orders = None if plan.orders is None else FleetOrders(plan.orders)
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue()
+        self._next: ev.Event | None = None  # out of the queue, and not handled yet
         self._took_over = plan.run.before.secs > 0
         for text in () if self._took_over else plan.notices:
             self._events.put_nowait(ev.Noticed(text))
-        self._device_events: asyncio.Queue[Sequence[DeviceEvent]] = asyncio.Queue()
         self._cursor = 0
         self._read = asyncio.Condition()  # notified when the cursor has moved
         self._began: float | None = None
@@ -191,7 +194,7 @@ class Scheduler:
 
     @property
     def _background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-        return self._follow, self._keep, self._obey, self._watch_recorder, self._watch_learner
+        return self._follow, self._storing.run, self._obey, self._watch_recorder, self._watch_learner
 
     # Commands --------------------------------------------------------------------------------------------------------
 
@@ -199,10 +202,10 @@ class Scheduler:
         """Until the run is finished. Raises what its state ends it with."""
         working: set[asyncio.Task[None]] = set()
         while True:
-            event = await self._next_event()
-            if isinstance(event, ev.Appeared) and event.device_id in self._newcomers:
-                self._lanes[event.device_id] = self._newcomers.pop(event.device_id)
-            for command in self._state.handle(event, self._now()):
+            events = await self._next_events()
+            if isinstance(events[0], ev.Appeared) and events[0].device_id in self._newcomers:
+                self._lanes[events[0].device_id] = self._newcomers.pop(events[0].device_id)
+            for command in self._state.handle_all(events, self._now()):
                 match command:
                     case to_do.Finish():
                         # A check of a device may still be under way: nobody waits for it.
@@ -219,23 +222,35 @@ class Scheduler:
                         _LOG.log(_LEVELS[level], "%s", text)
                     case to_do.Forget(candidate_ids):
                         self._artifacts.forget(candidate_ids)
-                    case to_do.KeepDeviceEvents(events):
-                        self._device_events.put_nowait(events)
+                    case to_do.KeepDeviceEvents(changes):
+                        self._storing.keep(changes)
                     case _:
                         task = group.create_task(self._tell(self._begun(command), self._lane_of(command)))
                         working.add(task)
                         task.add_done_callback(working.discard)
-            if isinstance(event, ev.DeviceLeft):
-                self._lanes.pop(event.device_id, None)
+            if isinstance(events[0], ev.DeviceLeft):
+                self._lanes.pop(events[0].device_id, None)
                 self._leaving.popleft().set()
 
-    async def _next_event(self) -> ev.Event:
-        wake_secs = self._state.wake_secs
-        try:
-            async with asyncio.timeout(None if wake_secs is None else max(0.0, wake_secs - self._now())):
-                return await self._events.get()
-        except TimeoutError:
-            return ev.Tick()
+    async def _next_events(self) -> list[ev.Event]:
+        """Those that are there by the time that one is, in their order: the busier a run is, the more are looked at
+        together. One with which a lane comes or goes is alone."""
+        if self._next is None:
+            wake_secs = self._state.wake_secs
+            try:
+                async with asyncio.timeout(None if wake_secs is None else max(0.0, wake_secs - self._now())):
+                    self._next = await self._events.get()
+            except TimeoutError:
+                return [ev.Tick()]
+        events: list[ev.Event] = [self._next]
+        self._next = None
+        while not isinstance(events[0], _ALONE) and not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, _ALONE):
+                self._next = event
+                break
+            events.append(event)
+        return events
 
     def _begun(self, command: to_do.Command) -> Awaitable[ev.Event | None]:
         """What takes its time. What it needs is taken now: a later command may let go of it."""
@@ -274,9 +289,10 @@ class Scheduler:
     async def _record(self, command: to_do.RecordFailure) -> None:
         """Store a trial that nobody measured; it comes back as a committed record."""
         record = make_record(command.candidate, command.trace, command.measurement, self._plan.run.run_id, "")
-        await self._recorder.append([record])
+        await asyncio.wait([self._storing.store([encode_record(record)])])
 
     async def _catch_up(self) -> ev.CaughtUp:
+        await self._storing.all_stored()
         seq = await self._recorder.last_seq()
         async with self._read:
             await self._read.wait_for(lambda: self._cursor >= seq)
@@ -310,13 +326,8 @@ class Scheduler:
                 self._events.put_nowait(ev.CaughtUp())
                 wait_secs = _FOLLOW_SECS
 
-    async def _keep(self) -> None:
-        """Make the changes of devices durable in their order, those of a moment at once."""
-        while True:
-            groups = await gathered(self._device_events)
-            await self._recorder.append_device_events(worth_keeping(groups))
-            for _ in groups:
-                self._events.put_nowait(ev.DeviceEventsKept())
+    def _kept(self, groups: int) -> None:
+        self._events.put_nowait(ev.DeviceEventsKept(groups))
 
     async def _watch_recorder(self) -> None:
         """Tell when the recorder is slow. Raises RecorderLostError where it is lost."""
@@ -334,7 +345,7 @@ class Scheduler:
         def tell(behind: str) -> None:
             self._events.put_nowait(ev.Waits(device_id, behind))
 
-        return DeviceLane(device_id, device, self._artifacts, self._plan.run.rule, tell)
+        return DeviceLane(device_id, device, self._artifacts, self._plan.run.rule, self._storing, tell)
 
     async def _obey(self) -> None:
         """Hand in what the devices were like and what people want of them, then look for orders every second."""

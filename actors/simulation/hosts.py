@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actors.clients.artifacts import unpacked
-from actors.clients.calls import Shared, ask
+from actors.clients.calls import ask
 from actors.clients.device import BatchReport, TaskPlaces
-from actors.clients.recorder import RecorderClient
 from actors.processes.builder import Builders, Worker
 from actors.processes.recorder import make_record
 from devices.protocol import Artifact, BuildRequest, BuildResult
 from fleet_tune.domain import Measurement, Outcome, StopRule
-from fleet_tune.results import DeviceTime
+from fleet_tune.records.stores.codec import encode_record
 
 _SPREAD = 0.3
 _LIBRARY_BYTES = 20_000  # about what a kernel has
@@ -54,14 +52,13 @@ def _no_worker() -> Worker:
 class SimulatedDevices:
     """Async actor: any number of devices. ``faults``: share of candidates that crash."""
 
-    def __init__(self, run_id: str, recorder: Shared[RecorderClient], faults: float) -> None:
+    def __init__(self, run_id: str, faults: float) -> None:
         self._run_id = run_id
-        self._recorder = recorder.get()
         self._faults = faults
         self._rng = random.Random(0)
         self._busy: defaultdict[str, float] = defaultdict(float)
 
-    async def measure(self, device_id: str, secs: float, artifacts: Sequence[Any], epoch: int) -> BatchReport:
+    async def measure(self, device_id: str, secs: float, artifacts: Sequence[Any]) -> BatchReport:
         """Measure a batch, each candidate in about ``secs``; see
         :meth:`actors.processes.device.DeviceActor.measure`."""
         outcomes, records = {}, []
@@ -78,10 +75,9 @@ class SimulatedDevices:
                 else Measurement(Outcome.OK, (self._rng.uniform(1e-3, 2e-3),) * 3, measure_secs=taken, verified=True)
             )
             outcomes[artifact.candidate.id] = measurement.outcome
-            records.append(make_record(artifact.candidate, artifact.trace, measurement, self._run_id, device_id))
-        handed_in = time.monotonic()
-        await self._recorder.append(records, epoch)
-        return BatchReport(outcomes, waits={DeviceTime.COMMIT: time.monotonic() - handed_in})
+            record = make_record(artifact.candidate, artifact.trace, measurement, self._run_id, device_id)
+            records.append(encode_record(record))
+        return BatchReport(outcomes, records=records)
 
     async def beat(self) -> None:
         """A sign of life of each device."""
@@ -111,10 +107,9 @@ class SimulatedHandle:
         artifacts: Sequence[Any],
         tasks: Mapping[str, TaskPlaces],  # noqa: ARG002 - nothing is compared
         rule: StopRule,  # noqa: ARG002
-        epoch: int,
         deadline_secs: float,
     ) -> BatchReport:
-        measuring = self.host.measure.remote(self.name, self.secs, list(artifacts), epoch)
+        measuring = self.host.measure.remote(self.name, self.secs, list(artifacts))
         report: BatchReport = await ask(measuring, deadline_secs, "measure")
         return report
 

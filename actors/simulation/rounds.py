@@ -28,7 +28,6 @@ class SimulatedRounds(SimulatedRun):
     def __init__(self, cluster: Cluster, fleet: SimulatedFleet, folder: Path, size: int) -> None:
         super().__init__(cluster, fleet, folder)
         self._size = size
-        self._epochs = itertools.count(1)
 
     async def start(self) -> None:
         """Begin the first round of each class."""
@@ -73,7 +72,8 @@ class SimulatedRounds(SimulatedRun):
 
         async def measure(name: str) -> None:
             for batch in batches:
-                await parts.devices[name].measure(batch, {}, _RULE, next(self._epochs), math.inf)
+                report = await parts.devices[name].measure(batch, {}, _RULE, math.inf)
+                await self._records.store([(report.records, None)])
 
         await asyncio.gather(*map(measure, devices))
 

@@ -168,8 +168,7 @@ class SimulatedRun:
             searching.append(SearcherClient(actor))
         self._searchers = len(searching)
         await asyncio.gather(*(each.start() for each in searching))
-        shared = Shared(self._records)
-        self._hosts = self._made(SIMULATED[0], SimulatedDevices, 2 * fleet.devices + 8, _RUN_ID, shared, fleet.faults)
+        self._hosts = self._made(SIMULATED[0], SimulatedDevices, 2 * fleet.devices + 8, _RUN_ID, fleet.faults)
         build_host = self._made(SIMULATED[1], SimulatedBuilders, 64, fleet.build_secs)
         return SimulatedParts(
             tasks=tasks,

@@ -26,7 +26,8 @@ class Costs:
     """What things take, in seconds; times of builds and candidates are log-normal around these medians.
 
     ``propose_secs`` for a proposal and ``propose_each_secs`` for each candidate of it; ``build_secs``; ``batch_secs``
-    for what a batch takes beside its candidates (calls, probes, artifacts); ``durable_secs`` until records are.
+    for what a batch takes beside its candidates (calls, probes, artifacts); ``durable_secs`` until records are
+    and the run's state has read them; a device goes on meanwhile, no more than a batch ahead.
     ``crashes``, ``losses``: shares of candidates that crash, and that lose their device, which is then away for
     ``away_secs``.
     """
@@ -37,7 +38,7 @@ class Costs:
     build_spread: float = 0.5
     candidate_spread: float = 0.3
     batch_secs: float = 0.02
-    durable_secs: float = 0.02
+    durable_secs: float = 0.15
     probe_secs: float = 0.02
     crashes: float = 0.019
     losses: float = 0.001
@@ -82,6 +83,7 @@ class VirtualFleet:
         self._searcher = {each.task.id: each.searcher for each in planned}
         self._searcher_free = [0.0] * self.searchers
         self._away_until = dict.fromkeys(self.devices, 0.0)
+        self._durable_at = dict.fromkeys(self.devices, 0.0)
         self._numbers: Counter[str] = Counter()
         self._unread: list[Record] = []
         self._heap: list[tuple[float, int, ev.Event | Callable[[], None]]] = []
@@ -188,10 +190,13 @@ class VirtualFleet:
         self.busy.append((self.now, self.now + secs, self.devices[name][0]))
         self.batches[name] += 1
         self.measured[name] += len(command.candidates)
-        self._later(secs + costs.batch_secs, lambda: self._append(records))
-        waits = {DeviceTime.COMMIT: costs.durable_secs}
-        answer = ev.BatchMeasured(name, command.epoch, outcomes, detail, waits=waits)
-        self._later(secs + costs.batch_secs + costs.durable_secs, answer)
+        measured_at = self.now + secs + costs.batch_secs
+        waited_secs = max(0.0, self._durable_at[name] - measured_at)
+        self._durable_at[name] = measured_at + waited_secs + costs.durable_secs
+        after_secs = secs + costs.batch_secs + waited_secs
+        self._later(after_secs, lambda: self._append(records))
+        waits = {DeviceTime.COMMIT: waited_secs}
+        self._later(after_secs, ev.BatchMeasured(name, command.epoch, outcomes, detail, waits=waits))
 
     def _record(self, candidate: Candidate, measurement: Measurement, device_id: str, trace: str = "") -> Record:
         return Record(candidate.id, "run", candidate, trace, measurement, device_id, self.now)

@@ -251,7 +251,9 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEventsKept:
-    """The changes of one ``KeepDeviceEvents`` are durable."""
+    """The changes of so many ``KeepDeviceEvents`` are durable."""
+
+    commands: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,17 +68,20 @@ class Granting:
 
     def start(self, now: float, builds: BuildStage) -> list[Propose]:
         """Ask for candidates of every class that may have more under way, of the one that lacks most first."""
-        if builds.room < self._plan.flow.grant:
+        room = builds.room
+        if room < self._plan.flow.grant:
             return []
-        lacking = {
-            each: (self.may_be_under_way(each) - in_flight(tasks), self._pace.grant(each, self._usable(each)))
-            for each, tasks in self.by_class.items()
-        }
+        lacking: dict[str, tuple[int, int]] = {}
+        for each, tasks in self.by_class.items():
+            if all((each, searcher) in self._asked for searcher in self._sources[each]):
+                continue
+            usable = self._usable(each)
+            lacking[each] = self._pace.under_way(each, usable) - in_flight(tasks), self._pace.grant(each, usable)
         commands: list[Propose] = []
         for device_class in sorted(lacking, key=lambda each: lacking[each][0] / lacking[each][1], reverse=True):
             count, grant = lacking[device_class]
-            if count >= grant or count >= builds.room:
-                commands += self._ask(device_class, count, grant, builds.room, now)
+            if count >= grant or count >= room:
+                commands += self._ask(device_class, count, grant, room, now)
         return commands
 
     def _ask(self, device_class: str, lacking: int, grant: int, room: int, now: float) -> list[Propose]:
@@ -161,7 +164,7 @@ class Granting:
 
     def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
         grant, limit = self._plan.flow.grant, self._plan.limits.trials
-        if in_flight(tasks):
+        if any(task.in_flight for task in tasks):
             return False
         return (limit is not None and self._left(limit) <= 0) or not any(task.wanted(grant) for task in tasks)
 

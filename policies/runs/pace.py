@@ -79,7 +79,7 @@ class Pace:
         return self._class_secs.get(device_class, self._first_secs)
 
     def batch(self, device_id: str, device_class: str) -> int:
-        """Candidates that fit into one window of the device, at least one."""
+        """Candidates with which a window of the device is nearest to its length, at least one."""
         return self._fitting(self._device_secs.get(device_id, self.candidate_secs(device_class)))
 
     def least_batch(self, device_class: str) -> int:
@@ -89,12 +89,16 @@ class Pace:
     def under_way(self, device_class: str, devices: int) -> int:
         """Candidates that may be under way for a class of which so many ``devices`` can work."""
         # A grant more than is needed: it comes at once, and is asked for when there is room for all of it.
-        return max(self._flow.in_flight, self._needed(device_class, devices) + self.grant(device_class, devices))
+        needed = self._needed(device_class, devices)
+        return max(self._flow.in_flight, needed + self._grant_of(needed))
 
     def grant(self, device_class: str, devices: int) -> int:
         """Candidates to ask for at once: an eighth of what is needed."""
+        return self._grant_of(self._needed(device_class, devices))
+
+    def _grant_of(self, needed: int) -> int:
         most = max(self._flow.grant, self._flow.most_grant)
-        return min(most, max(self._flow.grant, self._needed(device_class, devices) // _GRANTS))
+        return min(most, max(self._flow.grant, needed // _GRANTS))
 
     def _needed(self, device_class: str, devices: int) -> int:
         if device_class not in self._class_secs:
@@ -104,4 +108,4 @@ class Pace:
         return math.ceil(devices * (2 * self._fitting(secs) + on_the_way))
 
     def _fitting(self, secs: float) -> int:
-        return min(self._flow.batch, max(1, int(self._flow.window_secs / secs)))
+        return min(self._flow.batch, max(1, math.ceil(self._flow.window_secs / secs - 0.5)))

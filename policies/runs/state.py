@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import BuildersLostError, DevicesLostError
@@ -67,6 +67,8 @@ from policies.runs.usage import Usage
 from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskBandit, is_finished
 
 _RATE_WINDOW_SECS = 20.0
+# What devices do is counted no more often: a large fleet has many events in this time.
+_COUNT_SECS = 0.01
 _MEND_AND_RESUME = "mend what it names and run the same command again: it resumes"
 _BUILT, _MEASURED = "built", "measured"
 
@@ -132,6 +134,11 @@ class RunState:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """What is to be done because of ``event``, in this order."""
+        return self.handle_all((event,), now)
+
+    def handle_all(self, events: Iterable[Event], now: float) -> list[Command]:
+        """What is to be done because of ``events`` of one moment, in their order: what follows from all of them is
+        looked at once."""
         if self.phase is Phase.FINISHED:
             return []
         self._count_usage(now)
@@ -140,7 +147,7 @@ class RunState:
                 self._look_at.append(name)
             elif name in self._resting:
                 self._builds.rested(self._resting.pop(name))
-        commands = self._happened(event, now)
+        commands = [command for event in events for command in self._happened(event, now)]
         # What is recorded already comes no second time: nobody waits for it.
         self._recording |= {
             each.candidate.id
@@ -249,8 +256,8 @@ class RunState:
                 self._restored = True
             case CaughtUp():
                 self._caught_up = True
-            case DeviceEventsKept():
-                self.fleet.unkept -= 1
+            case DeviceEventsKept(commands):
+                self.fleet.unkept -= commands
             case Noticed(text, well):
                 return [Say("notice" if well else "warning", text)]
             case StopRequested():
@@ -555,9 +562,11 @@ class RunState:
         return CatchUp()
 
     def _count_usage(self, now: float) -> None:
-        """What the devices did since the last event, while candidates are searched."""
+        """What the devices did since it was counted last, while candidates are searched: as what they do now."""
+        if self.phase is Phase.TUNING and now - self._seen_secs < _COUNT_SECS:
+            return
         secs, self._seen_secs = now - self._seen_secs, now
-        if self.phase is Phase.TUNING and secs > 0:
+        if self.phase is Phase.TUNING:
             self._usage.passed(secs, {each: self._occupation.of(each) for each in self._granting.by_class})
 
     def _begin_budget(self, now: float) -> None:

@@ -189,4 +189,7 @@ def gain_at_stake(task: TaskTrials) -> float:
 
 def in_flight(tasks: Iterable[TaskTrials]) -> int:
     """Trials under way of these tasks."""
-    return sum(task.in_flight for task in tasks)
+    total = 0
+    for task in tasks:  # after every event, for every task: written out
+        total += len(task.under_way) + task.reserved
+    return total

@@ -194,6 +194,8 @@ class World(Settings):
             assert happening is not None, f"nothing is left that could ever happen, in phase {self.state.phase.name}"
             if callable(happening):
                 happening()
+            elif self.stall_secs:
+                self._happens(happening, *self._time.meanwhile(self.stall_secs))
             else:
                 self._happens(happening)
             self._bounds.check(self.state, self.now)
@@ -229,8 +231,8 @@ class World(Settings):
 
     # Carry out --------------------------------------------------------------------------------------------------------
 
-    def _happens(self, event: ev.Event) -> None:
-        for command in self.state.handle(event, self.now):
+    def _happens(self, *events: ev.Event) -> None:
+        for command in self.state.handle_all(events, self.now):
             self._carry_out(command)
 
     def _carry_out(self, command: to_do.Command) -> None:

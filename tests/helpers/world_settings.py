@@ -34,7 +34,8 @@ class Settings:
     for it for ``prepare_secs``, and where it is one of the ``unprepared`` ones in vain. ``added``: when devices are
     added to the fleet file that it has not had at the start; they answer a second later, or when they ``appear``.
     ``leave``: when devices are removed from it. ``builders_left_at``: when the machine of all builders leaves; that of
-    as many others comes a second later."""
+    as many others comes a second later. ``stall_secs``: for which the process that drives the run is busy with
+    an event; what comes meanwhile is handled together."""
 
     devices: Mapping[str, Device]
     tasks: Sequence[Task] = ()
@@ -79,5 +80,6 @@ class Settings:
     added: Mapping[str, float] = field(default_factory=dict)
     leave: Mapping[str, float] = field(default_factory=dict)
     builders_left_at: float = math.inf
+    stall_secs: float = 0.0
     run_id: str = "run"
     seed: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from policies.runs import events as ev
 
@@ -41,3 +41,14 @@ class Timeline:
             return None
         self.now = max(self.now, at)
         return happening
+
+    def meanwhile(self, secs: float) -> Iterator[ev.Event]:
+        """The events that come next, within so many seconds; it is then."""
+        until = self.now + secs
+        while self._heap and self._heap[0][0] <= until:
+            at, _, event = self._heap[0]
+            if callable(event):
+                return
+            heapq.heappop(self._heap)
+            self.now = max(self.now, at)
+            yield event

@@ -120,7 +120,7 @@ async def test_a_device_without_a_sign_of_life_is_not_waited_for(monkeypatch: py
 
     device = DeviceClient(Actor(measure=measure, beat=beat), "target", RecorderClient(None))
     with pytest.raises(ActorTimeoutError, match="no sign of life"):
-        await device.measure([], {}, StopRule(), 1, 900.0)
+        await device.measure([], {}, StopRule(), 900.0)
     assert beats == 5  # three answered, two missed in a row
 
 
@@ -130,7 +130,7 @@ async def test_a_device_whose_process_ended_says_so_by_its_work() -> None:
 
     device = DeviceClient(Actor(measure=measure), "target", RecorderClient(None))
     with pytest.raises(ActorLostError, match="it ended"):
-        await device.measure([], {}, StopRule(), 1, 900.0)
+        await device.measure([], {}, StopRule(), 900.0)
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

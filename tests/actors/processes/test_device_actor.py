@@ -10,11 +10,12 @@ from typing import cast
 import pytest
 import ray
 
-from actors.clients.device import TaskPlaces
+from actors.clients.device import BatchReport, TaskPlaces
 from actors.processes.device import DeviceActor
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import Candidate, DeviceClass, Fingerprint, Incumbent, Measurement, Outcome, Record, StopRule
+from fleet_tune.records.stores.codec import decode_record
 from tests.helpers.devices import make_fingerprint
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -88,6 +89,13 @@ class Bench:
     def _open(self) -> Iterator[Device]:
         yield cast(Device, self.device)
 
+    def batch(self, artifacts: Sequence[Artifact], places: TaskPlaces) -> BatchReport:
+        """The report of a batch, of which the records are stored."""
+        references = [ray.put(each) for each in artifacts]
+        report = self.actor.measure(references, {"task": places}, StopRule(), self.stored)
+        self.stored.records += [decode_record(body) for body in report.records]
+        return report
+
     def measure(self, told_secs: float, run_secs: float, limit_secs: float | None = None) -> MeasureRequest:
         """What the device was asked for a candidate that takes ``run_secs``, with an incumbent of ``told_secs``."""
         self._built += 1
@@ -97,7 +105,7 @@ class Bench:
         incumbent = Incumbent("" if math.isinf(told_secs) else "told", told_secs, told_secs)
         before = len(self.device.asked)
         places = TaskPlaces([oracle], incumbent, limit_secs=limit_secs)
-        self.actor.measure([ray.put(artifact)], {"task": places}, StopRule(), self.stored, 1)
+        self.batch([artifact], places)
         return self.device.asked[before]
 
 
@@ -185,8 +193,7 @@ def test_what_would_be_the_new_incumbent_meets_the_one_there_is() -> None:
     bench.device.by_candidate = {
         each.candidate.id: float(each.candidate.decisions[0]) for each in artifacts if each.candidate
     }
-    references = [ray.put(each) for each in artifacts]
-    report = bench.actor.measure(references, {"task": TaskPlaces([oracle])}, StopRule(), bench.stored, 1)
+    report = bench.batch(artifacts, TaskPlaces([oracle]))
     assert list(report.outcomes.values()) == [Outcome.OK] * 3
     first, second, third = (record.measurement for record in bench.stored.records)
     assert first.comparison is None
@@ -208,7 +215,7 @@ def test_the_incumbent_of_another_device_is_fetched() -> None:
     assert artifact.candidate is not None
     bench.device.by_candidate = {rival.candidate.id: 4.0, artifact.candidate.id: 2.0}
     places = TaskPlaces([oracle], Incumbent(rival.candidate.id, 4.0, 5.0), [ray.put(rival)])
-    bench.actor.measure([ray.put(artifact)], {"task": places}, StopRule(), bench.stored, 1)
+    bench.batch([artifact], places)
     [record] = bench.stored.records
     assert record.measurement.comparison is not None
     assert record.measurement.rank_secs == pytest.approx(2.5)

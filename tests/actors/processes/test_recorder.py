@@ -14,7 +14,7 @@ from actors.scheduling.heartbeats import START_SECS
 from fleet_tune.device_state import DeviceEvent, DeviceState, Lease
 from fleet_tune.domain import Candidate, Measurement, Outcome, Record
 from fleet_tune.errors import StaleLeaseError, StoreInUseError
-from fleet_tune.records.stores.codec import decode_record
+from fleet_tune.records.stores.codec import decode_record, encode_record
 from fleet_tune.records.stores.pages import RecentPages, unpack_pages
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.records.stores.store import RecordStore
@@ -138,6 +138,29 @@ async def test_results_of_an_old_lease_are_refused(recorder: Recorder, tmp_path:
         await recorder.append([record(4)], epoch=3)
     stored = [found.candidate.decisions[0] for found in RecordReader(tmp_path / "records.db")]
     assert stored == [0, 1, 2]
+
+
+async def test_batches_of_many_devices_and_what_changed_of_them_are_one_transaction(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    await recorder.append_device_events([leased(3)])
+    batches = [
+        ([encode_record(record(0)), encode_record(record(1))], 3),
+        ([encode_record(record(2))], 2),
+        ([encode_record(record(3))], None),
+    ]
+    # The batch came before the end of its lease.
+    assert await recorder.store(batches, [leased(3, owner="")]) == 1
+    with RecordReader(tmp_path / "records.db") as reader:
+        assert [(found.candidate.decisions[0], found.trace) for found in reader.since(0, 10)] == [
+            (0, "[]"),
+            (1, "[]"),
+            (3, "[]"),
+        ]
+        assert reader.device_states()["here"].state.lease == Lease(epoch=3)
+    # Whoever has not heard the answer asks again: nothing is doubled, and what is stored stays.
+    assert await recorder.store(batches, [leased(3, owner="")]) == 2
+    assert await recorder.last_seq() == 3
 
 
 async def test_a_restarted_recorder_knows_the_states_of_the_devices(recorder: Recorder, tmp_path: Path) -> None:

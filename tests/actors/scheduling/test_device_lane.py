@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -10,10 +12,11 @@ from actors.clients.artifacts import Artifacts
 from actors.clients.calls import ActorLostError, ActorTimeoutError
 from actors.clients.device import BatchReport, DeviceHandle, NotOurTurnError
 from actors.scheduling.device_lane import DeviceLane
-from fleet_tune.domain import StopRule
+from actors.scheduling.storing import Storing
+from fleet_tune.domain import Incumbent, StopRule
 from fleet_tune.errors import DeviceUnreachableError, StaleLeaseError
 from fleet_tune.results import DeviceTime
-from policies.runs.commands import Measure
+from policies.runs.commands import Measure, ShootOut
 from policies.runs.events import BatchLost, BatchMeasured, Postponed, Unreachable
 
 
@@ -32,9 +35,30 @@ class Failing:
     async def measure(self, *_args: Any) -> Any:
         raise self._errors.pop(0)
 
+    async def shoot_out(self, *_args: Any) -> Any:
+        raise self._errors.pop(0)
+
+
+class Store:
+    """What was handed in to be stored; durable when somebody says so."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Sequence[bytes], int | None]] = []
+        self.durable: list[asyncio.Future[None]] = []
+
+    def store(self, records: Sequence[bytes], epoch: int | None = None) -> asyncio.Future[None]:
+        self.batches.append((records, epoch))
+        self.durable.append(asyncio.get_running_loop().create_future())
+        return self.durable[-1]
+
+
+def lane_with(device: Any, store: Store | None = None, tell: Callable[[str], None] = lambda _: None) -> DeviceLane:
+    storing = cast("Storing", store or Store())
+    return DeviceLane("board", cast("DeviceHandle", device), Artifacts(), StopRule(), storing, tell)
+
 
 def lane_of(*errors: Exception) -> DeviceLane:
-    return DeviceLane("board", cast("DeviceHandle", Failing(*errors)), cast("Artifacts", None), StopRule())
+    return lane_with(Failing(*errors))
 
 
 async def lost_over_a_batch(lane: DeviceLane) -> tuple[bool, bool]:
@@ -46,7 +70,10 @@ async def lost_over_a_batch(lane: DeviceLane) -> tuple[bool, bool]:
 async def test_a_process_of_ours_that_ended_is_no_candidates_fault_and_a_late_answer_may_be() -> None:
     assert await lost_over_a_batch(lane_of(ActorLostError("its process ended"))) == (False, True)
     assert await lost_over_a_batch(lane_of(ActorTimeoutError("measure: no answer within 900 s"))) == (True, False)
-    assert await lost_over_a_batch(lane_of(StaleLeaseError("board", 1, 2))) == (False, False)
+    entered = ShootOut("board", 1, "task", (), Incumbent(), StopRule(), 10.0)
+    answer = await lane_of(StaleLeaseError("board", 1, 2)).shoot_out(entered)
+    assert isinstance(answer, BatchLost)
+    assert (answer.hangs, answer.outside) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +104,7 @@ class Shared(Failing):
 
 async def test_the_wait_for_a_turn_is_told_and_counted_as_such() -> None:
     told: list[str] = []
-    lane = DeviceLane("board", cast("DeviceHandle", Shared()), cast("Artifacts", None), StopRule(), told.append)
+    lane = lane_with(Shared(), tell=told.append)
     answer = await lane.measure(Measure("board", 1, (), {}, 10.0))
     assert isinstance(answer, BatchMeasured)
     assert answer.waits == {DeviceTime.WINDOW: 0.5, DeviceTime.TURN: 12.5}
@@ -94,5 +121,31 @@ class Elsewhere(Failing):
 
 
 async def test_what_another_run_holds_up_for_long_is_put_back() -> None:
-    lane = DeviceLane("board", cast("DeviceHandle", Elsewhere()), cast("Artifacts", None), StopRule())
+    lane = lane_with(Elsewhere())
     assert await lane.measure(Measure("board", 1, (), {}, 10.0)) == Postponed("board", 1)
+
+
+class Measuring(Failing):
+    """A device of which every batch has a record."""
+
+    async def measure(self, *_args: Any) -> BatchReport:
+        return BatchReport(records=[b"record"])
+
+
+async def test_a_device_goes_on_while_its_batch_is_stored_and_is_no_more_than_a_batch_ahead() -> None:
+    store = Store()
+    lane = lane_with(Measuring(), store)
+    first = await lane.measure(Measure("board", 1, (), {}, 10.0))
+    assert isinstance(first, BatchMeasured)
+    assert first.waits == {}
+    assert store.batches == [([b"record"], 1)]
+
+    second = asyncio.ensure_future(lane.measure(Measure("board", 2, (), {}, 10.0)))
+    await asyncio.wait([second], timeout=0.01)
+    assert not second.done(), "the batch before is not durable yet"
+    assert len(store.batches) == 1
+    store.durable[0].set_result(None)
+    answer = await asyncio.wait_for(second, 30)
+    assert isinstance(answer, BatchMeasured)
+    assert answer.waits.keys() == {DeviceTime.COMMIT}
+    assert store.batches[1:] == [([b"record"], 2)]

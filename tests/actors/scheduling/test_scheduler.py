@@ -166,8 +166,8 @@ async def test_failures_are_recorded_as_such(fleet: Callable[..., Fleet]) -> Non
 
 
 async def test_a_candidate_that_loses_its_device_is_tried_again_elsewhere(fleet: Callable[..., Fleet]) -> None:
-    # The first device is gone after five measurements; the second one finishes the work.
-    made = fleet(device_faults=(Faults(lost_after=5), Faults()))
+    # The first device is gone in its first batch, of three; the second one finishes the work.
+    made = fleet(device_faults=(Faults(lost_after=2), Faults()))
     scheduler = made.start(trials=60)
     await process_of(made.actors["device-0"])  # it is there before the other one has done all
     progress = await run(scheduler)
@@ -205,7 +205,7 @@ def jumps(_actor: Any) -> None:
 
 
 async def test_clocks_that_jump_change_time_stamps_and_nothing_else(fleet: Callable[..., Fleet]) -> None:
-    made = fleet(device_faults=(Faults(lost_after=30), Faults()), learner=True, method="bansor")
+    made = fleet(device_faults=(Faults(lost_after=2), Faults()), learner=True, method="bansor")
     scheduler = made.start(trials=60)
     for actor in made.actors.values():
         await ask(actor.__ray_call__.remote(jumps), 60.0, "a clock that jumps")

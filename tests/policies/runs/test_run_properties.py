@@ -73,6 +73,7 @@ def surroundings(draw: st.DrawFn) -> dict[str, Any]:
         "searcher_restarts": draw(st.sampled_from([0.0, 0.2])),
         "oracle_secs": draw(st.sampled_from([0.0, 30.0])),
         "recorder_secs": draw(st.sampled_from([0.01, 3.0])),
+        "stall_secs": draw(st.sampled_from([0.0, 0.1])),
         "check_every_secs": draw(st.sampled_from([0.5, 120.0])),
         "patience_secs": 1e9,  # devices come back, or people bring them
         "flow": draw(st.sampled_from(FLOWS)),
