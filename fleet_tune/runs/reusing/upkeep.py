@@ -13,7 +13,7 @@ from fleet_tune.domain import Task
 from fleet_tune.errors import RecordStoreError, RequestError
 from fleet_tune.records.datasets.sources import RECORDS_FILE
 from fleet_tune.records.sharing.exchange import RecordsFile, RecordsFileWriter
-from fleet_tune.records.sharing.own_store import BOUND, OwnStore
+from fleet_tune.records.sharing.own_store import OwnStore
 from fleet_tune.records.sharing.salvage import Salvage
 from fleet_tune.records.sharing.shared import Copied, SharedReader, Target, copy_records, shared_store
 from fleet_tune.records.sharing.store_place import StorePlace
@@ -21,7 +21,7 @@ from fleet_tune.records.sharing.team import Team
 from fleet_tune.records.sharing.upkeep import Excerpt, Reason, Rule, Upkeep, prune
 from fleet_tune.records.stores.origin import Origin
 from fleet_tune.records.stores.reader import PROBE, RecordReader
-from fleet_tune.records.stores.store_errors import ANOTHER_FOLDER
+from fleet_tune.records.stores.store import BOUND
 
 _LEAST_TEXT = 3
 
