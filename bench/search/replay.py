@@ -146,7 +146,7 @@ def play(
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
     of runs that are not made again."""
-    kept, names = KeptRuns(parts, dataset), labels(read(dataset))
+    kept, names = KeptRuns(parts, dataset, Replayed), labels(read(dataset))
     os.environ.update(bench_env(1))  # before the workers start
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
@@ -172,14 +172,14 @@ def play(
 
                     future = pool.submit(_one_task, chosen, at, seed, (curves or {}).get(name, 0))
                     waiting[future] = keep
-        _collect(waiting)
+        collect(waiting)
     return (
         {(name, at): [runs[name, at, seed] for seed in range(seeds[name])] for name in variants for at in tasks},
         {name: [totals[name, seed] for seed in range(network_seeds)] for name in (networks or {})},
     )
 
 
-def _collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
+def collect(waiting: Mapping[Future[Any], Callable[[Any], None]]) -> None:
     """Hand on every result; now and then say how far it is."""
     told = time.perf_counter()
     try:

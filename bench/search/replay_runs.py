@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -45,6 +45,8 @@ EFFECTS: tuple[Effect, ...] = ("draft", "sketch-ucb", "contextual-epsilon", "ei"
 _PLANS = 20
 RANDOM_REASON = "random"
 """Of a proposal that was drawn at random."""
+NOT_KEPT = {"kept": False}
+"""Marks a field of a run that is left out where runs are kept in a file."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Replayed:
 
     trials: int
     trial_secs: float
-    curve: tuple[float, ...]
+    curve: tuple[float, ...] = field(default=(), metadata=NOT_KEPT)
     uninformed: int = 0
 
 

@@ -149,8 +149,8 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     dataset, path = tmp_path / "set.ftd", tmp_path / "runs.jsonl"
     dataset.write_bytes(b"a dataset")
     run = run_task(RecordedTask(data), method_named("random"), 2, curve_trials=0)
-    KeptRuns(path, dataset).add(method_named("random"), "conv", 2, run)
-    kept = KeptRuns(path, dataset)
+    KeptRuns(path, dataset, Replayed).add(method_named("random"), "conv", 2, run)
+    kept = KeptRuns(path, dataset, Replayed)
     known = dataclasses.replace(run, curve=())
     assert kept.find(method_named("random"), "conv", 2) == known
     assert kept.find(dataclasses.replace(method_named("random"), name="by another name"), "conv", 2) == known
@@ -158,9 +158,9 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     assert kept.find(method_named("random"), "conv", 3) is None
     assert kept.find(method_named("random"), "matmul", 2) is None
     dataset.write_bytes(b"another one")
-    assert KeptRuns(path, dataset).find(method_named("random"), "conv", 2) is None
-    assert KeptRuns(None, dataset).find(method_named("random"), "conv", 2) is None
+    assert KeptRuns(path, dataset, Replayed).find(method_named("random"), "conv", 2) is None
+    assert KeptRuns(None, dataset, Replayed).find(method_named("random"), "conv", 2) is None
     with path.open("a") as file:
         file.write("{\n")
     with pytest.raises(BenchError, match="line 2 is no run"):
-        KeptRuns(path, dataset)
+        KeptRuns(path, dataset, Replayed)
