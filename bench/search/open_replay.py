@@ -1,0 +1,333 @@
+"""Measured trials that each method needs in the open space of a task, until a candidate within 5% of the best measured.
+
+The counterpart of :mod:`bench.search.replay`, whose searches are confined to the recorded candidates. Here a method
+proposes what it likes of the sketches' whole spaces, as in a tuning run, and a candidate that the dataset lacks costs
+what a model of the records fills in (:mod:`bench.search.filling`), by two models that have nothing in common. The
+tables: median trials of each method and task under each of them, and how well each model predicts records that it has
+not seen.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, fields, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench import options
+from bench.benchmark import Benchmark
+from bench.machine import bench_env
+from bench.measured import labels, pick, read
+from bench.processes import die_with_parent
+from bench.result import BenchResult
+from bench.search.filling import KINDS, Kind
+from bench.search.kept_runs import KeptRuns
+from bench.search.kept_runs import Kind as KindOfRun
+from bench.search.open_runs import OpenRun, OpenTask, run_open
+from bench.search.replay import all_methods, is_deep
+from bench.search.replay_pool import collect
+from bench.search.replay_runs import TOLERANCE, near_best, overall, quartiles
+from bench.tables import markdown
+from fleet_tune.records.datasets.dataset import TaskData
+from policies.search.generators import AnnealingGenerator
+from policies.search.methods import Method, method_named
+
+OURS = "fleet"
+PAPERS = ("autotvm", "adatune", "ansor", "bansor")
+METHODS = (OURS, "random", *PAPERS)
+"""Without those that train a neural network."""
+
+
+def is_slow(method: Method) -> bool:
+    """Whether a run takes long: of methods that train a neural network, and of those that walk through the open space
+    step by step."""
+    return is_deep(method) or isinstance(method.generator, AnnealingGenerator)
+
+
+_tasks: list[TaskData] = []
+
+
+def _start(dataset: Path) -> None:
+    die_with_parent()
+    _tasks.extend(read(dataset))
+
+
+@lru_cache(maxsize=8)
+def _open_task(at: int, kind: Kind) -> OpenTask:
+    return OpenTask(_tasks[at], kind)
+
+
+def _one_run(at: int, kind: Kind, method: Method, seed: int, most_trials: int) -> OpenRun:
+    return run_open(_open_task(at, kind), method, seed, most_trials, time.process_time)
+
+
+def _one_filling(at: int, kind: Kind) -> dict[str, float]:
+    """How well a model fills in, and what share of the open space it puts at the target."""
+    task = _open_task(at, kind)
+    return {**asdict(task.filling.held_out), "at_goal": task.share_at_goal()}
+
+
+def run(
+    dataset: Path,
+    methods: Sequence[str],
+    tasks: Sequence[str],
+    fillings: Sequence[Kind],
+    seeds: int,
+    slow_seeds: int,
+    most_trials: int,
+    jobs: int,
+    *,
+    batch: int | None = None,
+    parts: Path | None = None,
+) -> BenchResult:
+    """The tables of :func:`figures` for each of ``fillings``. ``tasks``: parts of names, none for all; ``slow_seeds``:
+    at most so many seeds of a method whose runs take long; ``most_trials``: after so many a run ends and counts
+    as if it had arrived then; ``batch``: trials of a round of every method, None for its own; ``parts``: a file of runs
+    that need not be made again.
+
+    ``ours``: the sum over models and tasks of the medians of ``fleet`` (of the first method without it), ``peer``: the
+    least of the papers' methods.
+    """
+    measured = read(dataset)
+    names = labels(measured)
+    chosen = pick(names, tasks)
+    variants = {name: method_named(name) for name in all_methods(methods)}
+    if batch is not None:
+        variants = {name: replace(each, batch=batch) for name, each in variants.items()}
+    seeds_of = {name: min(seeds, slow_seeds) if is_slow(each) else seeds for name, each in variants.items()}
+    began = time.perf_counter()
+    runs, models = play(dataset, chosen, fillings, variants, seeds_of, most_trials, jobs, parts)
+    of_kind = {kind: figures(runs[kind], [names[at] for at in chosen], chosen) for kind in fillings}
+    details = {
+        "methods": list(variants),
+        "fillings": {
+            kind: {**of_kind[kind], "model": {names[at]: models[kind, at] for at in chosen}} for kind in fillings
+        },
+        "tasks": {names[at]: {"candidates": len(measured[at]), "near_best": near_best(measured[at])} for at in chosen},
+        "batch": {name: each.batch for name, each in variants.items()},
+        "seeds": seeds_of,
+        "most_trials": most_trials,
+        "tolerance": TOLERANCE,
+        "dataset": dataset.name,
+        "elapsed_secs": time.perf_counter() - began,
+        "jobs": jobs,
+    }
+    sums = {name: sum(of_kind[kind]["sum"][name] for kind in fillings) for name in variants}
+    ours = sums[OURS if OURS in sums else next(iter(sums))]
+    others = [total for name, total in sums.items() if name.split(":")[0] in PAPERS]
+    peer = min(others) if OURS in sums and others else None
+    return BenchResult("open-replay", ours, peer, peer / ours if peer is not None else None, "trials", details)
+
+
+def play(
+    dataset: Path,
+    tasks: Sequence[int],
+    fillings: Sequence[Kind],
+    variants: Mapping[str, Method],
+    seeds: Mapping[str, int],
+    most_trials: int,
+    jobs: int,
+    parts: Path | None = None,
+) -> tuple[dict[Kind, dict[tuple[str, int], list[OpenRun]]], dict[tuple[Kind, int], dict[str, float]]]:
+    """Of each model the runs of each variant on each task by (variant, task), in the order of the seeds; and what is
+    known of each model of each task."""
+    names = labels(read(dataset))
+    os.environ.update(bench_env(1))  # before the workers start
+    runs: dict[tuple[Kind, str, int, int], OpenRun] = {}
+    models: dict[tuple[Kind, int], dict[str, float]] = {}
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(dataset,)) as pool:
+        waiting: dict[Future[Any], Callable[[Any], None]] = {}
+        for kind in fillings:
+            kept = KeptRuns(parts, dataset, kept_as(kind, most_trials))
+            for at in tasks:  # one task after the other: a process keeps the few models that it used last
+                known: Future[Any] = pool.submit(_one_filling, at, kind)
+                waiting[known] = partial(models.__setitem__, (kind, at))
+                for name, chosen in variants.items():
+                    for seed in range(seeds[name]):
+                        found = kept.find(chosen, names[at], seed)
+                        if found is not None:
+                            runs[kind, name, at, seed] = found
+                            continue
+
+                        def keep(
+                            run: OpenRun,
+                            key: tuple[Kind, str, int, int] = (kind, name, at, seed),
+                            kept: KeptRuns[OpenRun] = kept,
+                        ) -> None:
+                            runs[key] = run
+                            kept.add(variants[key[1]], names[key[2]], key[3], run)
+
+                        waiting[pool.submit(_one_run, at, kind, chosen, seed, most_trials)] = keep
+        collect(waiting)
+    return {
+        kind: {
+            (name, at): [runs[kind, name, at, seed] for seed in range(seeds[name])] for name in variants for at in tasks
+        }
+        for kind in fillings
+    }, models
+
+
+def kept_as(filling: Kind, most_trials: int) -> KindOfRun[OpenRun]:
+    """How runs are kept: those of another model, or that may take more trials, are others."""
+    names = [each.name for each in fields(OpenRun)]
+    return KindOfRun(
+        f"open, {filling}, {most_trials} trials", asdict, lambda line: OpenRun(**{name: line[name] for name in names})
+    )
+
+
+def figures(
+    runs: Mapping[tuple[str, int], Sequence[OpenRun]], names: Sequence[str], tasks: Sequence[int]
+) -> dict[str, Any]:
+    """Quartiles of trials by method and task, the geometric mean and the sum of the medians, quartiles of the seeds'
+    own sums; ``missed``: runs that did not arrive, whose trials are all that they made; ``uninformed``: the sum of the
+    median trials at random before any record; ``recorded``: the share of all trials that the dataset has;
+    ``search_secs``: the sum of the median seconds of search.
+
+    ``runs`` by (method, task); ``tasks`` with their ``names``."""
+    methods = list(dict.fromkeys(name for name, _ in runs))
+
+    def medians(method: str, value: Callable[[OpenRun], float]) -> dict[str, float]:
+        return {
+            name: quartiles([value(each) for each in runs[method, at]])["median"]
+            for name, at in zip(names, tasks, strict=True)
+        }
+
+    every = {method: [each for at in tasks for each in runs[method, at]] for method in methods}
+    trials = {method: medians(method, lambda each: each.trials) for method in methods}
+    return {
+        "trials": {
+            method: {
+                name: quartiles([float(each.trials) for each in runs[method, at]])
+                for name, at in zip(names, tasks, strict=True)
+            }
+            for method in methods
+        },
+        "overall": {method: overall(trials[method]) for method in methods},
+        "sum": {method: sum(trials[method].values()) for method in methods},
+        "seed_sum": {
+            method: quartiles(
+                [
+                    float(sum(each.trials for each in seed))
+                    for seed in zip(*(runs[method, at] for at in tasks), strict=True)
+                ]
+            )
+            for method in methods
+        },
+        "missed": {method: sum(not each.arrived for each in every[method]) for method in methods},
+        "uninformed": {method: sum(medians(method, lambda each: each.uninformed).values()) for method in methods},
+        "recorded": {
+            method: sum(each.recorded for each in every[method]) / sum(each.trials for each in every[method])
+            for method in methods
+        },
+        "search_secs": {method: sum(medians(method, lambda each: each.search_secs).values()) for method in methods},
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    details = result["details"]
+    most = details["most_trials"]
+    parts = []
+    for kind, found in details["fillings"].items():
+        ranked = sorted(details["methods"], key=lambda method: found["sum"][method])
+        columns = [f"`{method}`" for method in ranked]
+        rows = [
+            (f"`{task}`", *(_quartiles(found["trials"][method][task], most) for method in ranked))
+            for task in details["tasks"]
+        ]
+        rows += [
+            (label, *(write(found[key][method]) for method in ranked))
+            for label, key, write in (
+                ("overall, geometric mean", "overall", _count),
+                ("sum over the tasks", "sum", _count),
+                ("sum of each seed", "seed_sum", _quartiles),
+                (f"runs that end after {most} trials without it", "missed", str),
+                ("of the sum at random before any record", "uninformed", _count),
+                ("seconds of search", "search_secs", _count),
+            )
+        ]
+        rows += [
+            (label, *(f"{details[key][method]}" for method in ranked))
+            for label, key in (("trials of a round", "batch"), ("seeds", "seeds"))
+        ]
+        parts.append(markdown((f"trials to within 5% of the best measured, `{kind}`", *columns), rows))
+    models = [
+        (
+            f"`{task}`, `{kind}`",
+            f"{its['rank']:.2f}",
+            f"{its['fast_rank']:.2f}",
+            f"{its['deviation']:.2f}",
+            f"{its['fast_deviation']:.2f}",
+            f"{its['spread']:.2f}",
+            f"{100 * of['near_best'] / of['candidates']:.1f}%",
+            f"{100 * its['at_goal']:.1f}%",
+        )
+        for task, of in details["tasks"].items()
+        for kind, found in details["fillings"].items()
+        for its in (found["model"][task],)
+    ]
+    head = (
+        "what the models say of held-out records, in log seconds",
+        "rank correlation",
+        "of the fastest quarter",
+        "deviation of the errors",
+        "of the tenth predicted fastest",
+        "of the costs",
+        "measured candidates at the target",
+        "of the open space",
+    )
+    return "\n\n".join([*parts, markdown(head, models)])
+
+
+def _count(count: float) -> str:
+    """A mean number; below ten its first decimal tells methods apart."""
+    return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
+
+
+def _quartiles(trials: Mapping[str, float], most: float = float("inf")) -> str:
+    """``median (lower quartile to upper)``; what is no less than ``most`` is not known."""
+    median, low, high = (f"{trials[key]:.0f}" if trials[key] < most else f"{most}+" for key in ("median", "q1", "q3"))
+    return f"{median} ({low} to {high})"
+
+
+BENCHMARK = Benchmark(
+    name="open-replay",
+    help="Measured trials in the open space until a candidate within 5% of the best measured is found.",
+    options=(
+        options.dataset(),
+        click.Option(
+            ["--method", "methods"],
+            multiple=True,
+            default=METHODS,
+            show_default=True,
+            help="A method of fleet-tune, or all.",
+        ),
+        options.tasks("all tasks"),
+        click.Option(
+            ["--filling", "fillings"],
+            multiple=True,
+            type=click.Choice(KINDS),
+            default=KINDS,
+            show_default=True,
+            help="What a candidate costs that was not measured: by which model of those that were.",
+        ),
+        options.count("--seeds", 10),
+        options.count("--slow-seeds", 5, "Seeds at most of methods with a neural network or with annealing."),
+        options.count("--most-trials", 512, "Trials after which a run ends that has not arrived."),
+        click.Option(
+            ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
+        ),
+        options.kept_runs(),
+        options.jobs(),
+    ),
+    short=("--task", "56x56x64", "--method", "fleet", "--method", "random", "--seeds", "3"),
+    run=run,
+    table=table,
+)

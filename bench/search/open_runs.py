@@ -1,0 +1,120 @@
+"""Searches in the whole space of a recorded task: one run of one method. No process or file here.
+
+The sketches' spaces are searched as a tuning run searches them; a candidate that the dataset has is answered with its
+record, any other one with what a model of the records fills in (:mod:`bench.search.filling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.result import BenchError
+from bench.search.filling import Filling, Kind
+from bench.search.replay_runs import RANDOM_REASON, TOLERANCE, RecordedTask
+from fleet_tune.records.datasets.dataset import TaskData
+from policies.cost_models.protocol import CostModel
+from policies.search.methods import Method
+from policies.search.search import Observation, Proposal, TaskSearch
+from policies.search.task_records import as_matrix
+from policies.space.sampling import row_keys, sample
+
+SAMPLED = 4096
+"""Random candidates of which it is counted how many are at the target."""
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """One run. ``trials``: until arrival, or all of them where it has not ``arrived``; ``recorded``: those among them
+    that the dataset has; ``uninformed``: those that were drawn at random in the first round, before anything was known;
+    ``search_secs``: what proposing, learning and training took."""
+
+    trials: int
+    arrived: bool
+    recorded: int
+    uninformed: int
+    search_secs: float
+
+
+class OpenTask(RecordedTask):
+    """A task of a dataset whose whole space is searched. ``goal_secs``: at most so much costs a candidate at the
+    target, the same for all methods: within 5% of the best that was measured."""
+
+    def __init__(self, data: TaskData, kind: Kind) -> None:
+        super().__init__(data)
+        self.filling = Filling(data, kind)
+        self.goal_secs = data.best_secs * (1 + TOLERANCE)
+
+    def search(self, method: Method, seed: int, prior: CostModel | None = None) -> TaskSearch:
+        """A fresh search of the open space; ``prior``: the model that it starts from."""
+        # Draws of its own: with those of a collection of the same seed the first candidates would be the recorded ones.
+        rng = np.random.default_rng([seed, *f"open {self.data.task.id}".encode()])
+        task = self.data
+        return TaskSearch(task.sketches, task.task.workload.flop, task.abstraction, method, rng, prior=prior)
+
+    def has(self, proposal: Proposal) -> bool:
+        """Whether the dataset has a candidate."""
+        (key,) = row_keys(as_matrix([proposal.decisions], len(proposal.decisions)))
+        return key in self._row[proposal.sketch]
+
+    def outcome(self, proposal: Proposal) -> Observation:
+        """What was recorded of a proposed candidate, else what is filled in."""
+        (outcome,) = self.outcomes([proposal])
+        return outcome
+
+    def outcomes(self, proposals: Sequence[Proposal]) -> list[Observation]:
+        """:meth:`outcome` of each, in their order: trees take as long for one candidate as for a hundred."""
+        answers: dict[Proposal, Observation] = {}
+        for at, sketch in enumerate(self.data.sketches):
+            mine = [each for each in proposals if each.sketch == at and not self.has(each)]
+            if not mine:
+                continue
+            filled = self.filling.fill(at, as_matrix([each.decisions for each in mine], sketch.width))
+            for row, each in enumerate(mine):
+                build_secs = float(filled.build_secs[row])
+                trial_secs = build_secs + float(filled.measure_secs[row])
+                answers[each] = Observation(at, each.decisions, float(filled.cost_secs[row]), trial_secs, build_secs)
+        return [answers[each] if each in answers else RecordedTask.outcome(self, each) for each in proposals]
+
+    def share_at_goal(self) -> float:
+        """Of the open space, by :data:`SAMPLED` candidates drawn as ``random`` draws them, as they are filled in."""
+        rng = np.random.default_rng(0)
+        owners = np.bincount(rng.integers(len(self.data.sketches), size=SAMPLED), minlength=len(self.data.sketches))
+        costs = [
+            self.filling.fill(at, sample(sketch, int(count), rng)).cost_secs
+            for at, (sketch, count) in enumerate(zip(self.data.sketches, owners, strict=True))
+            if count
+        ]
+        return float((np.concatenate(costs) <= self.goal_secs).mean())
+
+
+def run_open(
+    task: OpenTask, method: Method, seed: int, most_trials: int, clock: Callable[[], float] = lambda: 0.0
+) -> OpenRun:
+    """One run until it arrives, or has made ``most_trials``. ``clock``: seconds, by which the search is timed."""
+    search = task.search(method, seed)
+    trials = recorded = uninformed = 0
+    arrived, spent_secs = False, 0.0
+    while not arrived and trials < most_trials and not search.exhausted:
+        first = not trials
+        began = clock()
+        proposals = search.propose(method.batch)
+        spent_secs += clock() - began
+        if not proposals:
+            raise BenchError(f"{method.name} proposes nothing after {trials} trials")
+        outcomes = task.outcomes(proposals[: most_trials - trials])
+        for proposal, outcome in zip(proposals, outcomes, strict=False):
+            trials += 1
+            recorded += task.has(proposal)
+            uninformed += first and proposal.reason == RANDOM_REASON
+            arrived = outcome.cost_secs <= task.goal_secs
+            if arrived:
+                break
+        if not arrived and trials < most_trials:
+            began = clock()
+            search.observe(outcomes)
+            search.use_model(search.train(seed))
+            spent_secs += clock() - began
+    return OpenRun(trials, arrived, recorded, uninformed, spent_secs)
