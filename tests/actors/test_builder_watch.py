@@ -23,7 +23,7 @@ class Actor:
     def warm_up(self) -> Actor:
         return self
 
-    def remote(self) -> None: ...
+    def remote(self, *_: object) -> None: ...
 
 
 class Hosts:

@@ -42,7 +42,7 @@ async def test_a_task_without_decisions_is_measured_once(fleet: Callable[..., Fl
 
 
 async def test_a_converged_task_gets_no_more_trials(fleet: Callable[..., Fleet]) -> None:
-    made = fleet(tasks=(search_task("a", extent=256),), method="fleet")
+    made = fleet(tasks=(search_task("a", extent=4096),), method="fleet")
     progress = await run(made.start(trials=2000))
     [task] = progress.tasks
     assert task.finish_reason.startswith("converged")
@@ -51,11 +51,11 @@ async def test_a_converged_task_gets_no_more_trials(fleet: Callable[..., Fleet])
         cost = record.measurement.cost_secs if record.measurement.verified else math.inf
         bests.append(min(cost, bests[-1] if bests else math.inf))
     assert CONVERGENCE_TRIALS < len(bests) < 2000
-    # Those that were under way when it converged came later: up to 40.
-    assert any(
-        bests[at] > 0.99 * bests[at - CONVERGENCE_TRIALS]
-        for at in range(max(len(bests) - 41, CONVERGENCE_TRIALS), len(bests))
-    )
+    converged = [
+        at for at in range(CONVERGENCE_TRIALS, len(bests)) if bests[at] > 0.99 * bests[at - CONVERGENCE_TRIALS]
+    ]
+    # Those that were under way then came later, and one of them may have been better.
+    assert converged and len(bests) - converged[-1] < 100
 
 
 @pytest.mark.parametrize("time_budget_secs", [None, 1000.0])
