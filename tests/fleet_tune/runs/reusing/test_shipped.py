@@ -147,7 +147,12 @@ def test_what_the_store_has_comes_before_what_is_shipped(tmp_path: Path, store: 
     assert look_up(store, [CONV], {"znver5-2": ZEN}, LIMITS, tmp_path / "none.db", shipped()).settled == {CONV.id}
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no file of records", gzip.compress(b""), gzip.compress(b"{}\n")])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"no file of records", gzip.compress(b""), gzip.compress(b"{}\n")],
+    # By name: what gzip writes has the second in which it is collected.
+    ids=["missing", "empty", "no file of records", "compressed nothing", "not a record"],
+)
 def test_a_set_that_is_missing_empty_or_damaged_says_and_fails_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
