@@ -154,7 +154,7 @@ def test_a_network_is_tuned_checked_compiled_and_resumed(tmp_path: Path) -> None
     out, store = tmp_path / "out", str(tmp_path / "team" / "store.db")
     result = run_here(out, "--trials", "24", "--store", store, "--json", "--seed", "3").json()
     assert result["new_trials"] == 24
-    counts = ("records", "known", "settled", "confirmed", "seeded", "shipped", "shipped_confirmed")
+    counts = ("records", "known", "settled", "confirmed", "seeded", "shipped", "shipped_confirmed", "taught", "learned")
     nothing = dict.fromkeys(counts, 0)
     assert result["store"] == {"path": store, **nothing}
     assert sum(result["outcomes"].values()) == 24
