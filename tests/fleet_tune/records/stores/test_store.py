@@ -435,7 +435,7 @@ def test_traces_of_a_sketch_take_little(store: RecordStore, path: Path) -> None:
 def test_a_trace_that_a_failed_append_brought_is_brought_again(store: RecordStore, path: Path) -> None:
     good = _with_trace("a", "[1, 2, 3]")
     bad = replace(good, uid=None)  # type: ignore[arg-type]
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(RecordStoreError, match="NOT NULL"):
         store.append([good, bad])
     store.append([good])
     with RecordReader(path) as reader:
