@@ -234,6 +234,7 @@ async def test_a_device_is_drained_and_resumed_from_outside(tuned: Callable[...,
     assert "resumed (moved)" in reasons
 
 
+@pytest.mark.long
 async def test_a_device_process_of_ours_that_is_killed_again_and_again_costs_no_trial(
     tuned: Callable[..., Fleet],
 ) -> None:

@@ -44,7 +44,7 @@ def test_a_course_is_a_run_of_the_network(data: TaskData) -> None:
         values = [value for _, value in course.steps]
         assert 1.0 <= values[-1] <= 1 + TOLERANCE < min(values[:-1], default=2.0)
         assert values == sorted(values, reverse=True)
-    everything = run_course(tasks, method, 3, 10_000)
+    everything = run_course(tasks, method_named("random"), 3, 10_000)
     assert (everything.trials, everything.best) == (sum(len(task.data) for task in tasks), 1.0)
 
 

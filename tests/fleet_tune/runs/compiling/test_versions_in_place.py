@@ -95,6 +95,7 @@ class FullDisk:
         return compiled.compile_network(lowered, best, out, manifest_extra)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["crashes", "version-1", "chosen"])
 def test_a_version_that_cannot_be_used_takes_nothing_from_the_network(
     example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
