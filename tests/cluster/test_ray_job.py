@@ -165,7 +165,6 @@ def test_two_jobs_share_the_device_of_this_host_in_turns(head: Head, tmp_path: P
     assert head.status("shared-1") == "RUNNING", head.logs("shared-1")
     assert _count(second) >= 24
     assert json.loads((second / "manifest.json").read_text())["tasks"]
-    [line] = [line for line in head.logs("shared-2").splitlines() if line.startswith('{"')]
-    [shares] = json.loads(line)["device_time"].values()
-    assert shares.get("turn", 0.0) > 0.0, "it did not wait for the other one"
+    # Before it began or later, which the other one's batches decide.
+    assert "device local: it is the turn of" in head.logs("shared-2"), "it did not wait for the other one"
     assert head.job("stop", "shared-1").returncode == 0
