@@ -52,6 +52,13 @@ class _RowSum(nn.Module):
         return x.sum(dim=-1)
 
 
+class _RowMax(nn.Module):
+    """Maxima over the last axis."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.amax(dim=-1)
+
+
 class _Branches(nn.Module):
     """Workloads side by side; each takes the next ones of the inputs."""
 
@@ -192,4 +199,42 @@ def untouched() -> Example:
         (256, 384),
         (200, 640),
         (2048, 777),
+    )
+
+
+def unseen() -> Example:
+    """Twelve workloads of one evaluation: their records, of another CPU than all others, are never used for any choice.
+
+    Convolutions in one dimension (k3 with stride 2, 192 to 320 on 96), in three (k3, 24 to 24 on 6x20x20), dilated by
+    3, in five groups, depthwise 5x5, transposed, and 1x1 (two-dimensional, on 12x12 to 26x26); dense 72x896 by 896x320;
+    batched matmul 6x160x80 by 6x80x160; softmax over 160x900; layer norm of 300x448; maxima of 1,536 rows of 1,030.
+    """
+    return _example(
+        lambda: _Branches(
+            (nn.Conv1d(192, 320, 3, stride=2, padding=1), 1),
+            (nn.Conv3d(24, 24, 3, padding=1), 1),
+            (nn.Conv2d(80, 80, 3, padding=3, dilation=3), 1),
+            (nn.Conv2d(160, 160, 3, padding=1, groups=5), 1),
+            (nn.Conv2d(200, 200, 5, padding=2, groups=200), 1),
+            (nn.ConvTranspose2d(128, 64, 3, stride=2, padding=1, output_padding=1), 1),
+            (nn.Conv2d(112, 224, 1), 1),
+            (_Dense(896, 320), 1),
+            (_Matmul(), 2),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(448), 1),
+            (_RowMax(), 1),
+        ),
+        (1, 192, 96),
+        (1, 24, 6, 20, 20),
+        (1, 80, 24, 24),
+        (1, 160, 18, 18),
+        (1, 200, 20, 20),
+        (1, 128, 12, 12),
+        (1, 112, 26, 26),
+        (72, 896),
+        (6, 160, 80),
+        (6, 80, 160),
+        (160, 900),
+        (300, 448),
+        (1536, 1030),
     )
