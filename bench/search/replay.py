@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.measured import labels, pick, read
-from bench.result import BenchResult
+from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
-from bench.search.kept_runs import REPLAYED, KeptRuns
+from bench.search.kept_runs import PRETRAINED, REPLAYED, KeptRuns
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -41,6 +41,8 @@ from bench.search.replay_runs import (
     with_effect,
 )
 from bench.tables import markdown
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
+from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import is_network
 from policies.search.methods import METHOD_NAMES, Method, method_named
 
@@ -49,8 +51,15 @@ BASES = ("fleet", "bansor")
 """Methods in which each effect is switched."""
 
 
-def _one_task(chosen: Method, at: int, seed: int, curve_trials: int) -> Replayed:
-    return run_task(replay_pool.tasks[at], chosen, seed, curve_trials)
+def one_task(chosen: Method, at: int, seed: int, curve_trials: int, pretrained: bool) -> Replayed:
+    """One run in a process of the pool; ``pretrained``: from the model that comes along for the method."""
+    prior = _pretrained(chosen.starts_from) if pretrained else None
+    return run_task(replay_pool.tasks[at], chosen, seed, curve_trials, prior)
+
+
+@cache
+def _pretrained(name: str) -> CostModel:
+    return read_model(BUILTIN_PATHS[name])[0]
 
 
 def _one_network(chosen: Method, chosen_tasks: tuple[int, ...], seed: int) -> int:
@@ -69,15 +78,24 @@ def run(
     network_seeds: int = 0,
     curve_trials: int = CURVE[-1],
     batch: int | None = None,
+    pretrained: bool = False,
     out: Path | None = None,
     parts: Path | None = None,
 ) -> BenchResult:
     """The tables of :func:`figures`. ``batch``: trials of a round of every method, None for its own; ``tasks``: parts
     of names, none for all; ``deep_seeds``: at most so many seeds of a method that trains a neural network, None for
     all; ``network_seeds``: runs of all tasks together, 0 for none; ``curve_trials``: trials that a run goes on for at
-    least; ``out``: also write the figures there, for ``bench.search.plots``; ``parts``: a file of runs that need not be
-    made again, to which those that are made are added, and no curves are drawn."""
+    least; ``pretrained``: each method starts from the model that comes with fleet-tune (alone, without effects and
+    networks); ``out``: also write the figures there, for ``bench.search.plots``; ``parts``: a file of runs that need
+    not be made again, to which those that are made are added, and no curves are drawn.
+
+    :class:`BenchError` where a method has no such model."""
     methods = all_methods(methods)
+    if pretrained and (effects or network_seeds):
+        raise BenchError("--pretrained is of single tasks alone: add --no-effects --network-seeds 0")
+    without = [name for name in methods if not method_named(name).starts_from]
+    if pretrained and without:
+        raise BenchError(f"no model comes along for {', '.join(without)}: name others with --method")
     measured = read(dataset)
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
@@ -94,13 +112,16 @@ def run(
     # Curves are drawn of the methods that train no network; the others end where they arrive.
     drawn = set() if parts else {name for name in methods if not is_deep(variants[name])}
     curves = {name: curve_trials if name in drawn else 0 for name in variants}
-    runs, totals = play(dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds, parts)
+    runs, totals = play(
+        dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds, parts, pretrained
+    )
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
     details |= {
         "methods": list(methods),
         "batch": {name: variants[name].batch for name in methods},
         "seeds": {name: seeds_of[name] for name in methods},
         "network_seeds": network_seeds,
+        "pretrained": pretrained,
         "tolerance": TOLERANCE,
         "elapsed_secs": time.perf_counter() - began,
         "jobs": jobs,
@@ -129,11 +150,12 @@ def play(
     networks: Mapping[str, Method] | None = None,
     network_seeds: int = 0,
     parts: Path | None = None,
+    pretrained: bool = False,
 ) -> tuple[dict[tuple[str, int], list[Replayed]], dict[str, list[int]]]:
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
-    of runs that are not made again."""
-    kept, names = KeptRuns(parts, dataset, REPLAYED), labels(read(dataset))
+    of runs that are not made again. ``pretrained``: each starts from the model that comes along for its method."""
+    kept, names = KeptRuns(parts, dataset, PRETRAINED if pretrained else REPLAYED), labels(read(dataset))
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
     with replay_pool.replaying(dataset, jobs) as pool:
@@ -155,7 +177,7 @@ def play(
                         runs[name, at, seed] = run
                         kept.add(variants[name], names[at], seed, run)
 
-                    future = pool.submit(_one_task, chosen, at, seed, (curves or {}).get(name, 0))
+                    future = pool.submit(one_task, chosen, at, seed, (curves or {}).get(name, 0), pretrained)
                     waiting[future] = keep
         replay_pool.collect(waiting)
     return (
@@ -268,6 +290,8 @@ def table(result: Mapping[str, Any]) -> str:
     )
     rows.append(("trials of a round", *(f"{details['batch'][method]}" for method in ranked)))
     columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
+    if details["pretrained"]:
+        columns = [f"{column}, pretrained" for column in columns]
     parts = [markdown(("trials to within 5% of the best (candidates there)", *columns), rows)]
     variants = [name for name in details["trials"] if " " in name]
     if variants:
@@ -328,6 +352,7 @@ BENCHMARK = Benchmark(
         click.Option(
             ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
         ),
+        click.Option(["--pretrained"], is_flag=True, help="Start from the model that comes with fleet-tune."),
         options.figures("Also write the figures here, for bench.search.plots."),
         options.kept_runs(),
         options.jobs(),

@@ -91,6 +91,7 @@ class UcbSketches:
     joint: ClassVar[bool] = False
     exploration: float = EXPLORATION
     priced: bool = False
+    prior_visits: float = 0.0
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
@@ -99,6 +100,8 @@ class UcbSketches:
         visits = (records.measured + records.pending).astype(np.float64)
         if arms.round_trials is None:
             prices = records.trial_prices if self.priced else None
+            if arms.expected is not None:
+                visits += self.prior_visits
             return allocate(bests, visits, arms.left, count, self.exploration, preference, prices)
         # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.
         scores = ucb(sketch_rewards(bests), visits / arms.round_trials, self.exploration)

@@ -9,8 +9,18 @@ import pytest
 
 from bench.measured import observations
 from bench.result import BenchError
-from bench.search.kept_runs import REPLAYED, KeptRuns
-from bench.search.replay import BENCHMARK, all_methods, effect_variants, figures, is_deep, network_variants
+from bench.search import replay_pool
+from bench.search.kept_runs import PRETRAINED, REPLAYED, KeptRuns
+from bench.search.replay import (
+    BENCHMARK,
+    all_methods,
+    effect_variants,
+    figures,
+    is_deep,
+    network_variants,
+    one_task,
+    run,
+)
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -26,6 +36,7 @@ from bench.search.replay_runs import (
     with_effect,
 )
 from fleet_tune.records.datasets.dataset import TaskData
+from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import METHOD_NAMES, method_named
 from tests.bench.made_up import made_up
 
@@ -132,6 +143,7 @@ def test_its_tables() -> None:
         "uninformed": {"random": 64.0, "fleet": 0.0, "fleet - ei": 0.0},
         "batch": {"random": 64, "fleet": 8},
         "network": {"fleet, ucb": many},
+        "pretrained": False,
         "seeds": {"random": 3, "fleet": 20},
         "dataset": {"near_best": {"conv": 3}},
     }
@@ -143,6 +155,27 @@ def test_its_tables() -> None:
     assert "| sum of each seed | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| of these at random before any record | 0.0 | 64 |" in text
     assert "| trials of a round | 8 | 64 |" in text
+    assert "| `fleet`, pretrained |" in BENCHMARK.table({"details": {**details, "pretrained": True}})
+
+
+def test_a_pretrained_method_starts_from_the_model_that_comes_along(
+    data: TaskData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = RecordedTask(data)
+    monkeypatch.setattr(replay_pool, "tasks", [task])
+    run = one_task(method_named("fleet"), 0, 1, 0, True)
+    shipped = read_model(BUILTIN_PATHS["pretrained"])[0]
+    assert run == run_task(task, method_named("fleet"), 1, 0, shipped)
+    warm, cold = task.search(method_named("fleet"), 1, shipped), task.search(method_named("fleet"), 1)
+    assert [each.predicted_secs for each in warm.propose(8)] != [each.predicted_secs for each in cold.propose(8)]
+
+
+def test_what_cannot_be_pretrained_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "not-read.ftd"
+    with pytest.raises(BenchError, match="no model comes along for ansor"):
+        run(path, ["fleet", "ansor"], [], 1, 1, effects=False, pretrained=True)
+    with pytest.raises(BenchError, match="add --no-effects"):
+        run(path, ["fleet"], [], 1, 1, pretrained=True)
 
 
 def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
@@ -159,6 +192,7 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     assert kept.find(method_named("random"), "matmul", 2) is None
     dataset.write_bytes(b"another one")
     assert KeptRuns(path, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
+    assert KeptRuns(path, dataset, PRETRAINED).find(method_named("random"), "conv", 2) is None
     assert KeptRuns(None, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
     with path.open("a") as file:
         file.write("{\n")
