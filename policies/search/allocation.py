@@ -83,8 +83,9 @@ class UcbSketches:
     rounds are counted, of as many trials as the method's batch has. Which of them is next is drawn, as in Ansor, where
     the analyzer has no say. A round that a sketch cannot fill goes on with the next best.
 
-    ``exploration``: the constant C. ``priced``: beyond the paper, a visit weighs what a trial of the sketch takes
-    (where sketches are chosen trial by trial).
+    ``exploration``: the constant C. Beyond the paper, where sketches are chosen trial by trial: ``priced``, a visit
+    weighs what a trial of the sketch takes; ``prior_visits``, where the analyzer has a say, what it expects of a sketch
+    counts as so many visits, so that a sketch that cannot win by far is not tried for being untried.
     """
 
     name: ClassVar[str] = "ucb"
