@@ -23,7 +23,7 @@ from devices.timing.network_device import NetworkDevice, NetworkThere
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Fingerprint, Measurement, Outcome
 from fleet_tune.errors import DeviceUnreachableError, UncheckedError
-from policies.runs.placement import device_place
+from policies.runs.cluster.placement import device_place
 
 # A device keeps deadlines of its own, among them those of loading a network on a slow link: nobody waits for so long
 # for a process that gives no sign of life.

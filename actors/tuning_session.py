@@ -52,10 +52,10 @@ from fleet_tune.errors import (
 )
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
-from policies.runs.pace import builders_at_first, searchers
+from policies.runs.cluster.turns import Party
 from policies.runs.plan import RunPlan
 from policies.runs.spared import last_snapshot
-from policies.runs.turns import Party
+from policies.runs.stages.pace import builders_at_first, searchers
 from policies.search.methods import method_named
 
 _FOLLOW_SECS = 1.0

@@ -21,10 +21,10 @@ from policies.measuring.run_limit import run_limit
 from policies.runs.commands import Abort, Check, Command, Measure, RecordFailure, RestartDevice, Say
 from policies.runs.events import BatchLost, BatchMeasured, Probed, ProbeFailed, Unreachable
 from policies.runs.fleet import Fleet
-from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
+from policies.runs.stages.pace import Pace
 from policies.runs.tasks import Oracle, TaskTrials, Trial, killed
-from policies.runs.timers import Timers
+from policies.runs.times.timers import Timers
 
 # Loading and unloading: beside what the rule allows.
 _SPARE_SECS = 5.0

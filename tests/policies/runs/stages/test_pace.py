@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.runs.pace import Pace, builders_at_first, searchers
 from policies.runs.plan import Flow
+from policies.runs.stages.pace import Pace, builders_at_first, searchers
 
 FLOW = Flow(grant=8, most_grant=256, in_flight=16, window_secs=1.5, first_batch=3, batch=64, least_batch=6)
 

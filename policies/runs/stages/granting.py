@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from policies.runs.building import BuildStage
 from policies.runs.commands import Propose
 from policies.runs.fleet import Fleet
-from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
+from policies.runs.stages.building import BuildStage
+from policies.runs.stages.pace import Pace
 from policies.runs.tasks import TaskTrials, in_flight
-from policies.runs.timers import Timers
+from policies.runs.times.timers import Timers
 from policies.search.bandits import TaskBandit
 
 # In a run that has less than SHORT_SECS for each task, a task's first grant is this: the best that is known before
@@ -21,7 +21,7 @@ SHORT_SECS = 10.0
 
 class Granting:
     """One proposal of a device class at a time from each searcher: the next choice of the bandit knows of its
-    candidates. What is asked for follows the devices (:class:`policies.runs.pace.Pace`)."""
+    candidates. What is asked for follows the devices (:class:`policies.runs.stages.pace.Pace`)."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_tune.results import DeviceTime, bound_by
-from policies.runs.usage import Usage
+from policies.runs.times.usage import Usage
 
 
 def test_the_time_of_a_class_is_shared_out_among_what_its_devices_do() -> None:

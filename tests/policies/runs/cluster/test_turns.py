@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.runs.turns import SILENT_SECS, TURN_SECS, Party, Turns
+from policies.runs.cluster.turns import SILENT_SECS, TURN_SECS, Party, Turns
 
 BATCH_SECS = 1.0
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_tune.results import DeviceTime
-from policies.runs.occupation import Occupation
+from policies.runs.stages.occupation import Occupation
 
 
 def occupation(

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from policies.runs.beats import MOST_A_SECOND, every_secs, first_secs
+from policies.runs.cluster.beats import MOST_A_SECOND, every_secs, first_secs
 
 LEAST_SECS, ANSWER_SECS = 2.0, 6.0
 SPAN_SECS = 600.0

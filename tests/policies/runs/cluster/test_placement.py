@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.runs.placement import BUILDER_BYTES, Node, builder_places, device_place
+from policies.runs.cluster.placement import BUILDER_BYTES, Node, builder_places, device_place
 from tests.helpers.properties import examples
 
 GIB = float(1 << 30)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from fleet_tune.device_state import Admin, Health
 from fleet_tune.domain import Candidate
-from policies.runs.building import BuildStage, Job
 from policies.runs.commands import Command, ShootOut
 from policies.runs.fleet import Fleet
-from policies.runs.measuring import MeasureStage, Work
 from policies.runs.plan import RunPlan
+from policies.runs.stages.building import BuildStage, Job
+from policies.runs.stages.measuring import MeasureStage, Work
 from policies.runs.tasks import Oracle, TaskTrials, Trial, gain_at_stake
-from policies.runs.timers import Timers
+from policies.runs.times.timers import Timers
 
 # What a device that cannot work yet is waited for: shoot-outs are worth no more, and the next run holds those left out.
 _BACK_SECS = 30.0

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from policies.runs.timers import Timers
+from policies.runs.times.timers import Timers
 
 
 def test_names_are_due_in_their_order_each_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.measuring.shootout import reserve_secs
-from policies.runs.timers import Timers
+from policies.runs.times.timers import Timers
 
 
 class TimeBudget:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fleet_tune.device_state import Admin
 from policies.measuring import health
-from policies.runs.building import BuildStage
 from policies.runs.fleet import Fleet
-from policies.runs.granting import Granting
-from policies.runs.pace import Pace
 from policies.runs.plan import Flow, PlannedTask, RunPlan
+from policies.runs.stages.building import BuildStage
+from policies.runs.stages.granting import Granting
+from policies.runs.stages.pace import Pace
 from policies.runs.tasks import TaskTrials
-from policies.runs.timers import Timers
+from policies.runs.times.timers import Timers
 from policies.search.methods import method_named
 from tests.helpers.tasks import make_task
 

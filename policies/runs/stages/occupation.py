@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fleet_tune.results import DeviceTime
-from policies.runs.building import BuildStage
-from policies.runs.granting import Granting
-from policies.runs.measuring import MeasureStage
+from policies.runs.stages.building import BuildStage
+from policies.runs.stages.granting import Granting
+from policies.runs.stages.measuring import MeasureStage
 from policies.runs.tasks import in_flight
 
 

@@ -12,7 +12,7 @@ from policies.runs.commands import Build
 from policies.runs.events import Cause
 from policies.runs.plan import Flow
 from policies.runs.tasks import Trial, killed
-from policies.runs.timers import Timers
+from policies.runs.times.timers import Timers
 
 _LONG = "a build takes long"  # with spaces, which the name of no device has
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.runs.time_budget import TimeBudget
-from policies.runs.timers import Timers
+from policies.runs.times.time_budget import TimeBudget
+from policies.runs.times.timers import Timers
 
 
 def test_a_budget_counts_from_when_it_begins_and_shoot_outs_have_a_part_of_it() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fleet_tune.domain import Outcome
-from policies.runs.building import BuildStage, Job
 from policies.runs.events import Cause
 from policies.runs.plan import Flow
-from policies.runs.timers import Timers
+from policies.runs.stages.building import BuildStage, Job
+from policies.runs.times.timers import Timers
 from tests.helpers.tasks import make_task
 
 
