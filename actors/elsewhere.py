@@ -14,7 +14,7 @@ from typing import Any
 from actors.clients.base import beating
 from actors.clients.calls import LOST, ActorTimeoutError, fetch, first_line, remote_actor
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
-from devices.host.child import without_torch
+from devices.host.children.child import without_torch
 from devices.opening import opened_device
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.timing.arguments import Array

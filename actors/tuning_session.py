@@ -38,7 +38,7 @@ from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
 from actors.session_plan import SessionPlan, dealt_out, planned, run_plan
 from actors.turns.run_turns import RunTurns
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection

@@ -2,9 +2,9 @@
 
 Native code ends its own process by other signals than people and the kernel end it: SIGSEGV, SIGILL, SIGABRT and their
 like, and SIGABRT or an error where it wants more memory than it may have, for allocations beyond that are refused
-(:func:`devices.host.confinement.confine`). SIGKILL, SIGTERM and their like come from outside, and say nothing of what
-the process worked on. There is one exception: where a machine has less memory left than a process may have, the kernel
-ends that process in place of refusing it memory; :func:`for_its_memory` tells by how much it had.
+(:func:`devices.host.limits.confinement.confine`). SIGKILL, SIGTERM and their like come from outside, and say nothing of
+what the process worked on. There is one exception: where a machine has less memory left than a process may have, the
+kernel ends that process in place of refusing it memory; :func:`for_its_memory` tells by how much it had.
 """
 
 from __future__ import annotations

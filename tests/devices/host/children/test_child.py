@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from devices.host.child import Child
+from devices.host.children.child import Child
 from tests.helpers.waiting import wait_until
 
 # A compiler that ends before its linker does.

@@ -1,7 +1,7 @@
-"""What lets stopped processes go on when the one that stopped them is gone (see :mod:`devices.host.pausing`).
+"""What lets stopped processes go on when the one that stopped them is gone (:mod:`devices.host.standstill.pausing`).
 
-Run as ``python -m devices.host.guardian FOLDER PID``, with the reading end of a pipe as its standard input, whose other
-end is PID's alone. It leaves its parent, and ends with the pipe.
+Run as ``python -m devices.host.standstill.guardian FOLDER PID``, with the reading end of a pipe as its standard input,
+whose other end is PID's alone. It leaves its parent, and ends with the pipe.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from devices.host.pausing import let_go_on_for
+from devices.host.standstill.pausing import let_go_on_for
 
 
 def main() -> None:

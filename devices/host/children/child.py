@@ -22,13 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devices.host.endings import describe_exit
-from devices.host.parent import end_with_parent
+from devices.host.children.endings import describe_exit
+from devices.host.children.parent import end_with_parent
 
 _LENGTH = struct.Struct("<Q")
 # Where a clock stands still, nobody asks for it more often.
 _LOOK_AGAIN_SECS = 0.02
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 class Channel:

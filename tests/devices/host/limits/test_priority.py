@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from devices.host.confinement import become
-from devices.host.priority import Priority, free_core, kernel_threads, refusal
+from devices.host.limits.confinement import become
+from devices.host.limits.priority import Priority, free_core, kernel_threads, refusal
 
 allowed = pytest.mark.skipif(bool(refusal()), reason=f"not allowed here: {refusal()}")
 
@@ -107,8 +107,8 @@ def test_the_core_that_the_pool_leaves() -> None:
 
 _OTHER_USER = """
 import sys
-from devices.host.confinement import become, confine, default_limits
-from devices.host.priority import refusal
+from devices.host.limits.confinement import become, confine, default_limits
+from devices.host.limits.priority import refusal
 become("nobody", int(sys.argv[1]))
 confine(default_limits())
 print(bool(refusal()))
@@ -145,7 +145,7 @@ def test_the_right_to_it_is_kept_before_the_rights_are_given_up(monkeypatch: pyt
 _HANG = """
 import threading
 from devices.timing.evaluator import killed_after
-from devices.host.priority import Priority
+from devices.host.limits.priority import Priority
 
 def spin(count):
     while count != 0:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from devices.host.quiet import QuietTimeoutError, QuietWindow
+from devices.host.standstill.quiet import QuietTimeoutError, QuietWindow
 from fleet_tune.errors import WindowFolderError
 
 HOLDER = """
 import sys
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 window = QuietWindow(sys.argv[1], timeout_secs=30)
 with getattr(window, sys.argv[2])():
     print("held", flush=True)
@@ -30,7 +30,7 @@ with getattr(window, sys.argv[2])():
 
 STREAM = """
 import sys, time
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 window = QuietWindow(sys.argv[1], timeout_secs=30)
 print("held", flush=True)
 while True:

@@ -8,9 +8,10 @@ together have been:
 - ``paused/``: one file for each process that has stopped others, with those that it is about to stop, written before.
 - ``ledger``: seconds for which windows were open (CLOCK_MONOTONIC), by which a build's seconds are counted.
 
-Who stops others may die. A guardian (:mod:`devices.host.guardian`), a process outside of its process group that holds
-the other end of a pipe, then lets them go on at once, unless another window is open by then; and whoever finds files in
-``paused/`` while no window is open does the same. SIGSTOP cannot be refused, and SIGKILL ends stopped processes too.
+Who stops others may die. A guardian (:mod:`devices.host.standstill.guardian`), a process outside of its process group
+that holds the other end of a pipe, then lets them go on at once, unless another window is open by then; and whoever
+finds files in ``paused/`` while no window is open does the same. SIGSTOP cannot be refused, and SIGKILL ends stopped
+processes too.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOM = "room"
-"""The file that a window holds locked while it is open (see :mod:`devices.host.quiet`)."""
+"""The file that a window holds locked while it is open (see :mod:`devices.host.standstill.quiet`)."""
 _LEDGER = struct.Struct("<dd")  # seconds of the windows that are closed; when the open one was opened, 0 for none
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 # A process in a call of the kernel that cannot be interrupted (the disk) stops when it returns.
 _STOPPED_WITHIN_SECS = 0.05
 _LOOK_EVERY_SECS = 0.0005
@@ -162,7 +163,7 @@ class Pausing:
         with open(theirs, "rb") as lifeline:
             # It forks and ends: its child is nobody's, and not killed with this process' children.
             started = subprocess.run(
-                [sys.executable, "-m", "devices.host.guardian", str(self._folder), str(os.getpid())],
+                [sys.executable, "-m", "devices.host.standstill.guardian", str(self._folder), str(os.getpid())],
                 stdin=lifeline,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

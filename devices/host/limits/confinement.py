@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from devices.host.priority import KERNEL_PRIORITY
+from devices.host.limits.priority import KERNEL_PRIORITY
 from fleet_tune.errors import UserError
 
 DEFAULT_UPLOAD_BYTES = 256 << 20

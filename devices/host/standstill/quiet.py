@@ -1,7 +1,8 @@
 """Quiet windows: on a host shared by builders and a device, a measurement has the host alone.
 
-What works on the host is stopped while a window is open (:mod:`devices.host.pausing`): a window waits for no build and
-no search. What cannot be stopped, because people or other machines wait for its process, is short, and waited for.
+What works on the host is stopped while a window is open (:mod:`devices.host.standstill.pausing`): a window waits for no
+build and no search. What cannot be stopped, because people or other machines wait for its process, is short, and waited
+for.
 
 Two lock files and flock(2), which the kernel releases when a process dies, however it dies:
 
@@ -21,8 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devices.host.child import Child
-from devices.host.pausing import ROOM, Pausing, Registration, Stoppable, running_clock
+from devices.host.children.child import Child
+from devices.host.standstill.pausing import ROOM, Pausing, Registration, Stoppable, running_clock
 from fleet_tune.errors import WindowFolderError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devices.host.endings import describe_exit, for_its_memory, from_outside, oom_kill_count
+from devices.host.children.endings import describe_exit, for_its_memory, from_outside, oom_kill_count
 
 KILLED = describe_exit(-signal.SIGKILL)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.host.pool import cpus_of_pool
+from devices.host.limits.pool import cpus_of_pool
 
 
 @pytest.mark.parametrize(

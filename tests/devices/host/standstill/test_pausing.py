@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from devices.host.child import Child
-from devices.host.pausing import Registration, Stoppable, note_of
-from devices.host.quiet import QuietWindow
+from devices.host.children.child import Child
+from devices.host.standstill.pausing import Registration, Stoppable, note_of
+from devices.host.standstill.quiet import QuietWindow
 from tests.helpers.waiting import wait_until
 
 # Works in its own process group, with a process of its own: a compiler and its linker.
@@ -36,7 +36,7 @@ while True:
 # Registers itself, as a searcher does.
 WORKER = """
 import sys, time
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 with QuietWindow(sys.argv[1], 30).stoppable():
     print("ready", flush=True)
     while True:
@@ -45,7 +45,7 @@ with QuietWindow(sys.argv[1], 30).stoppable():
 
 MEASURER = """
 import sys, time
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 window = QuietWindow(sys.argv[1], 30)
 with window.quiet():
     print("ready", window._pausing._lifeline is not None, flush=True)
@@ -92,7 +92,7 @@ def guardians(folder: Path) -> list[psutil.Process]:
     found = []
     for each in psutil.process_iter(["cmdline"]):
         command = each.info["cmdline"] or []
-        if "devices.host.guardian" in command and str(folder) in command:
+        if "devices.host.standstill.guardian" in command and str(folder) in command:
             found.append(each)
     return found
 
@@ -141,7 +141,7 @@ def test_what_nobody_holds_any_more_is_not_stopped(window: QuietWindow) -> None:
     code = """
 import sys
 from pathlib import Path
-from devices.host.pausing import Registration, Stoppable
+from devices.host.standstill.pausing import Registration, Stoppable
 kept = Registration(Path(sys.argv[1]), Stoppable.of(int(sys.argv[2]), group=False))
 """
     with process(BUSY) as build:
@@ -212,7 +212,7 @@ def test_a_guardian_that_comes_late_leaves_the_next_window_alone(window: QuietWi
             clock = window.clock()
             note_of(window.path, gone).write_text(note_of(window.path, os.getpid()).read_text())
             subprocess.run(
-                [sys.executable, "-m", "devices.host.guardian", str(window.path), str(gone)],
+                [sys.executable, "-m", "devices.host.standstill.guardian", str(window.path), str(gone)],
                 stdin=subprocess.DEVNULL,
                 check=True,
                 timeout=60,
