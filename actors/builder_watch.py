@@ -14,7 +14,7 @@ from actors.hosts import Hosts
 from actors.scheduling.heartbeats import Heartbeats, Member
 from actors.scheduling.succession import Scheduling
 from fleet_tune.errors import UserError
-from policies.runs.placement import Node
+from policies.runs.cluster.placement import Node
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from actors.scheduling.reception import Reception
 from actors.scheduling.succession import Scheduling
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.errors import UserError
-from policies.runs.placement import Node
+from policies.runs.cluster.placement import Node
 
 
 def device_member(name: str, device: DeviceClient) -> Member:

@@ -14,7 +14,7 @@ from typing import Any
 from actors.clients.base import beating
 from actors.clients.calls import LOST, ActorTimeoutError, fetch, first_line, remote_actor
 from actors.clusters.nodes import nodes_of_cluster, pinned_to
-from devices.host.child import without_torch
+from devices.host.children.child import without_torch
 from devices.opening import opened_device
 from devices.protocol import Artifact, Device, MeasureRequest
 from devices.timing.arguments import Array
@@ -23,7 +23,7 @@ from devices.timing.network_device import NetworkDevice, NetworkThere
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Fingerprint, Measurement, Outcome
 from fleet_tune.errors import DeviceUnreachableError, UncheckedError
-from policies.runs.placement import device_place
+from policies.runs.cluster.placement import device_place
 
 # A device keeps deadlines of its own, among them those of loading a network on a slow link: nobody waits for so long
 # for a process that gives no sign of life.

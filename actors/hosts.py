@@ -23,7 +23,7 @@ from devices.protocol import Device
 from devices.simulated.recorded import RecordedBuilder
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, LocalConnection
 from fleet_tune.errors import FleetFileError
-from policies.runs.placement import Node, builder_places, device_place
+from policies.runs.cluster.placement import Node, builder_places, device_place
 
 OpenDevice = Callable[[DeviceConfig, bool], contextlib.AbstractContextManager[Device]]
 _CLOSE_SECS = 0.5

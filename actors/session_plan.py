@@ -12,8 +12,8 @@ from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig
 from fleet_tune.config.request import RunRequest
 from fleet_tune.domain import Limits, StopRule
 from fleet_tune.search_task import SearchTask
+from policies.runs.cluster.turns import Party
 from policies.runs.plan import PlannedTask, RunPlan
-from policies.runs.turns import Party
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from actors.scheduling.scheduler import Scheduler, SchedulerPlan
 from actors.scheduling.succession import Scheduling
 from actors.session_plan import SessionPlan, dealt_out, planned, run_plan
 from actors.turns.run_turns import RunTurns
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 from devices.host.versions import Host, check_same_tvm, this_host
 from devices.opening import opened_device, told_with_its_place
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, RecordedConnection
@@ -52,10 +52,10 @@ from fleet_tune.errors import (
 )
 from fleet_tune.results import Progress
 from fleet_tune.search_task import SearchTask
-from policies.runs.pace import builders_at_first, searchers
+from policies.runs.cluster.turns import Party
 from policies.runs.plan import RunPlan
 from policies.runs.spared import last_snapshot
-from policies.runs.turns import Party
+from policies.runs.stages.pace import builders_at_first, searchers
 from policies.search.methods import method_named
 
 _FOLLOW_SECS = 1.0

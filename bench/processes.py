@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import BenchError
-from devices.host.parent import end_with_parent
+from devices.host.children.parent import end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository, in which every child is started."""

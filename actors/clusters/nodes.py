@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from actors.clients.calls import WINDOW_WAIT_SECS, first_line
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.errors import ClusterError
-from policies.runs.placement import HOST_RESOURCE, Node
+from policies.runs.cluster.placement import HOST_RESOURCE, Node
 
 
 def nodes_of_cluster(head: str) -> tuple[Node, ...]:

@@ -18,8 +18,8 @@ from actors.clusters.nodes import Windows
 from actors.processes.duels import duel, tournament
 from actors.processes.recorder import make_record
 from actors.turns.device_turn import Asker, DeviceTurn
-from devices.host.child import without_torch
-from devices.host.quiet import QuietWindow
+from devices.host.children.child import without_torch
+from devices.host.standstill.quiet import QuietWindow
 from devices.host.versions import Host, this_host
 from devices.protocol import Artifact, Device, MeasureRequest
 from fleet_tune.domain import Fingerprint, Incumbent, Measurement, Outcome, StopRule

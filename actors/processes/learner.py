@@ -23,7 +23,7 @@ from actors.clients.calls import WINDOW_WAIT_SECS, Shared, expect_many_objects, 
 from actors.clients.recorder import RecorderClient
 from actors.processes.roster import EarlyRecords, Roster
 from actors.processes.searcher import Priors, group_observations, model_key
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.domain import Record
 from fleet_tune.records.files.atomic_file import write_atomically
 from policies.cost_models.registry import load_model

@@ -16,7 +16,7 @@ from actors.clients.learner import LearnerClient
 from actors.clients.recorder import RecorderClient
 from actors.clients.searcher import Offer
 from actors.processes.roster import EarlyRecords, Roster
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.domain import Candidate, Outcome, Record
 from fleet_tune.search_task import SearchTask
 from policies.cost_models.protocol import CostModel

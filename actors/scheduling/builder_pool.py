@@ -8,7 +8,7 @@ from actors.clients.artifacts import Artifacts
 from actors.clients.builder import BuilderClient
 from actors.clients.calls import LOST, ActorLostError, first_line, told
 from devices.builds.builder import BuilderStartError
-from devices.host.quiet import QuietTimeoutError
+from devices.host.standstill.quiet import QuietTimeoutError
 from devices.protocol import BuildRequest
 from fleet_tune.domain import Outcome
 from fleet_tune.errors import UserError

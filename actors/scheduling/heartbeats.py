@@ -1,7 +1,7 @@
 """Signs of life: which process of a run is gone or hangs is known within ten seconds, and what hangs is ended.
 
 Every process of a run is asked for a sign of life every few seconds by the one that started them, of many builders and
-devices one after the other (:mod:`policies.runs.beats`). Who ends is started
+devices one after the other (:mod:`policies.runs.cluster.beats`). Who ends is started
 again by Ray, or by :mod:`actors.scheduling.succession`; whoever waits for its answer learns of that by itself
 (:class:`actors.clients.calls.ActorLostError`). Here it is told, and a process that is there and does not answer becomes
 one that has ended. A process that stands still in a quiet window is asked by that window's clock, which stands still
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.clients.calls import ActorDeadError, ActorLostError, told
-from policies.runs.beats import every_secs, first_secs
+from policies.runs.cluster.beats import every_secs, first_secs
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECS = 2.0

@@ -33,8 +33,8 @@ from devices.simulated.simulated import SIMULATED_CPU
 from fleet_tune.domain import DeviceClass, Limits, StopRule, Task, Workload
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch, Tile
-from policies.runs.pace import searchers
 from policies.runs.plan import PlannedTask, RunPlan
+from policies.runs.stages.pace import searchers
 
 _LOG = logging.getLogger(__name__)
 CLASSES = (("board", 1.6), ("server", 1.0), ("card", 0.6))

@@ -1,1 +1,1 @@
-"""Whose turn a device is that several runs of a cluster use; :mod:`policies.runs.turns` decides."""
+"""Whose turn a device is that several runs of a cluster use; :mod:`policies.runs.cluster.turns` decides."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.clients.calls import LOST, fetch, first_line
-from policies.runs.turns import Party, Turn
+from policies.runs.cluster.turns import Party, Turn
 
 _LOG = logging.getLogger(__name__)
 _ASK_SECS = 10.0
@@ -15,7 +15,7 @@ _ASK_SECS = 10.0
 
 class TurnClient:
     """Asks ``keeper`` (:class:`actors.turns.keeper.TurnKeeper`) for one device in the name of ``party``. It
-    travels as a value. ``device``: the same for every run; ``pool``: see :meth:`policies.runs.turns.Turns.ask`.
+    travels as a value. ``device``: the same for every run; ``pool``: see :meth:`policies.runs.cluster.turns.Turns.ask`.
     ``find``: finds the keeper anew where it is gone for good."""
 
     def __init__(self, find: Callable[[], Any], party: Party, device: str, pool: str) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from policies.runs.turns import Turn
+from policies.runs.cluster.turns import Turn
 
 _ASK_SECS = 0.5
 _LOOK_SECS = 2.0  # while the device is this run's: whether somebody else is due

@@ -6,15 +6,15 @@ import time
 from typing import Any
 
 from actors.clients.calls import remote_actor
-from policies.runs.turns import Party, Turn, Turns
+from policies.runs.cluster.turns import Party, Turn, Turns
 
 # The last part changes with what is asked and answered: runs of two versions of it do not know of each other.
 _NAME, _NAMESPACE = "fleet-tune-turns-1", "fleet-tune"
 
 
 class TurnKeeper:
-    """See :class:`policies.runs.turns.Turns`. It knows nothing that runs do not say again within seconds, so that
-    another process takes its place at any time."""
+    """See :class:`policies.runs.cluster.turns.Turns`. It knows nothing that runs do not say again within seconds, so
+    that another process takes its place at any time."""
 
     def __init__(self) -> None:
         self._turns = Turns()

@@ -11,7 +11,7 @@ from actors.turns.client import TurnClient
 from actors.turns.device_turn import DeviceTurn
 from actors.turns.keeper import turn_keeper
 from fleet_tune.config.fleet_file import DeviceConfig, RecordedConnection, TrackerConnection
-from policies.runs.turns import Party
+from policies.runs.cluster.turns import Party
 
 _NATIVE = "native"  # each device has the target of its own processor
 _HOLD_SECS = 3.0  # until it is told that a device is waited for

@@ -30,7 +30,7 @@ from bench.machine import bench_env, cores
 from bench.processes import ROOT, end_group
 from bench.result import BenchError, BenchResult, spread
 from bench.tables import markdown, median_and_range
-from devices.host.child import without_torch
+from devices.host.children.child import without_torch
 from devices.protocol import Artifact, MeasureRequest
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Outcome, StopRule

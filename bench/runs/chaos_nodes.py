@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from bench.result import BenchError
-from devices.host.parent import end_with_parent
+from devices.host.children.parent import end_with_parent
 
 CPUS = 1
 """Of each node, whatever the machine has: so many builders it gets."""

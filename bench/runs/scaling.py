@@ -1,7 +1,8 @@
 """Devices that are kept busy as the fleet grows: in virtual time on the run state alone, and on the real runtime.
 
 Every count of devices gets the builders that keep up with it and a searcher for so many devices
-(:func:`policies.runs.pace.searchers`); what a proposal, a build and a candidate take is stated, and the same for all.
+(:func:`policies.runs.stages.pace.searchers`); what a proposal, a build and a candidate take is stated, and the same for
+all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bench.result import BenchResult
 from bench.runs.virtual_fleet import Costs, VirtualFleet
 from bench.tables import markdown
 from fleet_tune.results import bound_by
-from policies.runs.pace import searchers
+from policies.runs.stages.pace import searchers
 
 ASKED_BUSY = 0.95
 ASKED_AT = 1000

@@ -17,13 +17,13 @@ from typing import Any
 from devices.builds.cache import ArtifactCache, artifact_key, check_plan, folder_here
 from devices.builds.worker import CACHED_TASKS, pass_options
 from devices.cuda import compiler as cuda_compiler
-from devices.host.child import Child
-from devices.host.confinement import memory_total_bytes
-from devices.host.endings import from_outside
+from devices.host.children.child import Child
+from devices.host.children.endings import from_outside
 from devices.host.file_cache import tvm_versions
-from devices.host.memory import over_memory
-from devices.host.pausing import Registration
-from devices.host.quiet import QuietWindow
+from devices.host.limits.confinement import memory_total_bytes
+from devices.host.limits.memory import over_memory
+from devices.host.standstill.pausing import Registration
+from devices.host.standstill.quiet import QuietWindow
 from devices.protocol import (
     UNKNOWN,
     Artifact,

@@ -18,8 +18,8 @@ from typing import Any
 from devices.cuda import compiler as cuda_compiler
 from devices.failures import last_line
 from devices.host import warm_child
-from devices.host.child import Channel
-from devices.host.memory import resident_bytes
+from devices.host.children.child import Channel
+from devices.host.limits.memory import resident_bytes
 from devices.protocol import decode_task
 from fleet_tune.domain import Candidate, Task
 from fleet_tune.errors import UserError

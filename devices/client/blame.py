@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from devices.client.session import SessionLostError, SessionTimeoutError
-from devices.host.endings import from_outside
+from devices.host.children.endings import from_outside
 from fleet_tune.domain import Measurement, Outcome, StopRule
 
 ILLEGAL = "SIGILL"

@@ -19,13 +19,13 @@ from typing import Any
 
 from devices.builds.builder import memory_limit
 from devices.describing.kept import Described, DescriptionCache
-from devices.host.child import Child
-from devices.host.confinement import memory_total_bytes
-from devices.host.endings import from_outside
+from devices.host.children.child import Child
+from devices.host.children.endings import from_outside
 from devices.host.file_cache import user_folder
-from devices.host.memory import over_memory
-from devices.host.pausing import Registration
-from devices.host.quiet import QuietTimeoutError, QuietWindow
+from devices.host.limits.confinement import memory_total_bytes
+from devices.host.limits.memory import over_memory
+from devices.host.standstill.pausing import Registration
+from devices.host.standstill.quiet import QuietTimeoutError, QuietWindow
 from devices.protocol import encode_task
 from fleet_tune.domain import Task
 from fleet_tune.errors import FleetTuneError

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from devices.host import warm_child
-from devices.host.memory import resident_bytes
+from devices.host.limits.memory import resident_bytes
 from devices.protocol import decode_task
 from fleet_tune.records.datasets.dataset_codec import encode_sketches
 from fleet_tune.sketch import Sketch

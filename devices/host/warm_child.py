@@ -8,8 +8,8 @@ import queue
 import shutil
 from typing import Any
 
-from devices.host.child import Channel, parent_channel, read_in_background, without_torch
-from devices.host.memory import limit_memory
+from devices.host.children.child import Channel, parent_channel, read_in_background, without_torch
+from devices.host.limits.memory import limit_memory
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from devices.host.child import Child
-from devices.host.pausing import Registration
-from devices.host.quiet import QuietWindow
+from devices.host.children.child import Child
+from devices.host.standstill.pausing import Registration
+from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.errors import FleetTuneError
 
 _START_SECS = 120.0

@@ -21,7 +21,7 @@ from tvm import relax
 from devices.builds.executables import Array
 from devices.cuda.runtime import prepare_cuda
 from devices.failures import last_line
-from devices.host.pool import ThreadPools
+from devices.host.limits.pool import ThreadPools
 from devices.instruction_sets import missing_here
 from devices.networks.edges import (
     Forms,

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from devices.cuda.runtime import prepare_cuda
+from devices.host.limits.pool import bind_pool
+from devices.host.limits.priority import Priority, pin_beside_pool
 from devices.host.machine import describe, native_target
-from devices.host.pool import bind_pool
-from devices.host.priority import Priority, pin_beside_pool
 from devices.host.vitals import read_vitals
 from devices.timing.evaluator import (
     Decide,
@@ -47,7 +47,7 @@ class SessionFunctions:
     """Makes our functions known to TVM; the sessions' processes, forked later, serve them.
 
     ``decide``: the rule that stops a measurement. ``upload_bytes``: of all files of a session at a time. ``realtime``:
-    time kernels at real-time priority where that is allowed (see :mod:`devices.host.priority`).
+    time kernels at real-time priority where that is allowed (see :mod:`devices.host.limits.priority`).
     """
 
     def __init__(self, decide: Decide | None, upload_bytes: int, realtime: bool = True) -> None:

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from devices.host.child import Child
-from devices.host.confinement import PrivateFolder, SessionLimits, check_account, default_limits
-from devices.host.endings import from_outside
+from devices.host.children.child import Child
+from devices.host.children.endings import from_outside
+from devices.host.limits.confinement import PrivateFolder, SessionLimits, check_account, default_limits
 from devices.server.registration import Tracker
 from devices.server.session_server import Settings
 from devices.timing.evaluator import load_decide
@@ -62,7 +62,7 @@ class DeviceServer:
     ``key``: what clients may name to be served, besides nothing (TVM's routing label, no secret). ``tracker``: where to
     register, with a key of its own. ``limits``: of a session; None for the defaults. ``user``: whom everything runs as
     that clients reach; None for the user of this process. ``realtime``: time kernels at real-time priority
-    where that is allowed (:mod:`devices.host.priority`). ``log``: gets a line for what an operator should know.
+    where that is allowed (:mod:`devices.host.limits.priority`). ``log``: gets a line for what an operator should know.
 
     The server ends with the process that started it, also when that is killed.
 

@@ -31,16 +31,16 @@ from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from devices.host.child import (
+from devices.host.children.child import (
     Channel,
     die_with_parent,
     parent_channel,
     read_in_background,
     without_torch,
 )
-from devices.host.confinement import SessionLimits, become, confine
-from devices.host.endings import describe_exit, for_its_memory, oom_kill_count
-from devices.host.priority import KERNEL_PRIORITY, refusal
+from devices.host.children.endings import describe_exit, for_its_memory, oom_kill_count
+from devices.host.limits.confinement import SessionLimits, become, confine
+from devices.host.limits.priority import KERNEL_PRIORITY, refusal
 from devices.server.registration import Registration, Tracker
 from devices.timing.evaluator import load_decide
 from devices.wire.handshake import Client, Greeting, HandshakeError
@@ -55,8 +55,8 @@ _STOPPED_SECS = 1.0
 _ENDING_SECS = 0.1
 # After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
 _RETURN_SECS = 2.0
-# Above that of kernels (see :mod:`devices.host.priority`), which may have all cores for seconds; this process works
-# little.
+# Above that of kernels (see :mod:`devices.host.limits.priority`), which may have all cores for seconds; this process
+# works little.
 WATCHING_PRIORITY = KERNEL_PRIORITY + 1
 # Connections at a time, and clients whose sessions' ends are kept. Who has not shown the key makes room for others.
 _MAX_CONNECTIONS = 128

@@ -16,7 +16,7 @@ from fleet_tune.config import values
 from fleet_tune.errors import UserError
 
 if TYPE_CHECKING:
-    from devices.host.confinement import SessionLimits
+    from devices.host.limits.confinement import SessionLimits
     from devices.server.registration import Tracker
 
 PROGRAM = "fleet-tune device serve"
@@ -160,7 +160,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _limits(options: argparse.Namespace) -> SessionLimits:
-    from devices.host.confinement import SessionLimits, default_limits
+    from devices.host.limits.confinement import SessionLimits, default_limits
 
     usual = default_limits()
     return SessionLimits(options.max_upload or usual.upload_bytes, options.memory or usual.memory_bytes)

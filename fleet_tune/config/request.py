@@ -37,7 +37,7 @@ class RunRequest:
     with the network's example inputs, None for its own, or some that are made up. ``trust_model``: code in a ``.pt2``
     file may be run. ``store``: the record store that several runs share, None for none; ``store_named``: the user has
     named it, so that the run does not begin where it cannot be used. ``priority``, ``weight``: of this run among those
-    of its cluster that use the same devices (:mod:`policies.runs.turns`)."""
+    of its cluster that use the same devices (:mod:`policies.runs.cluster.turns`)."""
 
     network: Any
     out: Path

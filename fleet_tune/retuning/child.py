@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devices.host.child import die_with_parent
+from devices.host.children.child import die_with_parent
 from fleet_tune.config.fleet_file import DeviceConfig, FleetConfig, default_fleet, load_fleet
 from fleet_tune.errors import FleetTuneError, UserError
 from fleet_tune.records.files.atomic_file import write_atomically

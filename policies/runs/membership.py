@@ -3,7 +3,7 @@
 A device of a class for which nothing is tuned yet is waited for twice: until the network is prepared for its class
 (:class:`~policies.runs.events.ClassAwaited`, :class:`~policies.runs.events.ClassAdded`), and then as any other. The
 limits of the run stay what they are: the tasks of the new class have what is left of the time, and of a limit of trials
-an even share of what is left while they are being described (:meth:`policies.runs.granting.Granting.room`).
+an even share of what is left while they are being described (:meth:`policies.runs.stages.granting.Granting.room`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from policies.runs.commands import Command, Say
 from policies.runs.events import Appeared, ClassAdded, ClassAwaited, DeviceAdded, DeviceLeft
 from policies.runs.fleet import Fleet
-from policies.runs.granting import Granting
-from policies.runs.measuring import MeasureStage
-from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
+from policies.runs.stages.granting import Granting
+from policies.runs.stages.measuring import MeasureStage
+from policies.runs.stages.pace import Pace
 from policies.runs.tasks import TaskTrials
-from policies.runs.usage import Usage
+from policies.runs.times.usage import Usage
 
 
 class Membership:

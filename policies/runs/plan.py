@@ -14,7 +14,7 @@ DEVICE_PATIENCE_SECS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Bounds of what is under way; within them it follows the devices (:mod:`policies.runs.pace`).
+    """Bounds of what is under way; within them it follows the devices (:mod:`policies.runs.stages.pace`).
 
     ``grant``: candidates that are asked for at once, at least; ``most_grant``: at most. ``waiting_per_builder``: how
     many may wait for each builder. ``in_flight``: candidates of one device class that may be under way, however slow

@@ -17,7 +17,6 @@ from fleet_tune.errors import BuildersLostError, DevicesLostError
 from fleet_tune.results import DeviceTime, Progress
 from policies.measuring import health
 from policies.measuring.build_limit import UNKNOWN_SECS
-from policies.runs.building import BuildStage, Job
 from policies.runs.commands import Abort, CatchUp, Command, Finish, Forget, RecordFailure, RestartSearcher, Say
 from policies.runs.events import (
     Appeared,
@@ -51,19 +50,20 @@ from policies.runs.events import (
     Unreachable,
     Waits,
 )
-from policies.runs.final_round import FinalRound
 from policies.runs.fleet import Fleet
-from policies.runs.granting import Granting
-from policies.runs.measuring import MeasureStage
 from policies.runs.membership import Membership
 from policies.runs.notices import Notices
-from policies.runs.occupation import Occupation
-from policies.runs.pace import Pace
 from policies.runs.plan import RunPlan
+from policies.runs.stages.building import BuildStage, Job
+from policies.runs.stages.final_round import FinalRound
+from policies.runs.stages.granting import Granting
+from policies.runs.stages.measuring import MeasureStage
+from policies.runs.stages.occupation import Occupation
+from policies.runs.stages.pace import Pace
 from policies.runs.tasks import Oracle, TaskTrials, Trial
-from policies.runs.time_budget import TimeBudget
-from policies.runs.timers import Timers
-from policies.runs.usage import Usage
+from policies.runs.times.time_budget import TimeBudget
+from policies.runs.times.timers import Timers
+from policies.runs.times.usage import Usage
 from policies.search.bandits import CONVERGENCE_GAIN, CONVERGENCE_TRIALS, TaskBandit, is_finished
 
 _RATE_WINDOW_SECS = 20.0
@@ -80,7 +80,7 @@ class Phase(enum.IntEnum):
     TUNING = enum.auto()  # until a limit is reached, every task is finished, or somebody stops it
     LAST_BATCHES = enum.auto()  # what is being measured is stored, what is only built is dropped
     CATCHING_UP = enum.auto()  # until every record of them has come
-    SHOOT_OUTS = enum.auto()  # see policies.runs.final_round
+    SHOOT_OUTS = enum.auto()  # see policies.runs.stages.final_round
     CLOSING = enum.auto()  # until every record and every change of a device is durable and has come
     FINISHED = enum.auto()
 

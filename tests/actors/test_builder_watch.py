@@ -9,7 +9,7 @@ from typing import Any, cast
 from actors.builder_watch import BuilderWatch
 from actors.scheduling.heartbeats import Heartbeats
 from fleet_tune.errors import UserError
-from policies.runs.placement import Node
+from policies.runs.cluster.placement import Node
 
 
 def node(name: str) -> Node:

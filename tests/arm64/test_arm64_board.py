@@ -31,7 +31,7 @@ from devices.builds.linking import foreign_linkers, link
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession
 from devices.client.workbench import Workbench
-from devices.host.parent import end_with_parent
+from devices.host.children.parent import end_with_parent
 from devices.targets import parse_target, resolve_target
 from devices.wire.linking_there import is_archive
 from fleet_tune.config.fleet_file import DeviceConfig

@@ -11,8 +11,8 @@ from tests.helpers.tasks import make_candidate
 STAND_IN = """
 import os, queue, signal, subprocess, sys, time
 from devices.builds.worker import serve
-from devices.host.child import parent_channel, read_in_background
-from devices.host.memory import limit_memory
+from devices.host.children.child import parent_channel, read_in_background
+from devices.host.limits.memory import limit_memory
 from devices.protocol import decode_task
 from fleet_tune.errors import UserError
 

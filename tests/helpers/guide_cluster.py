@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 
-from devices.host.parent import end_with_parent
+from devices.host.children.parent import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")

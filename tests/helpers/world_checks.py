@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fleet_tune.device_state import Admin, DeviceEvent, DeviceState
-from policies.runs.measuring import Work
 from policies.runs.plan import Flow
+from policies.runs.stages.measuring import Work
 from policies.runs.state import Phase, RunState
 from policies.runs.tasks import Oracle
 

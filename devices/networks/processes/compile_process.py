@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from devices.host.confinement import memory_total_bytes
-from devices.host.memory import memory_lacked
+from devices.host.limits.confinement import memory_total_bytes
+from devices.host.limits.memory import memory_lacked
 from devices.host.warm_process import ChildLostError, WarmProcess
 from devices.networks.processes.compile_worker import REFUSALS
 from devices.networks.processes.exchange_folder import ExchangeFolder, writing

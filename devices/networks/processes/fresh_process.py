@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices.failures import last_line
-from devices.host.child import die_with_parent, without_torch
-from devices.host.endings import describe_exit
-from devices.host.memory import over_memory
+from devices.host.children.child import die_with_parent, without_torch
+from devices.host.children.endings import describe_exit
+from devices.host.limits.memory import over_memory
 from devices.networks.network import Array
 from devices.networks.tensor_file import read, write
 from devices.timing.in_place import InPlace

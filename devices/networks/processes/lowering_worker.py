@@ -14,7 +14,7 @@ from typing import Any
 
 from devices.failures import last_line
 from devices.host import warm_child
-from devices.host.child import Channel
+from devices.host.children.child import Channel
 from devices.networks.processes.exchange_folder import MORE_SPACE
 from devices.protocol import encode_task
 from fleet_tune.domain import DeviceClass

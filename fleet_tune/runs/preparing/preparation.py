@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from devices.cuda import compiler
 from devices.describing.kept import DescriptionCache
 from devices.host.file_cache import user_folder
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 from devices.networks.comparison import without_numbers
 from devices.networks.frontend import Network, load_network
 from devices.networks.lowering import LoweredNetwork, agreement, computes

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from devices.describing.describer import Describing
 from devices.describing.kept import Described
-from devices.host.quiet import QuietWindow
+from devices.host.standstill.quiet import QuietWindow
 from fleet_tune.domain import Task
 from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.results import LeftOut

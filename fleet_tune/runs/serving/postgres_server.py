@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from devices.host.parent import end_with_parent
+from devices.host.children.parent import end_with_parent
 from fleet_tune.errors import RecordStoreError, ServerError
 from fleet_tune.records.sharing.postgres import TeamStore
 from fleet_tune.runs.serving.keys import make_database

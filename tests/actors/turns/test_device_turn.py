@@ -23,7 +23,7 @@ from devices.simulated.simulated import SimulatedDevice
 from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Fingerprint
 from policies.measuring.stopping import decide
-from policies.runs.turns import Party, Turn
+from policies.runs.cluster.turns import Party, Turn
 from tests.actors.conftest import CLASS
 
 

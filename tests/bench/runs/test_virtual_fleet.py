@@ -9,7 +9,7 @@ import pytest
 from bench.runs import scaling
 from bench.runs.virtual_fleet import Costs, VirtualFleet
 from fleet_tune.results import DeviceTime
-from policies.runs.pace import searchers
+from policies.runs.stages.pace import searchers
 
 # Nobody is lost or waits: what is left is the flow.
 CALM = Costs(crashes=0.0, losses=0.0)

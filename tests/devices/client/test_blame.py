@@ -4,7 +4,7 @@ import pytest
 
 from devices.client.blame import verdict
 from devices.client.session import SessionLostError, SessionTimeoutError
-from devices.host.endings import for_its_memory
+from devices.host.children.endings import for_its_memory
 from fleet_tune.domain import Outcome, StopRule
 
 RULE = StopRule(timeout_secs=2.0)

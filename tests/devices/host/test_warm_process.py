@@ -11,7 +11,7 @@ import pytest
 from devices.host.warm_process import ChildStartError, WarmProcess
 
 ANSWERS = """
-from devices.host.child import parent_channel
+from devices.host.children.child import parent_channel
 
 channel = parent_channel()
 channel.send({"ready": True})

@@ -13,7 +13,7 @@ from tvm import te
 
 from devices.builds.linking import link
 from devices.client.rpc_device import RpcDevice
-from devices.host.priority import refusal
+from devices.host.limits.priority import refusal
 from devices.protocol import Artifact, MeasureRequest, TensorSpec
 from devices.server.server import DeviceServer
 from devices.targets import parse_target

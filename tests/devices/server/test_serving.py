@@ -19,7 +19,13 @@ import psutil
 import pytest
 
 from devices.client.session import RpcSession
-from devices.host.confinement import AccountError, PrivateFolder, SessionLimits, check_account, memory_total_bytes
+from devices.host.limits.confinement import (
+    AccountError,
+    PrivateFolder,
+    SessionLimits,
+    check_account,
+    memory_total_bytes,
+)
 from devices.server.server import DeviceServer, is_loopback
 from tests.helpers.waiting import wait_until
 

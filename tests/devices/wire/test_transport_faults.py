@@ -19,7 +19,7 @@ import pytest
 from bench.devices.faulty_proxy import FaultyProxy
 from devices.client.rpc_device import RpcDevice
 from devices.client.session import RpcSession, SessionLostError
-from devices.host.confinement import SessionLimits
+from devices.host.limits.confinement import SessionLimits
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer
 from fleet_tune.config.fleet_file import DeviceConfig

@@ -1,0 +1,218 @@
+"""Long-lived child processes of ours: how they start, talk to their parent, and end with it.
+
+A child is a fresh interpreter (never a fork of a process that has TVM loaded) that runs one module of this package.
+Parent and child share a socket pair; messages are msgpack maps with their length in front, or plain bytes where the
+child runs on a board without msgpack. The socket is the child's lifeline too: when the parent dies, however it dies,
+the kernel closes its end, and the child sees that and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from devices.host.children.endings import describe_exit
+from devices.host.children.parent import end_with_parent
+
+_LENGTH = struct.Struct("<Q")
+# Where a clock stands still, nobody asks for it more often.
+_LOOK_AGAIN_SECS = 0.02
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+class Channel:
+    """Messages over a connected stream socket. Either end may be used by one thread at a time for each direction."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Raises OSError when the other end is gone."""
+        import msgpack  # type: ignore[import-untyped]
+
+        body = msgpack.packb(message, use_bin_type=True)
+        self._socket.settimeout(None)
+        self._socket.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self, timeout_secs: float | None = None, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+        """The next message. ``clock``: by which the seconds count; it may stand still at times. Raises EOFError when
+        the other end is gone, TimeoutError past the deadline."""
+        body = self.receive_bytes(timeout_secs, clock)
+        import msgpack
+
+        message: dict[str, Any] = msgpack.unpackb(body, raw=False)
+        return message
+
+    def tell(self, body: bytes) -> None:
+        """Send a short message of bytes, or drop it: where the other end is stopped or gone, this one goes on."""
+        with contextlib.suppress(OSError):
+            self._socket.send(_LENGTH.pack(len(body)) + body, socket.MSG_DONTWAIT)
+
+    def receive_bytes(self, timeout_secs: float | None = None, clock: Callable[[], float] = time.monotonic) -> bytes:
+        """The bytes of the next message, as :meth:`receive`."""
+        deadline = None if timeout_secs is None else clock() + timeout_secs
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline, clock))
+        return self._read(length, deadline, clock)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self, size: int, deadline: float | None, clock: Callable[[], float]) -> bytes:
+        chunks = bytearray()
+        while len(chunks) < size:
+            if deadline is None:
+                self._socket.settimeout(None)
+            else:
+                remaining = deadline - clock()
+                if remaining <= 0:
+                    raise TimeoutError("no message within the deadline")
+                self._socket.settimeout(max(remaining, _LOOK_AGAIN_SECS))
+            try:
+                chunk = self._socket.recv(min(size - len(chunks), 1 << 20))
+            except TimeoutError:
+                continue  # by a clock that stood still meanwhile it is not late yet
+            except ConnectionError as error:
+                raise EOFError("the other process is gone") from error
+            if not chunk:
+                raise EOFError("the other process is gone")
+            chunks += chunk
+        return bytes(chunks)
+
+
+class Child:
+    """A running child process, seen from its parent.
+
+    ``module``: dotted name of the module to run; it gets ``args`` on its command line and its end of the channel from
+    :func:`parent_channel`. ``env``: variables on top of this process' own. ``pass_fds``: descriptors it inherits.
+    """
+
+    def __init__(
+        self, module: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._group_ended = False
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *args],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": path, **(env or {}), _CHANNEL_VARIABLE: str(theirs.fileno())},
+                pass_fds=[theirs.fileno(), *pass_fds],
+                # Its own process group: Ctrl-C in a terminal is for the parent, which then ends its children in order.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the child still runs. One whose first thread has ended cannot be reaped before its others have, but
+        answers no more."""
+        if self._process.poll() is not None:
+            return False
+        try:
+            return "\nState:\tZ" not in Path(f"/proc/{self._process.pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # the file is there, but not the process any more
+            return False
+
+    def wait(self) -> None:
+        """Wait until the child has ended."""
+        self._process.wait()
+
+    def abort(self) -> None:
+        """End the child and all processes of its group, from any thread; :meth:`kill` is still to be called."""
+        if self._process.poll() is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                self._process.kill()
+        # What it started may outlive it. The kernel gives its number to nobody while there is a group of it; later on
+        # it may be another's.
+        elif not self._group_ended and not Path(f"/proc/{self._process.pid}").exists():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._group_ended = True
+
+    def kill(self) -> None:
+        """End the child and all processes of its group, and reap it. May be called twice."""
+        self.abort()
+        self._process.wait()
+        self.channel.close()
+        self._errors.close()
+
+    def obituary(self, wait_secs: float = 5.0) -> str:
+        """What a child that ended said last and how it ended, in one line; kill() takes the words away."""
+        try:
+            code = self._process.wait(wait_secs)
+        except subprocess.TimeoutExpired:
+            return "still running, with its channel closed"
+        return "; ".join(filter(None, [describe_exit(code), self.last_words()]))
+
+    def last_words(self) -> str:
+        """The last line of the child's output; nothing after :meth:`kill`, which another thread may call meanwhile."""
+        lines: list[str] = []
+        with contextlib.suppress(ValueError):  # the file is closed
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, size - 4096))
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip()[:500] if lines else ""
+
+
+def parent_channel() -> Channel:
+    """In the child: its end of the channel."""
+    return Channel(socket.socket(fileno=int(os.environ.pop(_CHANNEL_VARIABLE))))
+
+
+def read_in_background(
+    channel: Channel, handle: Callable[[dict[str, Any]], None], clean_up: Callable[[], None] | None = None
+) -> None:
+    """In the child: hand each message to ``handle`` on a thread, and exit at once when the parent is gone, after
+    ``clean_up``, which removes what the parent would have removed."""
+
+    def run() -> None:
+        while True:
+            try:
+                message = channel.receive()
+            except (EOFError, OSError):
+                try:
+                    if clean_up is not None:
+                        clean_up()
+                finally:
+                    os._exit(0)
+            handle(message)
+
+    threading.Thread(target=run, name="parent", daemon=True).start()
+
+
+def without_torch() -> None:
+    """In the child, before TVM is imported: make ``import torch`` fail.
+
+    tvm_ffi imports torch if it can, which takes a second and 200 MB, and TVM's code generation needs none of it.
+    """
+    sys.modules["torch"] = None  # type: ignore[assignment]
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """In a forked child of ``parent_pid``: have the kernel kill it when its parent's forking thread ends."""
+    end_with_parent()
+    if os.getppid() != parent_pid:
+        os._exit(0)
+
+
+_CHANNEL_VARIABLE = "FLEET_TUNE_CHANNEL"

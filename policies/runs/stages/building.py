@@ -1,0 +1,206 @@
+"""The build stage: what waits for a builder, and which builder works on what. One for tuning and for shoot-outs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fleet_tune.domain import Measurement, Outcome, Task
+from policies.runs.commands import Build
+from policies.runs.events import Cause
+from policies.runs.plan import Flow
+from policies.runs.tasks import Trial, killed
+from policies.runs.times.timers import Timers
+
+_LONG = "a build takes long"  # with spaces, which the name of no device has
+
+
+@dataclass(slots=True)
+class Job:
+    """Something to build: the candidate of ``trial``, or the task's oracle where that is None. ``finalist``: for a
+    shoot-out. ``lost_builders``: how many builders were lost over it, maybe by its fault; ``kills``: how often a
+    process that built it was ended from outside."""
+
+    task: Task
+    trial: Trial | None
+    finalist: bool = False
+    lost_builders: int = 0
+    kills: int = 0
+
+    @property
+    def device_class(self) -> str:
+        return self.task.device_class.name
+
+
+class BuildStage:
+    """A queue in front of builders, each of which builds one job at a time: ``builders`` by their numbers. The one that
+    was free last is given the next job, so that as many of them work as the devices ask for: the others need not even
+    start what they build with.
+
+    Bounded by the granting, which looks at its length: what a lost builder leaves is always put back. ``limit_of``:
+    seconds that a job may take.
+    """
+
+    def __init__(self, builders: Iterable[int], flow: Flow, timers: Timers, limit_of: Callable[[Job], float]) -> None:
+        self._flow = flow
+        self._timers = timers
+        self._limit_of = limit_of
+        self._queue: deque[Job] = deque()
+        self._jobs: dict[int, Job] = {}
+        self._began: dict[int, float] = {}  # when each builder was given its job, the last one last
+        self._of_class: Counter[str] = Counter()  # jobs that wait or are worked on
+        self._there = set(builders)
+        self._free = sorted(self._there, reverse=True)  # the last one is the next
+        self._failures: dict[int, int] = {}  # how often each builder has failed by itself since it built something
+        self._absences: dict[int, int] = {}  # how often each builder was not there, in a row
+
+    @property
+    def builders(self) -> int:
+        """How many there are."""
+        return len(self._there)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def building(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is built and nothing waits for it."""
+        return not self._jobs and not self._queue
+
+    @property
+    def saturated(self) -> bool:
+        """Whether no builder is free."""
+        return not self._free
+
+    @property
+    def room(self) -> int:
+        """How many more may wait: no longer than the builders need for what waits for each."""
+        return self._flow.waiting_per_builder * self.builders - len(self._queue)
+
+    def under_way(self, device_class: str) -> int:
+        """Jobs for a class of devices that wait or are worked on."""
+        return self._of_class[device_class]
+
+    def nothing_soon(self, now: float) -> bool:
+        """Whether nothing is waited for: every build under way takes long, if there is one."""
+        if self._free and self._queue:
+            return False
+        last_began = next(reversed(self._began.values()), -math.inf)
+        return now >= last_began + self._flow.gather_secs
+
+    def add(self, job: Job) -> None:
+        self._of_class[job.device_class] += 1
+        self._queue.append(job)
+
+    def drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
+        """Take the jobs that nobody wants any more out of the queue; those that a builder works on stay."""
+        dropped = [job for job in self._queue if unwanted(job)]
+        self._of_class.subtract(job.device_class for job in dropped)
+        self._queue = deque(job for job in self._queue if not unwanted(job))
+        return dropped
+
+    def join(self, builders: Iterable[int]) -> None:
+        """Builders more, with numbers that nobody has had."""
+        for builder in sorted(set(builders) - self._there):
+            self._there.add(builder)
+            self._free.insert(0, builder)
+
+    def leave(self, builder: int) -> None:
+        """A builder less. What it worked on is the next to be built, and nobody is blamed."""
+        self._there.discard(builder)
+        self._failures.pop(builder, None)
+        self._absences.pop(builder, None)
+        if builder in self._free:
+            self._free.remove(builder)
+        job = self._taken_from(builder)
+        if job is not None:
+            self._queue.appendleft(job)
+
+    def start(self, now: float) -> list[Build]:
+        """Give every free builder a job, as long as there are some."""
+        commands = []
+        while self._free and self._queue:
+            builder, job = self._free.pop(), self._queue.popleft()
+            self._jobs[builder], self._began[builder] = job, now
+            self._timers.at(now + self._flow.gather_secs, _LONG)
+            candidate = None if job.trial is None else job.trial.candidate
+            commands.append(Build(builder, job.task, candidate, self._limit_of(job)))
+        return commands
+
+    def works(self, builder: int) -> bool:
+        """Whether the builder has a job."""
+        return builder in self._jobs
+
+    def ended(self, builder: int, now: float) -> tuple[Job, float] | None:
+        """The job that the builder has done, and which frees it, with the seconds that it took; None for one that was
+        given up before."""
+        began, job = self._began.get(builder, now), self._taken_from(builder)
+        if job is None:
+            return None
+        self._of_class[job.device_class] -= 1
+        self._free.append(builder)
+        self._failures.pop(builder, None)
+        self._absences.pop(builder, None)
+        return job, now - began
+
+    def lost(self, builder: int, detail: str, cause: Cause) -> tuple[Job, Measurement] | None:
+        """The builder was lost over its job. It rests for :meth:`rest_secs`, until :meth:`rested`; the job is put back,
+        or given up with the failure that is the answer then: KILLED, which is nobody's, or one that blames it. What is
+        put back waits behind all others: none of them waits for it. A builder that is ``ABSENT`` has not seen the job,
+        which is the next to be built."""
+        job = self._taken_from(builder)
+        if job is None:
+            return None
+        if cause is Cause.ABSENT:
+            self._absences[builder] = self._absences.get(builder, 0) + 1
+            self._queue.appendleft(job)
+            return None
+        self._absences.pop(builder, None)
+        failure: Measurement | None = None
+        match cause:
+            case Cause.NOT_BEGUN:
+                self._failures[builder] = self._failures.get(builder, 0) + 1
+            case Cause.OUTSIDE:
+                job.kills += 1
+                if job.kills >= self._flow.kills:
+                    failure = killed("that built it", job.kills, detail)
+            case Cause.JOB:
+                job.lost_builders += 1
+                if job.lost_builders >= self._flow.attempts:
+                    failure = Measurement(Outcome.BUILD_ERROR, detail=detail)
+        if failure is None:
+            self._queue.append(job)
+            return None
+        self._of_class[job.device_class] -= 1
+        return job, failure
+
+    def rest_secs(self, builder: int) -> float:
+        """How long a builder rests that was just lost."""
+        if builder in self._absences:
+            return min(self._flow.look_secs, self._flow.rest_of(self._absences[builder]))
+        return self._flow.rest_of(self._failures.get(builder, 1))
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no builder works: each failed by itself again and again, and built nothing meanwhile, or is gone for
+        minutes."""
+        return bool(self._there) and all(
+            self._failures.get(builder, 0) >= self._flow.starts or self._absences.get(builder, 0) >= self._flow.looks
+            for builder in self._there
+        )
+
+    def rested(self, builder: int) -> None:
+        """A lost builder may work again, after those that were not lost, unless it has left."""
+        if builder in self._there:
+            self._free.insert(0, builder)
+
+    def _taken_from(self, builder: int) -> Job | None:
+        self._began.pop(builder, None)
+        return self._jobs.pop(builder, None)

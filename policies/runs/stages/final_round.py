@@ -1,0 +1,157 @@
+"""The end of a run: for each task a shoot-out between the few candidates that may be its fastest.
+
+Who takes part is decided by :mod:`policies.measuring.shootout`; what a shoot-out finds is stored as revisions of the
+candidates' records, so that a run that resumes finds it there and does not repeat it. Builders and devices are those of
+the tuning. What cannot be built or measured leaves its task as it is: the incumbent stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from fleet_tune.device_state import Admin, Health
+from fleet_tune.domain import Candidate
+from policies.runs.commands import Command, ShootOut
+from policies.runs.fleet import Fleet
+from policies.runs.plan import RunPlan
+from policies.runs.stages.building import BuildStage, Job
+from policies.runs.stages.measuring import MeasureStage, Work
+from policies.runs.tasks import Oracle, TaskTrials, Trial, gain_at_stake
+from policies.runs.times.timers import Timers
+
+# What a device that cannot work yet is waited for: shoot-outs are worth no more, and the next run holds those left out.
+_BACK_SECS = 30.0
+_SPARE_SECS = 5.0
+_AHEAD = 1  # shoot-outs that are built beside those that a device could begin
+
+
+@dataclass(slots=True)
+class Contest:
+    """A shoot-out that is still to be held. ``left_out``: finalists that could not be built."""
+
+    task: TaskTrials
+    finalists: tuple[Candidate, ...]
+    asked_for: bool = False
+    left_out: set[str] = field(default_factory=set)
+
+    @property
+    def entered(self) -> list[Candidate]:
+        return [each for each in self.finalists if each.id in self.task.artifacts]
+
+    @property
+    def is_built(self) -> bool:
+        """Whether nothing is waited for."""
+        settled = self.task.oracle in (Oracle.READY, Oracle.FAILED)
+        return settled and all(each.id in self.task.artifacts or each.id in self.left_out for each in self.finalists)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether there is nothing to decide, now that what could be built is."""
+        return self.is_built and (self.task.oracle is Oracle.FAILED or len(self.entered) < 2)
+
+
+class FinalRound:
+    """The shoot-outs of all classes, those of the heaviest share of the network first."""
+
+    def __init__(self, plan: RunPlan, fleet: Fleet, builds: BuildStage, devices: MeasureStage, timers: Timers) -> None:
+        self._plan = plan
+        self._fleet = fleet
+        self._builds = builds
+        self._devices = devices
+        self._timers = timers
+        self._contests: dict[str, list[Contest]] = {}
+        self._missing_since: dict[str, float] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether no shoot-out is left to begin."""
+        return not any(self._contests.values())
+
+    def open(self, tasks: Iterable[TaskTrials]) -> None:
+        """List the shoot-outs that there should be."""
+        if math.isinf(self._plan.rule.race_factor):
+            return  # a dataset is collected: no candidate matters more than another
+        for task in sorted(tasks, key=gain_at_stake, reverse=True):
+            finalists = () if task.is_settled else task.ranking.finalists()
+            if finalists:
+                self._contests.setdefault(task.device_class, []).append(Contest(task, finalists))
+
+    def close(self) -> None:
+        """No further one begins."""
+        self._contests.clear()
+
+    def not_built(self, job: Job) -> None:
+        """A finalist of a shoot-out could not be built."""
+        assert job.trial is not None
+        for contest in self._contests.get(job.task.device_class.name, ()):
+            if contest.task.task.id == job.task.id:
+                contest.left_out.add(job.trial.candidate.id)
+
+    def start(self, now: float) -> list[Command]:
+        """Build what the next shoot-outs need, bring devices back, and begin every shoot-out that can begin."""
+        commands: list[Command] = []
+        for device_class, contests in self._contests.items():
+            contests[:] = [each for each in contests if not each.is_void]
+            for device_id in self._mine(device_class):
+                commands += self._look_at(device_id, now)
+            idle = self._devices.idle_devices(device_class)
+            for contest in contests[: len(idle) + _AHEAD] if idle else ():
+                self._ask_for(contest)
+            for device_id in idle:
+                ready = next((each for each in contests if each.is_built and not each.is_void), None)
+                if ready is None:
+                    break
+                contests.remove(ready)
+                commands.append(self._begin(ready, device_id, now))
+            if self._is_given_up(device_class, now):
+                contests.clear()
+        return commands
+
+    def _mine(self, device_class: str) -> list[str]:
+        return [each for each, lane in self._devices.lanes.items() if lane.device_class == device_class]
+
+    def _look_at(self, device_id: str, now: float) -> list[Command]:
+        """A device that was lost, or that had no time to join, is asked again; a quarantine outlasts the round."""
+        state = self._fleet[device_id]
+        if state.admin is Admin.ACTIVE and state.health is Health.QUARANTINED:
+            return []
+        return self._devices.look_at(device_id, now)
+
+    def _is_given_up(self, device_class: str, now: float) -> bool:
+        """Whether no device of the class has come back for long enough, or none can."""
+        lanes = [self._devices.lanes[each] for each in self._mine(device_class)]
+        if self._devices.idle_devices(device_class) or any(lane.work is Work.SHOOT_OUT for lane in lanes):
+            self._missing_since.pop(device_class, None)
+            return False
+        states = [self._fleet[lane.device_id] for lane in lanes]
+        if not any(each.admin is Admin.ACTIVE and each.health is not Health.QUARANTINED for each in states):
+            return True
+        ends = self._missing_since.setdefault(device_class, now) + _BACK_SECS
+        if now < ends:
+            self._timers.at(ends, "final round")
+        return now >= ends
+
+    def _ask_for(self, contest: Contest) -> None:
+        if contest.asked_for:
+            return
+        contest.asked_for = True
+        task = contest.task
+        if task.oracle is Oracle.NOT_BUILT:  # of an earlier run, or dropped when this one ended
+            task.oracle = Oracle.ON_ITS_WAY
+            self._builds.add(Job(task.task, None))
+        for candidate in contest.finalists:
+            if candidate.id not in task.artifacts:
+                self._builds.add(Job(task.task, Trial(candidate), finalist=True))
+
+    def _begin(self, contest: Contest, device_id: str, now: float) -> ShootOut:
+        limit_secs = self._devices.limit_secs(device_id, contest.task.task.id)
+        rule = replace(self._plan.rule, timeout_secs=limit_secs)
+        entered = contest.entered
+        # A duel begins no pair past the rule's timeout; each of its last runs may take twice that.
+        deadline_secs = self._plan.window_wait_secs + len(entered) * (5 * rule.timeout_secs + 4 * _SPARE_SECS)
+        epoch = self._devices.lease(device_id, Work.SHOOT_OUT, deadline_secs, now)
+        ranking = contest.task.ranking
+        finalists = tuple((each, ranking.next_revision(each.id)) for each in entered)
+        return ShootOut(device_id, epoch, contest.task.task.id, finalists, ranking.incumbent, rule, deadline_secs)

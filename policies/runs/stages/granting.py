@@ -1,0 +1,200 @@
+"""The granting: which task gets the next trials, within the bounds of what may be under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from policies.runs.commands import Propose
+from policies.runs.fleet import Fleet
+from policies.runs.plan import RunPlan
+from policies.runs.stages.building import BuildStage
+from policies.runs.stages.pace import Pace
+from policies.runs.tasks import TaskTrials, in_flight
+from policies.runs.times.timers import Timers
+from policies.search.bandits import TaskBandit
+
+# In a run that has less than SHORT_SECS for each task, a task's first grant is this: the best that is known before
+# anything is measured, for every task, is worth more than the search of a few.
+FIRST_GRANT = 2
+SHORT_SECS = 10.0
+
+
+class Granting:
+    """One proposal of a device class at a time from each searcher: the next choice of the bandit knows of its
+    candidates. What is asked for follows the devices (:class:`policies.runs.stages.pace.Pace`)."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        tasks: Mapping[str, TaskTrials],
+        bandit: TaskBandit,
+        fleet: Fleet,
+        pace: Pace,
+        timers: Timers,
+    ) -> None:
+        self._plan = plan
+        self._bandit = bandit
+        self._fleet = fleet
+        self._pace = pace
+        self._timers = timers
+        self._tasks = tasks
+        self.by_class: dict[str, list[TaskTrials]] = {}
+        # The tasks that a searcher knows of each class: it answers one proposal after the other.
+        self._sources: dict[str, dict[int, list[TaskTrials]]] = {}
+        for task in tasks.values():
+            self.add(task)
+        self._asked: dict[tuple[str, int], float] = {}  # when each source was, whose answer is awaited
+        self._rests_until: dict[tuple[str, int], float] = {}
+        self._losses: dict[str, int] = {}  # of tasks whose last proposal was lost: how many in a row by their own fault
+
+    def add(self, task: TaskTrials) -> None:
+        """A task of the run may be granted trials."""
+        self.by_class.setdefault(task.device_class, []).append(task)
+        self._sources.setdefault(task.device_class, {}).setdefault(task.searcher, []).append(task)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is to be tuned, no task that is still being described may be, and nothing is under
+        way."""
+        return all(self._is_done(tasks) for tasks in self.by_class.values())
+
+    def is_asking(self, device_class: str) -> bool:
+        """Whether candidates of the class are awaited, or will be asked for again in a moment."""
+        return any(source[0] == device_class for source in (*self._asked, *self._rests_until))
+
+    def may_be_under_way(self, device_class: str) -> int:
+        """Candidates of a class that may be granted and not yet recorded."""
+        return self._pace.under_way(device_class, self._usable(device_class))
+
+    def start(self, now: float, builds: BuildStage) -> list[Propose]:
+        """Ask for candidates of every class that may have more under way, of the one that lacks most first."""
+        room = builds.room
+        if room < self._plan.flow.grant:
+            return []
+        lacking: dict[str, tuple[int, int]] = {}
+        for each, tasks in self.by_class.items():
+            if all((each, searcher) in self._asked for searcher in self._sources[each]):
+                continue
+            usable = self._usable(each)
+            lacking[each] = self._pace.under_way(each, usable) - in_flight(tasks), self._pace.grant(each, usable)
+        commands: list[Propose] = []
+        for device_class in sorted(lacking, key=lambda each: lacking[each][0] / lacking[each][1], reverse=True):
+            count, grant = lacking[device_class]
+            if count >= grant or count >= room:
+                commands += self._ask(device_class, count, grant, room, now)
+        return commands
+
+    def _ask(self, device_class: str, lacking: int, grant: int, room: int, now: float) -> list[Propose]:
+        """Ask the searchers of a class for at most ``lacking`` candidates, each for a ``grant``; ``room``: how many the
+        build stage takes now."""
+        commands = []
+        # Several classes may be granted some at the same moment, but more than the least only what can be built soon.
+        awaited = sum(task.reserved for task in self._tasks.values())
+        for searcher, tasks in self._sources[device_class].items():
+            source = device_class, searcher
+            if source in self._asked or now < self._rests_until.get(source, now):
+                continue
+            if searcher in self._suspected and self._asked_of(searcher):
+                continue  # one by one, so that it is clear over which task the searcher is lost
+            grant = min(grant, max(self._plan.flow.grant, room - awaited))
+            if lacking < grant:
+                break
+            self._rests_until.pop(source, None)
+            command = self._next(tasks, grant)
+            if command is not None:
+                lacking -= command.count
+                awaited += command.count
+                self._asked[source] = now
+                commands.append(command)
+        return commands
+
+    def answered(self, task_id: str, now: float) -> None:
+        """A proposal has come."""
+        self._pace.proposed(self._tasks[task_id].device_class, now - self._released(task_id))
+        self._losses.pop(task_id, None)
+
+    def lost(self, task_id: str, now: float) -> int:
+        """A proposal was lost on its way: asked for again a little later, by itself. How often in a row that has
+        happened to the task while its searcher was asked for nothing else; what was lost together with others says
+        nothing of it."""
+        task = self._tasks[task_id]
+        losses = self._losses.get(task_id, 0) + (self._asked_of(task.searcher) == 1)
+        self._released(task_id)
+        self._losses[task_id] = losses
+        source = task.device_class, task.searcher
+        self._rests_until[source] = now + self._plan.flow.rest_of(max(1, losses))
+        self._timers.at(self._rests_until[source], "granting")
+        return losses
+
+    def give_up(self, task_id: str) -> None:
+        """The task gets no more trials."""
+        self._losses.pop(task_id, None)
+
+    def _released(self, task_id: str) -> float:
+        """The answer is no longer awaited; when it was asked for."""
+        task = self._tasks[task_id]
+        task.reserved = 0
+        return self._asked.pop((task.device_class, task.searcher))
+
+    def _asked_of(self, searcher: int) -> int:
+        """Proposals that a searcher is to answer."""
+        return sum(source[1] == searcher for source in self._asked)
+
+    @property
+    def _suspected(self) -> set[int]:
+        """Searchers that were lost over a task, and have not answered for it since."""
+        return {self._tasks[task_id].searcher for task_id in self._losses}
+
+    def room(self, grant: int) -> int:
+        """Trials that the run may grant now, at most ``grant``: an even share of all trials is kept for each task that
+        is still being described, whatever the others could do with it."""
+        limit = self._plan.limits.trials
+        if limit is None:
+            return grant
+        share = max(1, limit // len(self._tasks))
+        least = self._plan.flow.grant
+        awaited = (task for task in self._tasks.values() if task.is_awaited and task.wanted(least))
+        kept = sum(max(0, share - task.spent) for task in awaited)
+        return max(0, min(grant, self._left(limit) - kept))
+
+    def _left(self, limit: int) -> int:
+        """Trials that are neither made nor under way, nor given up."""
+        tasks = self._tasks.values()
+        return limit - sum(task.spent for task in tasks) - in_flight(tasks)
+
+    def _is_done(self, tasks: Sequence[TaskTrials]) -> bool:
+        grant, limit = self._plan.flow.grant, self._plan.limits.trials
+        if any(task.in_flight for task in tasks):
+            return False
+        return (limit is not None and self._left(limit) <= 0) or not any(task.wanted(grant) for task in tasks)
+
+    def _is_short(self, tasks: int) -> bool:
+        """Whether the time may not be enough for a whole grant of every task."""
+        budget_secs = self._plan.limits.time_budget_secs
+        return budget_secs is not None and budget_secs < SHORT_SECS * tasks
+
+    def _next(self, tasks: Sequence[TaskTrials], grant: int) -> Propose | None:
+        """What to ask a searcher for, which knows these ``tasks`` of a class."""
+        room = self.room(grant)
+        if not room or not any(task.room(grant) for task in tasks):
+            return None
+        choice = self._bandit.choose([task.state(grant) for task in tasks])
+        if choice is None:
+            return None
+        task = tasks[choice.index]
+        task.reserved = min(task.room(self._share(task, grant)), room)
+        return Propose(task.task.id, task.reserved, task.offer)
+
+    def _usable(self, device_class: str) -> int:
+        return self._fleet.usable_count(device_class)
+
+    def _share(self, task: TaskTrials, grant: int) -> int:
+        """What a task may be granted at once: the first time no more than an even share, so that every task of the
+        class is begun soon."""
+        if task.trials or task.in_flight:
+            return grant
+        peers = self.by_class[task.device_class]
+        if self._is_short(len(peers)):
+            return FIRST_GRANT
+        even = self.may_be_under_way(task.device_class) // len(peers)
+        return min(grant, max(self._plan.flow.grant, even))

@@ -1,0 +1,50 @@
+"""What the devices of a class do at a moment, and what those wait for that have nothing to do."""
+
+from __future__ import annotations
+
+from fleet_tune.results import DeviceTime
+from policies.runs.stages.building import BuildStage
+from policies.runs.stages.granting import Granting
+from policies.runs.stages.measuring import MeasureStage
+from policies.runs.tasks import in_flight
+
+
+class Occupation:
+    """Of the devices of a run; ``builds``, ``devices`` and ``granting`` say what is under way."""
+
+    def __init__(self, builds: BuildStage, devices: MeasureStage, granting: Granting) -> None:
+        self._builds, self._devices, self._granting = builds, devices, granting
+        self._behind: dict[str, tuple[str, float]] = {}
+
+    @property
+    def behind(self) -> dict[str, tuple[str, float]]:
+        """Devices of several runs that this one waits for: whose turn each is, and since when."""
+        return dict(self._behind)
+
+    def waits(self, device_id: str, behind: str, now: float) -> None:
+        """It is the turn of another run, which ``behind`` names, on the device, or no longer where it is empty."""
+        _, since = self._behind.pop(device_id, ("", now))
+        if behind and device_id in self._devices.lanes:
+            self._behind[device_id] = behind, since
+
+    def of(self, device_class: str) -> dict[DeviceTime, int]:
+        """How many devices of the class do what: measure, wait for their turn among the runs that use them, or have
+        nothing to do, and wait for what."""
+        leased, idle, measured = self._devices.occupied(device_class)
+        lanes = (self._devices.lanes.get(each) for each in self._behind)
+        behind = min(leased, sum(lane is not None and lane.device_class == device_class for lane in lanes))
+        counts = {DeviceTime.MEASURE: leased - behind, DeviceTime.TURN: behind}
+        return {**counts, self._awaited(device_class, measured): idle} if idle else counts
+
+    def _awaited(self, device_class: str, measured: int) -> DeviceTime:
+        """What those devices wait for that have nothing to do; ``measured``: candidates that are on others."""
+        builds = self._builds.under_way(device_class)
+        if builds and self._builds.saturated:
+            return DeviceTime.BUILD
+        if self._granting.is_asking(device_class):
+            return DeviceTime.SEARCH
+        if builds:
+            return DeviceTime.BUILD
+        # What is neither built nor measured has been, and is not told to be durable yet.
+        waits_for_records = in_flight(self._granting.by_class[device_class]) > measured
+        return DeviceTime.COMMIT if waits_for_records else DeviceTime.TASKS

@@ -1,0 +1,39 @@
+"""How long a run may tune, and when it is over."""
+
+from __future__ import annotations
+
+from policies.measuring.shootout import reserve_secs
+from policies.runs.times.timers import Timers
+
+
+class TimeBudget:
+    """``secs``: how long tuning and shoot-outs may take, None for as long as they do. ``timers``: look again when a
+    part of it is used up."""
+
+    def __init__(self, secs: float | None, timers: Timers) -> None:
+        self._secs = secs
+        self._timers = timers
+        # Seconds of the run at which the tuning and the run are over; None while it does not count.
+        self._tuning_ends: float | None = None
+        self._ends: float | None = None
+
+    def begin(self, now: float, tasks: int) -> None:
+        """It counts from now, if it does not yet. Shoot-outs of so many tasks have a part of it for themselves."""
+        if self._secs is None or self._ends is not None:
+            return
+        self._ends = now + self._secs
+        self._tuning_ends = self._ends - reserve_secs(self._secs, tasks)
+        for secs in (self._tuning_ends, self._ends):
+            self._timers.at(secs, "time budget")
+
+    def ends_secs(self, now: float) -> float | None:
+        """When it is used up, as far as is known now; None where there is none."""
+        return self._ends if self._secs is None or self._ends is not None else now + self._secs
+
+    def is_over(self, now: float) -> bool:
+        """Whether it is used up."""
+        return self._ends is not None and now >= self._ends
+
+    def tuning_is_over(self, now: float) -> bool:
+        """Whether nothing is left of it but what shoot-outs have."""
+        return self._tuning_ends is not None and now >= self._tuning_ends

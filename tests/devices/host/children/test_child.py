@@ -1,0 +1,43 @@
+"""Child processes end with all that they have started."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import psutil
+
+from devices.host.children.child import Child
+from tests.helpers.waiting import wait_until
+
+# A compiler that ends before its linker does.
+STARTS_ANOTHER = """
+import os, time
+other = os.fork()
+if other == 0:
+    time.sleep(600)
+print(other, flush=True)
+os._exit(1)
+"""
+
+
+def ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_what_it_started_ends_with_it_also_when_it_is_gone_already(tmp_path: Path) -> None:
+    (tmp_path / "starts_another.py").write_text(STARTS_ANOTHER)
+    child = Child("starts_another", env={"PYTHONPATH": str(tmp_path)})
+    assert child.obituary(60.0).startswith("exited with code 1; ")  # and it is reaped
+    other = psutil.Process(int(child.last_words()))
+    try:
+        assert not ended(other)
+        child.kill()
+        wait_until(lambda: ended(other), "the other ends")
+        child.kill()
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            other.kill()

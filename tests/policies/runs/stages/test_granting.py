@@ -1,0 +1,46 @@
+"""Granting with several searchers, and fleets that grow."""
+
+from __future__ import annotations
+
+from fleet_tune.device_state import Admin
+from policies.measuring import health
+from policies.runs.fleet import Fleet
+from policies.runs.plan import Flow, PlannedTask, RunPlan
+from policies.runs.stages.building import BuildStage
+from policies.runs.stages.granting import Granting
+from policies.runs.stages.pace import Pace
+from policies.runs.tasks import TaskTrials
+from policies.runs.times.timers import Timers
+from policies.search.methods import method_named
+from tests.helpers.tasks import make_task
+
+
+def test_a_searcher_that_was_lost_is_asked_one_by_one_and_the_others_are_not() -> None:
+    tasks = [make_task("w1", device_class="a"), make_task("w2", device_class="b"), make_task("w3", device_class="a")]
+    planned = tuple(PlannedTask(task, ("rule",), 1e-9, searcher=at) for task, at in zip(tasks, (0, 0, 1), strict=True))
+    plan = RunPlan("run", planned, {"device-a": "a", "device-b": "b"}, builders=8, flow=Flow(in_flight=64))
+    trials = {each.task.id: TaskTrials(each) for each in planned}
+    timers, pace = Timers(), Pace(plan.flow, ["a", "b"])
+    granting = Granting(
+        plan, trials, method_named("random").make_task_bandit(0), Fleet(plan.devices, "run"), pace, timers
+    )
+    builds = BuildStage(range(8), plan.flow, timers, lambda _: 60.0)
+    first, second, third = (task.id for task in tasks)
+
+    assert {each.task_id for each in granting.start(0.0, builds)} == {first, second, third}
+    assert granting.lost(first, 1.0) == 0  # it may have been the other one's fault
+    granting.answered(second, 1.0)
+    granting.answered(third, 1.0)
+    asked = {each.task_id for each in granting.start(10.0, builds)}
+    assert third in asked
+    assert len(asked & {first, second}) == 1
+
+
+def test_a_device_that_appears_counts_for_its_class() -> None:
+    fleet = Fleet({"old": "a", "new": ""}, "run")
+    fleet.restore({}, {"new": (Admin.ACTIVE, "")}, 0.0, 0.0)
+    fleet.appeared("new", "a")
+    assert fleet.usable_count("a") == 0
+    for event in (health.Joined(), health.ProbePassed(1e-3)):
+        fleet.happened("new", event, 1.0)
+    assert (fleet.usable("a"), fleet.usable_count("a"), fleet.usable_count("")) == (["new"], 1, 0)
