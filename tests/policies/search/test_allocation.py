@@ -92,7 +92,7 @@ def test_what_the_analyzer_expects_counts_as_a_visit(tiled: Sketch, blocked: Ske
     told = Arms(TaskRecords((tiled, blocked)), np.full(2, 1000.0), None, lambda: (np.array([1.0, 100.0]), np.zeros(2)))
     rng = np.random.default_rng(0)
     assert UcbSketches().shares(told, 8, rng).tolist() == [7, 1]  # one for having none
-    # Rewards 1 and 0.01; with nine visits in all 1 + 0.3 sqrt(2 ln 9 / 8) = 1.22 against 0.01 + 0.3 sqrt(2 ln 9) = 0.64.
+    # Rewards 1 and 0.01; of nine visits: 1 + 0.3 sqrt(2 ln 9 / 8) = 1.22 against 0.01 + 0.3 sqrt(2 ln 9) = 0.64.
     assert UcbSketches(prior_visits=1.0).shares(told, 8, rng).tolist() == [8, 0]
     close = replace(told, expected=lambda: (np.array([1.0, 2.0]), np.zeros(2)))
     # 1 + 0.3 sqrt(2 ln 3 / 2) = 1.31 against 0.5 + 0.3 sqrt(2 ln 3) = 0.94 at first; at 25 visits 1.16 and 1.26.
