@@ -11,6 +11,7 @@ largest sub-nest that fits each of them, and the cores that have nothing to do (
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +20,37 @@ from numpy.typing import DTypeLike, NDArray
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Access, Sketch, Statement
 from policies.analysis import symbols as pruner
+from policies.analysis.cpu_constants import (
+    AROUND_LOADS,
+    CONFLICT_CYCLES,
+    CONFLICT_FREE_SHARE,
+    EXPOSED_FILLS,
+    FLOP_PER_FMA,
+    FMA_LATENCY,
+    FMA_PORTS,
+    FULLY_UNROLLED,
+    FULLY_UNROLLED_STEPS,
+    GATHER_LOADS,
+    INLINED_FACTOR,
+    L1_FILL_BYTES_PER_CYCLE,
+    L2_FILL_BYTES_PER_CYCLE,
+    LAUNCH_SECS,
+    LEAST_ROW,
+    LOAD_PORTS,
+    LOOP_CYCLES,
+    MAX_CONFLICTS,
+    MAX_SPILL_FACTOR,
+    MAX_UNROLLED_POINTS,
+    ODD_VECTOR_FACTOR,
+    PAGE_BYTES,
+    ROW_CYCLES,
+    SPILL_CYCLES,
+    STRAIGHT_LINE_OPERATIONS,
+    UNROLL_PENALTY,
+    UNROLLED_BY_COMPILER,
+    USABLE_CACHE,
+    WINDOW_OPERATIONS,
+)
 from policies.analysis.cpu_parts import (
     LINE_BYTES,
     Beside,
@@ -53,54 +85,6 @@ from policies.analysis.quantities import (
 )
 from policies.analysis.symbols import Symbols
 from policies.arrays import Floats, Matrix
-
-FMA_PORTS = 2
-FMA_LATENCY = 4
-LOAD_PORTS = 2
-WINDOW_OPERATIONS = 128
-"""Vector operations that a processor looks ahead."""
-ROW_CYCLES = 2.0
-"""Cycles to begin with a row of a region."""
-GATHER_LOADS = 2.0
-"""Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose lanes
-differ and are no neighbours in memory: over channels of two groups (which share an input of each), or with a stride."""
-LOOP_CYCLES = 0.1
-"""Cycles of a loop's own instructions, most of which the processor runs beside the others."""
-FLOP_PER_FMA = 2
-L1_FILL_BYTES_PER_CYCLE = 48.0
-L2_FILL_BYTES_PER_CYCLE = 16.0
-EXPOSED_FILLS = 0.3
-"""Share of the time to fill caches that prefetching does not hide behind the computation."""
-SPILL_CYCLES = 4.0
-"""Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a chain."""
-USABLE_CACHE = 0.75
-"""Share of a cache that a tile can count on."""
-PAGE_BYTES = 4096
-"""Addresses that differ by a multiple of this are in the same set of an L1 cache, whatever its size."""
-CONFLICT_FREE_SHARE = 0.5
-"""Share of the lines of a set that one access can count on."""
-CONFLICT_CYCLES = 0.3
-"""Cycles of an access for each line beyond that share of a set's lines."""
-MAX_CONFLICTS = 48.0
-"""Lines too many beyond which it does not get worse: every access comes from the next cache."""
-ODD_VECTOR_FACTOR = 4.0
-"""Slowdown of vectors longer than a register whose length is no power of two: the compiler takes them apart and puts
-them together again (measured: 2 times for 24 lanes, 3 to 10 times for 28, 48 and 49)."""
-UNROLLED_BY_COMPILER = 8.0
-"""Iterations that a compiler unrolls by itself."""
-STRAIGHT_LINE_OPERATIONS = 128.0
-"""Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
-UNROLL_PENALTY = 0.15
-"""Slowdown for each doubling beyond them (measured: 1.4 to 3 times at 400 to 900 operations)."""
-MAX_UNROLLED_POINTS = 1500
-"""Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
-MAX_SPILL_FACTOR = 1.5
-"""Accumulators beyond this multiple of the registers are never worth building."""
-INLINED_FACTOR = 1.5
-"""How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every point."""
-LAUNCH_SECS = 3e-6
-"""Starting a parallel region."""
-
 
 CORE = (
     "compute_secs", "l1_secs", "l2_secs", "memory_secs", "other_secs", "cycles", "parallel", "busy", "vector",
@@ -140,6 +124,7 @@ class CpuModel:
         self._parallel = parallel_extent(self._main, self._fusible())
         self._busy = pruner.utilisation(self._parallel, device.cores)
         self._local = self._local_bytes()
+        self._compiled_row: Floats | None = None
         self._inner = self._inner_loop()
         self._compute_secs = self._compute()
         self._fills()
@@ -208,6 +193,10 @@ class CpuModel:
         if statement.accumulator_depth is not None:
             held: NDArray[np.bool_] | None = None  # everywhere
             unrolled = main.product("unroll") * tile.vectors
+            around = self._vectorised_around(vector, main.compact_depth(statement.accumulator_depth))
+            if around is not None:
+                tile = choose(around.vector > 1.0, around, tile)
+                self._compiled_row = around.vector
         else:
             # The compiler keeps the accumulators in registers over the innermost reduction only where the loops inside
             # it are fully unrolled, which it does by itself up to a handful of iterations.
@@ -305,6 +294,27 @@ class CpuModel:
             loads += loaded
         return RegisterTile(
             vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
+        )
+
+    def _vectorised_around(self, vector: Floats, depth: int) -> RegisterTile | None:
+        """What the compiler makes of sums (inside of ``depth``) that the schedule does not vectorise: where there are
+        few it unrolls them all, and vectorises the loop around them if it is a serial one along the result's rows and
+        nothing else stands in it. ``vector`` is 1 where it does not; None where it never does."""
+        main = self._main
+        inside = main.within[depth]
+        small = (vector == 1.0) & (inside <= FULLY_UNROLLED) & (main.reduced_points(depth) <= FULLY_UNROLLED_STEPS)
+        serial = np.array([kind == "serial" for kind in main.kinds])
+        at = np.maximum(fitting_depth(main.within, inside) - 1, 0)
+        for beside in self._beside:
+            if beside.fixed is None:  # a producer that stands in that loop, or is inlined
+                small &= (beside.depth <= at) & ~beside.inlined
+        if not (small & serial[at]).any():
+            return None
+        tile = self._compiler_tile(inside)
+        taken = small & serial[at] & (tile.vector >= LEAST_ROW * self._device.lanes)
+        loads = tile.loads * AROUND_LOADS
+        return replace(
+            tile, vector=np.where(taken, tile.vector, 1.0), vectors=np.where(taken, tile.vectors, 1.0), loads=loads
         )
 
     def _operands(self) -> list[tuple[Access, Floats]]:
@@ -432,6 +442,8 @@ class CpuModel:
         vector_cycles = FMA_LATENCY * lanes if chain else max(len(statement.accesses), 1) / LOAD_PORTS
         if beside.fixed is None or beside.fixed > 0:
             row = self._row_run(beside)
+            if self._compiled_row is not None:
+                row = np.where(beside.inside | (beside.fixed is not None), np.maximum(row, self._compiled_row), row)
             vectors = row * (1.0 / lanes) if chain else np.ceil(row * (1.0 / lanes))
             cycles = beside.points / row * (vectors * vector_cycles + ROW_CYCLES)
             inside = cycles / self._busy * (1.0 / per_second)

@@ -192,6 +192,32 @@ def test_a_vector_of_an_odd_length_goes_to_memory_in_parts(cpu: DeviceAbstractio
     assert stores.tolist() == [1, 1, 2, 2], "12 lanes are 8 and 4, 10 are 8 and 2"
 
 
+def _rows_of_sums(steps: int) -> Sketch:
+    """Eight rows of 64 sums over ``steps`` neighbours, the 64 split into 2 around and inside of the reduction, with the
+    sums of a tile in registers."""
+    axes = (Axis("c", 8, False), Axis("x", 64, False), Axis("k", steps, True))
+    loops = (Loop(0, None, 8, "parallel"), Loop(1, 0), Loop(2, None, steps), Loop(1, 1, kind="vectorize"))
+    accesses = (
+        Access("A", (8, 64 + steps), 4, ((1, 0, 0), (0, 1, 1))),
+        Access("B", (8, steps), 4, ((1, 0, 0), (0, 0, 1))),
+        Access("C", (8, 64), 4, ((1, 0, 0), (0, 1, 0)), write=True),
+    )
+    statement = Statement("sums", axes, loops, accesses, 2.0, accumulator_depth=2)
+    return Sketch(0, "sums", "sums", (Tile(64, 2, 64),), (statement,))
+
+
+def test_a_compiler_vectorises_around_short_sums(cpu: DeviceAbstraction) -> None:
+    known = analyse(_rows_of_sums(3), np.array([[64, 1], [8, 8]]), cpu).terms
+    assert known["vector"].tolist() == [64, 8], "the schedule's own vectors stay"
+    # Three elements of A and three of B for three operations, each worth four loads, and a third of the sum's.
+    assert known["loads"][0] == pytest.approx(4 * (3 + 3) / 3 + 1 / 3)
+    # A loop of 64 is too short for a register of 128, and 48 steps are not unrolled.
+    assert analyse(_rows_of_sums(3), np.array([[64, 1]]), dataclasses.replace(cpu, lanes=128)).terms[
+        "vector"
+    ].tolist() == [1]
+    assert analyse(_rows_of_sums(48), np.array([[64, 1]]), cpu).terms["vector"].tolist() == [1]
+
+
 def test_a_sum_over_the_innermost_loop_waits_for_each_addition(cpu: DeviceAbstraction) -> None:
     matrix = np.array([[15, 16]])
     copy = analyse(_elementwise_or_sum(240, False), matrix, cpu).terms["other.secs"][0]

@@ -1,0 +1,62 @@
+"""Numbers of the CPU model: of the processors that it was made with, and of what their compiler does.
+
+They were fitted on the kernels of ``bench/data`` (docs/search.md, *Draft*), all on one kind of CPU. What the probe of a
+device measures (peak, caches, lanes, registers) is not among them.
+"""
+
+from __future__ import annotations
+
+FMA_PORTS = 2
+FMA_LATENCY = 4
+LOAD_PORTS = 2
+WINDOW_OPERATIONS = 128
+"""Vector operations that a processor looks ahead."""
+ROW_CYCLES = 2.0
+"""Cycles to begin with a row of a region."""
+GATHER_LOADS = 2.0
+"""Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose lanes
+differ and are no neighbours in memory: over channels of two groups (which share an input of each), or with a stride."""
+LOOP_CYCLES = 0.1
+"""Cycles of a loop's own instructions, most of which the processor runs beside the others."""
+FLOP_PER_FMA = 2
+L1_FILL_BYTES_PER_CYCLE = 48.0
+L2_FILL_BYTES_PER_CYCLE = 16.0
+EXPOSED_FILLS = 0.3
+"""Share of the time to fill caches that prefetching does not hide behind the computation."""
+SPILL_CYCLES = 4.0
+"""Cycles that one spilled accumulator adds to a vector operation on it: it is stored and loaded again in a chain."""
+USABLE_CACHE = 0.75
+"""Share of a cache that a tile can count on."""
+PAGE_BYTES = 4096
+"""Addresses that differ by a multiple of this are in the same set of an L1 cache, whatever its size."""
+CONFLICT_FREE_SHARE = 0.5
+"""Share of the lines of a set that one access can count on."""
+CONFLICT_CYCLES = 0.3
+"""Cycles of an access for each line beyond that share of a set's lines."""
+MAX_CONFLICTS = 48.0
+"""Lines too many beyond which it does not get worse: every access comes from the next cache."""
+ODD_VECTOR_FACTOR = 4.0
+"""Slowdown of vectors longer than a register whose length is no power of two: the compiler takes them apart and puts
+them together again (measured: 2 times for 24 lanes, 3 to 10 times for 28, 48 and 49)."""
+UNROLLED_BY_COMPILER = 8.0
+"""Iterations that a compiler unrolls by itself."""
+FULLY_UNROLLED = 256.0
+FULLY_UNROLLED_STEPS = 32.0
+"""Iterations of a tile of sums with its whole reduction, and of the reduction alone, up to which a compiler unrolls all
+of it, keeps the sums in registers, and then can vectorise the loop around them (measured on depthwise convolutions)."""
+LEAST_ROW = 0.75
+"""Length of that loop, in registers, from which it does."""
+AROUND_LOADS = 4.0
+"""Loads that each load of the sums is worth there: neighbouring rows are loaded and shuffled anew for every sum."""
+STRAIGHT_LINE_OPERATIONS = 128.0
+"""Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
+UNROLL_PENALTY = 0.15
+"""Slowdown for each doubling beyond them (measured: 1.4 to 3 times at 400 to 900 operations)."""
+MAX_UNROLLED_POINTS = 1500
+"""Straight-line vector operations beyond which the compiler takes seconds and the instruction cache overflows."""
+MAX_SPILL_FACTOR = 1.5
+"""Accumulators beyond this multiple of the registers are never worth building."""
+INLINED_FACTOR = 1.5
+"""How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every point."""
+LAUNCH_SECS = 3e-6
+"""Starting a parallel region."""
