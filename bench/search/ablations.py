@@ -31,7 +31,8 @@ from bench.tables import markdown
 from fleet_tune.records.datasets.dataset import Dataset
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
 from policies.search.acquisition import ConfidenceBound, ExpectedImprovement, PredictedMean
-from policies.search.exploration import Exploration, FixedEpsilon
+from policies.search.allocation import UcbSketches
+from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
 from policies.search.generators import GeneticGenerator, LatentGenerator
 from policies.search.methods import Method, method_named
 
@@ -45,6 +46,8 @@ def ablations() -> dict[str, dict[str, Method]]:
     autotvm, adatune, ansor, pruner, moa, fleet = (
         method_named(name) for name in ("autotvm", "adatune", "ansor", "pruner", PRETRAINED, "fleet")
     )
+    ours = fleet.sketches
+    assert isinstance(ours, UcbSketches)
     regression = method_named("autotvm:boosted-loops")
     assert isinstance(pruner.generator, LatentGenerator)
     genetic = GeneticGenerator(pruner.generator.settings)
@@ -95,7 +98,12 @@ def ablations() -> dict[str, dict[str, Method]]:
             "offline, without LSE (table 13)": replace(offline, generator=genetic),
         },
         "fleet": {
-            "as it is: contextual epsilon, 0.02 to 0.2; a quarter contested": fleet,
+            "as it is: contextual epsilon, 0.1 to 0.3; a quarter contested": fleet,
+            "contextual epsilon, 0.02 to 0.2": replace(
+                fleet, exploration=replace(fleet.exploration, epsilon=ContextualEpsilon(0.02, 0.2))
+            ),
+            "each sketch tried once before the bound chooses": replace(fleet, sketches=replace(ours, prior_visits=0.0)),
+            "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration=0.3)),
             **{
                 f"epsilon {epsilon} instead": replace(fleet, exploration=replace(fleet.exploration, epsilon=fixed))
                 for epsilon in (0.0, 0.02, 0.05)
