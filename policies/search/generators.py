@@ -126,10 +126,14 @@ class LatentGenerator:
         settings = replace(self.settings.shared_by(sketches), penalised=space.device.kind == "cuda")
         drafted = _drafted(search, sketch, settings, published if own else None, count)
         wanted = math.ceil(self.initial * len(drafted.matrix) / self.settings.size)
-        if not wanted:
-            return drafted
-        drawn = space.draw(wanted, search.rng, search.records.tried_keys(sketch) | set(row_keys(drafted.matrix)))
-        return drafted.followed_by(drawn.take(np.flatnonzero(np.isfinite(drawn.log_secs))))
+        if wanted:
+            drawn = space.draw(wanted, search.rng, search.records.tried_keys(sketch) | set(row_keys(drafted.matrix)))
+            drafted = drafted.followed_by(drawn.take(np.flatnonzero(np.isfinite(drawn.log_secs))))
+        if own and space.sketch.statements:
+            # What stands in for the model until there is one is this analyzer too, not ours.
+            analytic = equation_1_log_secs(space.sketch, drafted.matrix, space.device)
+            drafted = replace(drafted, analytic_log_secs=analytic)
+        return drafted
 
 
 def _drafted(search: Search, sketch: int, settings: DraftSettings, fitness: Fitness | None, least: int) -> Drafted:

@@ -15,6 +15,7 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.errors import UserError
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import analyse
+from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats
 from policies.cost_models import neural
 from policies.cost_models.architectures import MlpModel
@@ -33,6 +34,7 @@ from policies.search.bandits import FloorGradient, GradientTasks, PublishedGradi
 from policies.search.batch import Selection
 from policies.search.draft import DraftSettings
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
+from policies.search.fitness import analyzer_log_secs
 from policies.search.generators import AnnealingGenerator, DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import METHOD_NAMES, Method, method_named, spec
 from policies.search.search import Observation, Proposal, TaskSearch
@@ -326,6 +328,21 @@ def test_ours_and_moa_pruner_start_from_a_model_that_comes_along() -> None:
     assert not method_named("fleet:mlp").starts_from
     assert not method_named("fleet:offline").starts_from
     assert method_named("moa-pruner:equation-1").starts_from == "pretrained-pacm"
+
+
+@pytest.mark.parametrize("name", ["pruner", "pruner:equation-1"])
+def test_before_the_first_model_pruner_goes_by_its_own_analyzer(
+    name: str, tiled: Sketch, blocked: Sketch, cpu: DeviceAbstraction
+) -> None:
+    search = TaskSearch([tiled, blocked], 2.0 * 256**3, cpu, method_named(name), np.random.default_rng(3))
+    proposals = [each for each in search.propose(10) if each.reason != "random"]
+    assert len(proposals) >= 8
+    log_secs = equation_1_log_secs if name.endswith("1") else analyzer_log_secs
+    expected = [
+        float(log_secs((tiled, blocked)[each.sketch], np.array([each.decisions]), cpu)[0]) for each in proposals
+    ]
+    assert np.log([each.predicted_secs for each in proposals]) == pytest.approx(expected, rel=1e-4)
+    assert expected == sorted(expected)
 
 
 def test_the_bandit_of_a_method_counts_as_the_method_does() -> None:
