@@ -203,7 +203,7 @@ def untouched() -> Example:
 
 
 def unseen() -> Example:
-    """Twelve workloads of one evaluation: their records, of another CPU than all others, are never used for any choice.
+    """Twelve workloads for figures alone: their records, of another CPU than all others, are never used for any choice.
 
     Convolutions in one dimension (k3 with stride 2, 192 to 320 on 96), in three (k3, 24 to 24 on 6x20x20), dilated by
     3, in five groups, depthwise 5x5, transposed, and 1x1 (two-dimensional, on 12x12 to 26x26); dense 72x896 by 896x320;

@@ -10,7 +10,7 @@ docs/benchmarks.md, *Ablations*, is the list.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,8 @@ from bench.search.kept_runs import REPLAYED, KeptRuns
 from bench.search.replay import is_deep
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, overall, quartiles, run_task
+from bench.search.shipped import refuse_taught, shipped
 from bench.tables import markdown
-from fleet_tune.records.datasets.dataset import Dataset
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
 from policies.search.acquisition import ConfidenceBound, ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
@@ -137,7 +136,7 @@ def run(
     of = {name: min(seeds, deep_seeds) if is_deep(method) else seeds for name, method in keys.items()}
     starts = {f"{PRETRAINED}: {name}": method.starts_from for name, method in ablations()[PRETRAINED].items()}
     if PRETRAINED in papers:
-        unseen(dataset, measured, starts.values())
+        refuse_taught(dataset, measured, filter(None, starts.values()))
 
     def call(name: str, at: int, seed: int) -> Call[Replayed]:
         start = starts.get(name, "")
@@ -180,16 +179,8 @@ def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, M
     return {name: method for name, method in every.items() if not wanted or any(part in name for part in wanted)}
 
 
-def unseen(dataset: Path, measured: Dataset, starts: Iterable[str]) -> None:
-    """:class:`BenchError` where one of the models that come along was trained on the dataset."""
-    digest = data_sources("", measured).digest
-    for start in sorted({each for each in starts if each}):
-        if any(digest == source.digest for source in read_model(BUILTIN_PATHS[start])[1].data):
-            raise BenchError(f"'{start}' was trained on {dataset}: name another set with --dataset")
-
-
 def _one(method: Method, at: int, seed: int, start: str) -> Replayed:
-    prior = read_model(BUILTIN_PATHS[start])[0] if start else None
+    prior = shipped(start) if start else None
     return run_task(replay_pool.tasks[at], method, seed, 0, prior)
 
 

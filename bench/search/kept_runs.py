@@ -38,8 +38,6 @@ REPLAYED: Kind[Replayed] = Kind(
     lambda line: Replayed(line["trials"], line["trial_secs"], (), line["uninformed"]),
 )
 """Of one task, without its curve."""
-PRETRAINED: Kind[Replayed] = Kind("pretrained", REPLAYED.fields, REPLAYED.run)
-"""The same, begun with the model that comes with fleet-tune."""
 COURSES: Kind[Course] = Kind(
     "course",
     lambda run: {"trials": run.trials, "steps": run.steps},

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from bench.benchmark import Benchmark
 from bench.measured import labels, pick, read
 from bench.result import BenchError, BenchResult
 from bench.search import replay_pool
-from bench.search.kept_runs import PRETRAINED, REPLAYED, KeptRuns
+from bench.search.kept_runs import REPLAYED, KeptRuns
 from bench.search.replay_runs import (
     CURVE,
     EFFECTS,
@@ -40,9 +40,8 @@ from bench.search.replay_runs import (
     task_policies,
     with_effect,
 )
+from bench.search.shipped import begun_with, refuse_taught, shipped
 from bench.tables import markdown
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
-from policies.cost_models.protocol import CostModel
 from policies.cost_models.registry import is_network
 from policies.search.methods import METHOD_NAMES, Method, method_named
 
@@ -53,13 +52,8 @@ BASES = ("fleet", "bansor")
 
 def one_task(chosen: Method, at: int, seed: int, curve_trials: int, pretrained: bool) -> Replayed:
     """One run in a process of the pool; ``pretrained``: from the model that comes along for the method."""
-    prior = _pretrained(chosen.starts_from) if pretrained else None
+    prior = shipped(chosen.starts_from) if pretrained else None
     return run_task(replay_pool.tasks[at], chosen, seed, curve_trials, prior)
-
-
-@cache
-def _pretrained(name: str) -> CostModel:
-    return read_model(BUILTIN_PATHS[name])[0]
 
 
 def _one_network(chosen: Method, chosen_tasks: tuple[int, ...], seed: int) -> int:
@@ -89,7 +83,7 @@ def run(
     networks); ``out``: also write the figures there, for ``bench.search.plots``; ``parts``: a file of runs that need
     not be made again, to which those that are made are added, and no curves are drawn.
 
-    :class:`BenchError` where a method has no such model."""
+    :class:`BenchError` where a method has no such model, or it was trained on the dataset."""
     methods = all_methods(methods)
     if pretrained and (effects or network_seeds):
         raise BenchError("--pretrained is of single tasks alone: add --no-effects --network-seeds 0")
@@ -97,6 +91,8 @@ def run(
     if pretrained and without:
         raise BenchError(f"no model comes along for {', '.join(without)}: name others with --method")
     measured = read(dataset)
+    if pretrained:
+        refuse_taught(dataset, measured, (method_named(name).starts_from for name in methods))
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
     variants = {name: method_named(name) for name in methods}
@@ -155,7 +151,8 @@ def play(
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
     of runs that are not made again. ``pretrained``: each starts from the model that comes along for its method."""
-    kept, names = KeptRuns(parts, dataset, PRETRAINED if pretrained else REPLAYED), labels(read(dataset))
+    kind = begun_with(each.starts_from for each in variants.values()) if pretrained else REPLAYED
+    kept, names = KeptRuns(parts, dataset, kind), labels(read(dataset))
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
     with replay_pool.replaying(dataset, jobs) as pool:
@@ -352,7 +349,11 @@ BENCHMARK = Benchmark(
         click.Option(
             ["--batch"], type=click.IntRange(min=1), help="Trials of a round of every method; else each its own."
         ),
-        click.Option(["--pretrained"], is_flag=True, help="Start from the model that comes with fleet-tune."),
+        click.Option(
+            ["--pretrained"],
+            is_flag=True,
+            help="Start from the model that comes along; needs --no-effects --network-seeds 0 and a method that has one.",
+        ),
         options.figures("Also write the figures here, for bench.search.plots."),
         options.kept_runs(),
         options.jobs(),

@@ -124,7 +124,6 @@ class CpuModel:
         self._parallel = parallel_extent(self._main, self._fusible())
         self._busy = pruner.utilisation(self._parallel, device.cores)
         self._local = self._local_bytes()
-        self._compiled_row: Floats | None = None
         self._inner = self._inner_loop()
         self._compute_secs = self._compute()
         self._fills()
@@ -189,6 +188,7 @@ class CpuModel:
         registers = float(self._device.registers)
         vector = vector_extent(main)
         tile = scheduled = self._tile(vector)
+        compiled_row = main.full(1.0)
         limit = self._unroll_limit()
         if statement.accumulator_depth is not None:
             held: NDArray[np.bool_] | None = None  # everywhere
@@ -196,7 +196,7 @@ class CpuModel:
             around = self._vectorised_around(vector, main.compact_depth(statement.accumulator_depth))
             if around is not None:
                 tile = choose(around.vector > 1.0, around, tile)
-                self._compiled_row = around.vector
+                compiled_row = around.vector
         else:
             # The compiler keeps the accumulators in registers over the innermost reduction only where the loops inside
             # it are fully unrolled, which it does by itself up to a handful of iterations.
@@ -228,7 +228,16 @@ class CpuModel:
         cycles = cycles * (1.0 + UNROLL_PENALTY * doublings)
         cycles = np.where(self._odd(vector), cycles * cycles.dtype.type(ODD_VECTOR_FACTOR), cycles)
         return Inner(
-            tile.vector, tile.vectors, tile.accumulators, needed, tile.operations, loads, stores, cycles, unrolled
+            tile.vector,
+            tile.vectors,
+            tile.accumulators,
+            needed,
+            tile.operations,
+            loads,
+            stores,
+            cycles,
+            unrolled,
+            compiled_row,
         )
 
     def _odd(self, vector: Floats) -> NDArray[np.bool_]:
@@ -298,9 +307,12 @@ class CpuModel:
 
     def _vectorised_around(self, vector: Floats, depth: int) -> RegisterTile | None:
         """What the compiler makes of sums (inside of ``depth``) that the schedule does not vectorise: where there are
-        few it unrolls them all, and vectorises the loop around them if it is a serial one along the result's rows and
-        nothing else stands in it. ``vector`` is 1 where it does not; None where it never does."""
+        few it unrolls them all, and vectorises the loop around them, with what writes the sums back, if it is a serial
+        one along the result's rows and no producer stands in it. That straight-line code is not counted as the
+        schedule's. ``vector`` is 1 where it does not; None where it never does."""
         main = self._main
+        if not main.depth:
+            return None
         inside = main.within[depth]
         small = (vector == 1.0) & (inside <= FULLY_UNROLLED) & (main.reduced_points(depth) <= FULLY_UNROLLED_STEPS)
         serial = np.array([kind == "serial" for kind in main.kinds])
@@ -442,8 +454,7 @@ class CpuModel:
         vector_cycles = FMA_LATENCY * lanes if chain else max(len(statement.accesses), 1) / LOAD_PORTS
         if beside.fixed is None or beside.fixed > 0:
             row = self._row_run(beside)
-            if self._compiled_row is not None:
-                row = np.where(beside.inside | (beside.fixed is not None), np.maximum(row, self._compiled_row), row)
+            row = np.where(beside.inside | (beside.fixed is not None), np.maximum(row, self._inner.compiled_row), row)
             vectors = row * (1.0 / lanes) if chain else np.ceil(row * (1.0 / lanes))
             cycles = beside.points / row * (vectors * vector_cycles + ROW_CYCLES)
             inside = cycles / self._busy * (1.0 / per_second)

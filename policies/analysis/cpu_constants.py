@@ -1,6 +1,6 @@
 """Numbers of the CPU model: of the processors that it was made with, and of what their compiler does.
 
-They were fitted on the kernels of ``bench/data`` (docs/search.md, *Draft*), all on one kind of CPU. What the probe of a
+They were fitted on the development sets of ``bench/data`` (docs/search.md, *Draft*), all of one kind of CPU. What the probe of a
 device measures (peak, caches, lanes, registers) is not among them.
 """
 
@@ -41,9 +41,10 @@ them together again (measured: 2 times for 24 lanes, 3 to 10 times for 28, 48 an
 UNROLLED_BY_COMPILER = 8.0
 """Iterations that a compiler unrolls by itself."""
 FULLY_UNROLLED = 256.0
+"""Iterations of a tile of sums with its whole reduction up to which a compiler unrolls all of it, keeps the sums in
+registers, and then can vectorise the loop around them (seen with 9 to 252, on depthwise and grouped convolutions)."""
 FULLY_UNROLLED_STEPS = 32.0
-"""Iterations of a tile of sums with its whole reduction, and of the reduction alone, up to which a compiler unrolls all
-of it, keeps the sums in registers, and then can vectorise the loop around them (measured on depthwise convolutions)."""
+"""The same of the reduction alone (seen with 9 and 25, with 36 at times, not with 64 and 128)."""
 LEAST_ROW = 0.75
 """Length of that loop, in registers, from which it does."""
 AROUND_LOADS = 4.0

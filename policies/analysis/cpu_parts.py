@@ -22,6 +22,7 @@ class Inner:
     ``vector``: iterations of the vectorised loop, in ``vectors`` registers. ``accumulators``, ``needed``: vector
     registers of the sums, and with the operands. ``step_operations``: vector operations of one reduction step.
     ``loads``, ``stores``, ``cycles``: of one vector operation. ``unrolled``: straight-line vector operations.
+    ``compiled_row``: iterations of the loop around the sums, where the compiler vectorises that; else 1.
     """
 
     vector: Floats
@@ -33,6 +34,7 @@ class Inner:
     stores: Floats
     cycles: Floats
     unrolled: Floats
+    compiled_row: Floats
 
 
 @dataclass(frozen=True)

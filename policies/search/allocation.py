@@ -85,7 +85,7 @@ class UcbSketches:
 
     ``exploration``: the constant C. Beyond the paper, where sketches are chosen trial by trial: ``priced``, a visit
     weighs what a trial of the sketch takes; ``prior_visits``, where the analyzer has a say, what it expects of a sketch
-    counts as so many visits, so that a sketch that cannot win by far is not tried for being untried.
+    that it knows counts as so many visits, so that a sketch that cannot win by far is not tried for being untried.
     """
 
     name: ClassVar[str] = "ucb"
@@ -102,7 +102,8 @@ class UcbSketches:
         if arms.round_trials is None:
             prices = records.trial_prices if self.priced else None
             if arms.expected is not None:
-                visits += self.prior_visits
+                described = np.array([bool(sketch.statements) for sketch in records.sketches])
+                visits += self.prior_visits * described
             return allocate(bests, visits, arms.left, count, self.exploration, preference, prices)
         # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.
         scores = ucb(sketch_rewards(bests), visits / arms.round_trials, self.exploration)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.measured import observations
+from bench.measured import dataset_path, observations
 from bench.result import BenchError
 from bench.search import replay_pool
-from bench.search.kept_runs import PRETRAINED, REPLAYED, KeptRuns
+from bench.search.kept_runs import REPLAYED, KeptRuns
 from bench.search.replay import (
     BENCHMARK,
     all_methods,
@@ -35,6 +35,7 @@ from bench.search.replay_runs import (
     run_task,
     with_effect,
 )
+from bench.search.shipped import begun_with
 from fleet_tune.records.datasets.dataset import TaskData
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
 from policies.search.methods import METHOD_NAMES, method_named
@@ -174,6 +175,8 @@ def test_what_cannot_be_pretrained_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "not-read.ftd"
     with pytest.raises(BenchError, match="no model comes along for ansor"):
         run(path, ["fleet", "ansor"], [], 1, 1, effects=False, pretrained=True)
+    with pytest.raises(BenchError, match="'pretrained' was trained on"):
+        run(dataset_path(None), ["fleet"], [], 1, 1, effects=False, pretrained=True)
     with pytest.raises(BenchError, match="add --no-effects"):
         run(path, ["fleet"], [], 1, 1, pretrained=True)
 
@@ -192,7 +195,7 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     assert kept.find(method_named("random"), "matmul", 2) is None
     dataset.write_bytes(b"another one")
     assert KeptRuns(path, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
-    assert KeptRuns(path, dataset, PRETRAINED).find(method_named("random"), "conv", 2) is None
+    assert KeptRuns(path, dataset, begun_with(["pretrained"])).find(method_named("random"), "conv", 2) is None
     assert KeptRuns(None, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
     with path.open("a") as file:
         file.write("{\n")

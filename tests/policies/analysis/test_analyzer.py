@@ -218,6 +218,24 @@ def test_a_compiler_vectorises_around_short_sums(cpu: DeviceAbstraction) -> None
     assert analyse(_rows_of_sums(48), np.array([[64, 1]]), cpu).terms["vector"].tolist() == [1]
 
 
+def test_what_writes_short_sums_back_is_vectorised_with_them(cpu: DeviceAbstraction) -> None:
+    sketch = _rows_of_sums(3)
+    accesses = (Access("C", (8, 64), 4, ((1, 0), (0, 1))), Access("D", (8, 64), 4, ((1, 0), (0, 1)), write=True))
+    loops = (Loop(0, None, 8), Loop(1, None, 64))
+    write = Statement("write", (Axis("c", 8, False), Axis("x", 64, False)), loops, accesses, 1.0, fixed_depth=2)
+    both = dataclasses.replace(sketch, statements=(*sketch.statements, write))
+    around, scalar = analyse(both, np.array([[64, 1], [32, 2]]), cpu).terms["write.vector"]
+    assert (around, scalar) == (64, 2)
+
+
+def test_loops_of_one_iteration_are_described(cpu: DeviceAbstraction) -> None:
+    axes = (Axis("x", 1, False), Axis("k", 1, True))
+    access = Access("C", (1,), 4, ((1, 0),), write=True)
+    one = Statement("one", axes, (Loop(0, 0), Loop(1, None, 1), Loop(0, 1)), (access,), 2.0, accumulator_depth=1)
+    known = analyse(Sketch(0, "one", "one", (Tile(1, 2, 64),), (one,)), np.array([[1, 1]]), cpu)
+    assert known.latency_secs == pytest.approx(3e-6, rel=0.01), "the start of a parallel region"
+
+
 def test_a_sum_over_the_innermost_loop_waits_for_each_addition(cpu: DeviceAbstraction) -> None:
     matrix = np.array([[15, 16]])
     copy = analyse(_elementwise_or_sum(240, False), matrix, cpu).terms["other.secs"][0]
