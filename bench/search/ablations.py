@@ -97,7 +97,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             "offline, without LSE (table 13)": replace(offline, generator=genetic),
         },
         "fleet": {
-            "as it is: contextual epsilon, 0.1 to 0.3; a quarter contested": fleet,
+            "as it is": fleet,
             "contextual epsilon, 0.02 to 0.2": replace(
                 fleet, exploration=replace(fleet.exploration, epsilon=ContextualEpsilon(0.02, 0.2))
             ),

@@ -352,7 +352,7 @@ BENCHMARK = Benchmark(
         click.Option(
             ["--pretrained"],
             is_flag=True,
-            help="Start from the model that comes along; needs --no-effects --network-seeds 0 and a method that has one.",
+            help="Start from the model that comes along, with methods that have one, --no-effects --network-seeds 0.",
         ),
         options.figures("Also write the figures here, for bench.search.plots."),
         options.kept_runs(),

@@ -1,7 +1,7 @@
 """Numbers of the CPU model: of the processors that it was made with, and of what their compiler does.
 
-They were fitted on the development sets of ``bench/data`` (docs/search.md, *Draft*), all of one kind of CPU. What the probe of a
-device measures (peak, caches, lanes, registers) is not among them.
+They were fitted on the development sets of ``bench/data`` (docs/search.md, *Draft*), all of one kind of CPU. What the
+probe of a device measures (peak, caches, lanes, registers) is not among them.
 """
 
 from __future__ import annotations

@@ -28,4 +28,4 @@ FLEET = Method(
 expected improvement and contextual epsilon, Bansor's bandits, AutoTVM's diversity; batches of 8, because nothing waits
 for a round to end. For a quarter of a batch all sketches compete. The bounds of epsilon (10 and 30 percent), C over the
 sketches and what the analyzer expects of one, which counts as a visit, were chosen on the development data:
-docs/benchmarks.md has what each brings."""
+docs/benchmarks.md has what they bring, and how little of it can be told from the spread."""
