@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from fleet_tune.records.datasets.array_codec import (
     FORMAT_VERSION,
@@ -15,7 +16,6 @@ from fleet_tune.records.datasets.array_codec import (
     decode,
     encode,
 )
-from fleet_tune.runs.reusing.pretrained import BUILTIN_PATH
 
 FIELDS = {"model": "mlp", "header": {"noise": 0.1, "slope": None, "columns": 3}}
 ARRAYS = {
@@ -68,14 +68,15 @@ def test_damaged_and_other_bytes_are_refused() -> None:
 
 
 def test_version_1_is_read_under_todays_names() -> None:
-    content = BUILTIN_PATH.read_bytes()  # trees, written by version 1
-    assert json.loads(manifest(content))["format"] == 1
-    stored = load(content)
-    fields, arrays = decode(content)
-    assert fields["model"] == "boosted-invariant"
-    assert set(stored) == {"0/bytes", "1/bytes"}
-    assert {name: values.tobytes() for name, values in arrays.items()} == {
-        "trees.0": stored["0/bytes"].tobytes(),
-        "trees.1": stored["1/bytes"].tobytes(),
-    }
-    assert decode(encode(fields, arrays))[0] == fields
+    """Bytes as version 1 wrote them: the trees of a model were a part each, by number."""
+    fields = {"format": 1, "header": {"trees": 2}, "model": "boosted-invariant"}
+    arrays = {"0/bytes": np.frombuffer(b"first", dtype=np.uint8), "1/bytes": np.frombuffer(b"second", dtype=np.uint8)}
+    digest = hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16)
+    digest.update(b"\n0/bytes |u1 (5,)\nfirst\n1/bytes |u1 (6,)\nsecond")
+    text = json.dumps({**fields, "digest": digest.hexdigest()})
+    stored, read = decode(save(arrays, {"fleet_tune.manifest": text}))
+    assert stored == {"header": {"trees": 2}, "model": "boosted-invariant"}
+    assert {name: values.tobytes() for name, values in read.items()} == {"trees.0": b"first", "trees.1": b"second"}
+    assert decode(encode(stored, read))[0] == stored
+    with pytest.raises(DamagedError):
+        decode(save({**arrays, "1/bytes": arrays["0/bytes"]}, {"fleet_tune.manifest": text}))
