@@ -2,7 +2,7 @@
 
 :func:`score` evaluates a whole decision matrix and returns the predicted latency and which candidates are worth
 building at all; :func:`analyse` also returns Pruner's symbols and the intermediate terms, which are the features of the
-learned models. The models themselves: :mod:`policies.analysis.cpu` and :mod:`policies.analysis.cuda`.
+learned models. The models themselves: :mod:`policies.analysis.cpu.model` and :mod:`policies.analysis.cuda`.
 
 Candidates are evaluated in chunks whose arrays stay in the cache, in float32: half a microsecond a candidate.
 """
@@ -18,9 +18,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis import cpu as cpu_analysis
 from policies.analysis import cuda as cuda_analysis
-from policies.analysis.cpu import CpuModel
+from policies.analysis.cpu import model as cpu_analysis
+from policies.analysis.cpu.model import CpuModel
 from policies.analysis.cuda import CudaModel
 from policies.analysis.symbols import Symbols
 from policies.arrays import Floats, Matrix

@@ -63,7 +63,8 @@ class Shape:
     many of those are inside. ``digits``: (axis, extent) of every digit; a plain axis is one. ``plain``: whether all
     axes are plain. ``bounded``: of each axis, whether its extent is only a bound of what a candidate's loops cover.
     ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
-    ``dimensions``: of each access of the statement.
+    ``dimensions``: of each access of the statement. ``along_rows``: of each kept loop, whether neighbouring iterations
+    write neighbours in memory and reduce nothing. ``repeats``: whether no access depends on it.
     """
 
     statement: Statement
@@ -80,6 +81,8 @@ class Shape:
     in_order: bool
     bounded: tuple[bool, ...]
     dimensions: tuple[tuple[Dimension, ...], ...]
+    along_rows: tuple[bool, ...]
+    repeats: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,12 @@ def _make_shape(statement: Statement) -> Shape:
         tuple(at for at, loop in enumerate(loops) if axis in (loop.axis, loop.partial))
         for axis in range(len(statement.axes))
     )
-    digits = tuple(
-        (number, extent) for number, axis in enumerate(statement.axes) for extent in (axis.digits or (axis.extent,))
-    )
+    digits = _digits_of(statement)
+    moves = [(loop.axis,) if loop.partial is None else (loop.axis, loop.partial) for loop in loops]
+    strides = [
+        [[unit_stride(statement, access, axis) for axis in axes_moved] for access in statement.accesses]
+        for axes_moved in moves
+    ]
     return Shape(
         statement=statement,
         loop_numbers=loop_numbers,
@@ -142,7 +148,35 @@ def _make_shape(statement: Statement) -> Shape:
             for axis_loops in parts
         ),
         dimensions=tuple(_make_dimensions(digits, access) for access in statement.accesses),
+        along_rows=tuple(
+            not reduces
+            and all(any(units) for units, access in zip(of_loop, statement.accesses, strict=True) if access.write)
+            for of_loop, reduces in zip(strides, reduction, strict=True)
+        ),
+        repeats=tuple(all(unit is None for units in of_loop for unit in units) for of_loop in strides),
     )
+
+
+def _digits_of(statement: Statement) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (number, extent) for number, axis in enumerate(statement.axes) for extent in (axis.digits or (axis.extent,))
+    )
+
+
+def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
+    """Whether neighbours along ``axis`` are neighbours in memory; None where the access does not depend on it."""
+    digits = [j for j, (its, _) in enumerate(_digits_of(statement)) if its == axis]
+    depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in digits)]
+    if not depends or statement.axes[axis].extent == 1:
+        return None
+    if access.packed:
+        return True
+    # Neighbours differ in the fastest digit, which must move the last dimension of more than one value by one.
+    fastest = [at for at in depends if access.index[at][digits[-1]]]
+    if len(fastest) != 1 or (len(digits) == 1 and len(depends) != 1):
+        return False
+    inner_is_unit = all(size == 1 for size in access.shape[fastest[0] + 1 :])
+    return inner_is_unit and abs(access.index[fastest[0]][digits[-1]]) == 1
 
 
 def _goes_in_order(statement: Statement) -> bool:
@@ -242,6 +276,14 @@ class Nest:
     @property
     def reduction(self) -> tuple[bool, ...]:
         return self._shape.reduction
+
+    @property
+    def along_rows(self) -> tuple[bool, ...]:
+        return self._shape.along_rows
+
+    @property
+    def repeats(self) -> tuple[bool, ...]:
+        return self._shape.repeats
 
     @property
     def step_depth(self) -> int:

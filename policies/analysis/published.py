@@ -1,8 +1,8 @@
 """Pruner's equation 1 as it stands, also for CPUs: a variant, for comparison.
 
-The analyzer of a CPU (:mod:`policies.analysis.cpu`) is a model of its own; the paper has GPUs alone. Here the symbols
-of a CPU program (:mod:`policies.analysis.symbols` says what each of them is there) go into the penalties and into
-equation 1 word for word: ``L = sum_s S8_s / U_p + S5_s / U_m``, with the ``1 + S2 / S1`` of the paper, over all
+The analyzer of a CPU (:mod:`policies.analysis.cpu.model`) is a model of its own; the paper has GPUs alone. Here the
+symbols of a CPU program (:mod:`policies.analysis.symbols` says what each of them is there) go into the penalties and
+into equation 1 word for word: ``L = sum_s S8_s / U_p + S5_s / U_m``, with the ``1 + S2 / S1`` of the paper, over all
 statements of the program.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.analysis.analyzer import models
-from policies.analysis.cpu import CpuModel
+from policies.analysis.cpu.model import CpuModel
 from policies.analysis.symbols import Penalties, limits, penalties, statement_secs
 from policies.arrays import Floats, Matrix
 

@@ -22,6 +22,7 @@ from policies.analysis.nests import (
     nest,
     product_of,
     shape_of,
+    unit_stride,
 )
 from policies.arrays import Floats, Matrix
 
@@ -232,22 +233,6 @@ def lines_per_set(
                 reached = np.minimum(reached * np.minimum(span, at_most), sets)
         stride *= dimension.size
     return None if uneven or lines is None or reached is None else lines / reached
-
-
-def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
-    """Whether neighbours along ``axis`` are neighbours in memory; None where the access does not depend on it."""
-    digits = [j for j, (its, _) in enumerate(shape_of(statement).digits) if its == axis]
-    depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in digits)]
-    if not depends or statement.axes[axis].extent == 1:
-        return None
-    if access.packed:
-        return True
-    # Neighbours differ in the fastest digit, which must move the last dimension of more than one value by one.
-    fastest = [at for at in depends if access.index[at][digits[-1]]]
-    if len(fastest) != 1 or (len(digits) == 1 and len(depends) != 1):
-        return False
-    inner_is_unit = all(size == 1 for size in access.shape[fastest[0] + 1 :])
-    return inner_is_unit and abs(access.index[fastest[0]][digits[-1]]) == 1
 
 
 def working_set(loops: Nest, footprints: Sequence[Floats]) -> Floats:

@@ -2,7 +2,7 @@
 
 Column 0 is the natural logarithm of the analyzer's seconds, from which a model may start; column 1 says whether the
 sketch is described (0: nothing here means anything); column 2 is the analyzer's share of the device's peak, so that
-tasks of different sizes compare. Then come the core terms of the analyzer (:data:`policies.analysis.cpu.CORE`,
+tasks of different sizes compare. Then come the core terms of the analyzer (:data:`policies.analysis.cpu.model.CORE`,
 :data:`policies.analysis.cuda.CORE`; those of the other kind of device are 0) and the device's numbers, all in
 log2; terms in seconds are divided by the seconds that the operations take at the device's peak."""
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
-from policies.analysis import cpu as cpu_analysis
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.analyzer import core_names, model
+from policies.analysis.cpu import model as cpu_analysis
 from policies.analysis.quantities import nest
 from policies.arrays import Features, Matrix
 from policies.features.table import PREDICTED

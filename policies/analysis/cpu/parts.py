@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from fleet_tune.sketch import INLINE_LOCATION, Access, Statement
 from policies.analysis import symbols as pruner
+from policies.analysis.cpu.constants import FLOP_PER_FMA
 from policies.analysis.quantities import Ints, Nest, footprint, touched_elements
 from policies.arrays import Floats
 
@@ -64,14 +66,17 @@ def choose(where: NDArray[np.bool_], first: RegisterTile, second: RegisterTile) 
 class Beside:
     """A statement beside the main one.
 
-    ``depth`` (n,): how many of the main statement's loops enclose it, -2 where it is inlined; ``fixed``: that number
-    where it is the same for all. ``points``: its iterations in the whole program.
+    ``alone``: the nest of its own loops, of one candidate where no decision changes them. ``depth`` (n,): how many of
+    the main statement's loops enclose it, -2 where it is inlined; ``fixed``: that number where it is the same for all.
+    ``points``: its iterations in the whole program. ``reduced``: how many of them each element sums up.
     """
 
     statement: Statement
+    alone: Nest
     depth: Ints
     fixed: int | None
     points: Floats
+    reduced: Floats
 
     @property
     def inside(self) -> NDArray[np.bool_]:
@@ -151,11 +156,18 @@ def line_share(run: Floats, access: Access) -> Floats:
     return pruner.utilisation(np.maximum(run, 1.0) * access.element_bytes, LINE_BYTES)
 
 
+def elements_of(access: Access) -> int:
+    return math.prod(access.shape)
+
+
 def bytes_of(access: Access) -> int:
-    size = access.element_bytes
-    for extent in access.shape:
-        size *= extent
-    return size
+    return elements_of(access) * access.element_bytes
+
+
+def instructions(flop: float) -> float:
+    """Arithmetic instructions of so many float operations: a product and a sum are one, longer formulas are not taken
+    for such pairs (most of them are transcendental functions, of which a description counts too few)."""
+    return flop if flop > FLOP_PER_FMA else 1.0
 
 
 def smooth_max(*terms: Floats | float) -> Floats:

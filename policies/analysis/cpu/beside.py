@@ -1,0 +1,173 @@
+"""The statements beside the main one: where they are, how often they are worked out, and what they cost.
+
+``n`` candidates; every vector has the shape ``(n,)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fleet_tune.sketch import Statement
+from policies.analysis import symbols as pruner
+from policies.analysis.cpu.constants import FMA_PORTS, L2_FILL_BYTES_PER_CYCLE, LAUNCH_SECS, LOAD_PORTS, ROW_CYCLES
+from policies.analysis.cpu.parts import Beside, elements_of, instructions
+from policies.analysis.cpu.program import Program
+from policies.analysis.cpu.sums import SumLoops, cycles_of_sums, has_partial_sums, hoistable, hoisted, sum_loops
+from policies.analysis.nests import Nest, product_of
+from policies.analysis.quantities import Ints, contiguous_run, enclosing_depth, footprint, parallel_extent
+from policies.arrays import Floats
+
+
+def place(program: Program, other: Statement, partial_sums: Mapping[str, Floats]) -> Beside:
+    """Inside a loop it computes what the main statement touches there of the buffer they share, each time anew."""
+    main = program.main
+    depth = enclosing_depth(program.sketch, main, other, program.matrix)
+    fixed = main.compact_depth(other.fixed_depth) if other.location_column is None else None
+    alone = program.nest_of(other)
+    reduced = main.full(1.0) * _reduced(alone, partial_sums)
+    all_points = alone.points() / alone.reduced_points(0) * reduced
+    placed = Beside(other, alone, depth, fixed, all_points, reduced)
+    if fixed == 0:
+        return placed
+    made = {access.buffer for access in other.accesses if access.write}
+    taken = {access.buffer for access in other.accesses if not access.write}
+    for access, elements in program.accesses():
+        if access.buffer not in made and not (access.write and access.buffer in taken):
+            continue
+        if access.buffer in made:  # a producer, which may be repeated, and sums up all of an element each time
+            at = placed.depth if fixed is None else _not_repeated(program, placed, elements, fixed)
+            points = main.pick(elements, np.maximum(at, 0)) * main.pick(main.outer, np.maximum(at, 0))
+            points = np.maximum(points * reduced, all_points)
+        else:
+            points = at_place(program, elements, placed) * at_place(program, main.outer, placed)
+        if fixed is None:
+            points = np.where(placed.inside, points, all_points)
+        return Beside(other, alone, depth, fixed, points, reduced)
+    return placed
+
+
+def count_partial_sums(program: Program) -> dict[str, Floats]:
+    """For each buffer of partial sums (rfactor) how many there are of an element, (n,)."""
+    counts: dict[str, Floats] = {}
+    for statement in program.sketch.statements:
+        axes = {loop.partial for loop in statement.loops if loop.partial is not None}
+        if axes:
+            inside = program.nest_of(statement).inside(0)
+            for access in statement.accesses:
+                if access.write:
+                    counts[access.buffer] = product_of([inside[axis] for axis in sorted(axes)], program.main.full(1.0))
+    return counts
+
+
+def at_place(program: Program, table: Floats, placed: Beside) -> Floats:
+    """The row of a table over depths at which a statement stands, shape ``(n,)``."""
+    if placed.fixed is not None:
+        return np.asarray(table[placed.fixed])
+    return program.main.pick(table, np.maximum(placed.depth, 0))
+
+
+def fusible(program: Program, beside_statements: Sequence[Beside]) -> Ints | None:
+    """Leading loops that may be fused: those outside of every other statement; None where all may be."""
+    leading: Ints | None = None
+    for beside in beside_statements:
+        if beside.fixed == 0:
+            continue
+        end = np.where(beside.inside, beside.depth, program.main.depth)
+        leading = end if leading is None else np.minimum(leading, end)
+    return leading
+
+
+def local_bytes(program: Program, beside_statements: Sequence[Beside]) -> dict[str, Floats]:
+    """Bytes of the buffers that another statement makes or takes right here; infinite where it is elsewhere."""
+    local: dict[str, Floats] = {}
+    for beside in beside_statements:
+        buffers = {access.buffer for access in beside.statement.accesses}
+        for access, elements in program.accesses():
+            if access.buffer in buffers and beside.fixed != 0:
+                size = at_place(program, elements, beside) * access.element_bytes
+                local[access.buffer] = np.where(beside.inside, size, np.inf) if beside.fixed is None else size
+    return local
+
+
+def row_run(program: Program, beside: Beside) -> Floats:
+    """Contiguous elements of the region that a statement inside of the main one works on, shape ``(n,)``."""
+    buffers = {access.buffer for access in beside.statement.accesses}
+    for access in program.statement.accesses:
+        if access.buffer in buffers:
+            depth = beside.fixed if beside.fixed is not None else np.maximum(beside.depth, 0)
+            return contiguous_run(program.main, access, depth)
+    return program.main.full(1.0)
+
+
+def secs_beside(program: Program, beside: Beside, busy_inside: Floats, compiled_row: Floats) -> tuple[Floats, Floats]:
+    """Seconds of a producer or consumer of the main statement, and the elements of its vector loop, each (n,).
+
+    Inside the main nest its data are in cache, and it runs over the region of the buffer that the two share, row by
+    row; with a nest of its own its loops are fused and its data come from memory or the last cache.
+    """
+    device, statement, loops = program.device, beside.statement, beside.alone
+    per_second = program.hertz * device.cores
+    lanes = float(device.lanes)
+    vector_cycles = max(len(statement.accesses) / LOAD_PORTS, instructions(statement.flop_per_point) / FMA_PORTS)
+    unrolled = program.unroll_limit(statement)
+    sums = sum_loops(loops)
+    if beside.fixed is None or beside.fixed > 0:
+        row = row_run(program, beside)
+        row = np.where(beside.inside | (beside.fixed is not None), np.maximum(row, compiled_row), row)
+        if sums is None:
+            cycles = (np.ceil(row * (1.0 / lanes)) * vector_cycles + ROW_CYCLES) / row
+        else:
+            within = SumLoops(row, beside.reduced, beside.reduced)
+            cycles = cycles_of_sums(within, unrolled, device.lanes) + ROW_CYCLES / (row * beside.reduced)
+        inside = beside.points * cycles / busy_inside * (1.0 / per_second)
+        if beside.fixed is not None:
+            return inside, row
+    busy = pruner.utilisation(parallel_extent(loops), device.cores)
+    moved = _bytes_moved(beside)
+    if sums is None:
+        cycles = loops.points() * (vector_cycles / lanes)
+    else:
+        cycles = loops.points() / hoisted(loops, unrolled) * cycles_of_sums(sums, unrolled, device.lanes)
+    from_memory = moved > max(device.l3_bytes, device.l2_bytes)
+    memory = np.where(
+        from_memory, moved / device.bandwidth_bytes, moved / (L2_FILL_BYTES_PER_CYCLE * per_second) / busy
+    )
+    alone = np.maximum(cycles / per_second / busy, memory) + LAUNCH_SECS
+    if beside.fixed == 0:
+        return program.main.full(0.0) + alone, program.main.full(lanes)
+    return np.where(beside.inside, inside, alone * ~beside.inlined), np.where(beside.inside, row, lanes)
+
+
+def _bytes_moved(beside: Beside) -> Floats:
+    """Bytes of the buffers that a statement with a nest of its own moves, ``(n,)`` or ``(1,)``."""
+    loops = beside.alone
+    moved = loops.full(0.0)
+    for access in beside.statement.accesses:
+        if access.scope == "global":
+            # How many partial sums there are follows from a decision.
+            elements = footprint(loops, access)[0] if has_partial_sums(loops.statement) else elements_of(access)
+            moved = moved + elements * access.element_bytes
+    return moved
+
+
+def _reduced(loops: Nest, partial_sums: Mapping[str, Floats]) -> Floats:
+    """How many values each element of a statement sums up, (n,) or (1,): of partial sums as many as there are."""
+    made = {access.buffer for access in loops.statement.accesses if access.write}
+    for access in loops.statement.accesses:
+        if access.buffer in partial_sums and access.buffer not in made:
+            return partial_sums[access.buffer]
+    return loops.reduced_points(0)
+
+
+def _not_repeated(program: Program, producer: Beside, elements: Floats, depth: int) -> Ints:
+    """Depth at which a producer that stands at ``depth`` is worked out, ``(n,)``: outside of the loops around it that
+    its elements do not depend on, where the compiler takes it out of them."""
+    main = program.main
+    short = hoistable(producer.reduced, program.unroll_limit(producer.statement))
+    outside = main.full(float(depth)).astype(np.int64)
+    for at in reversed(range(depth)):
+        same = (elements[at] == elements[depth]) & (outside == at + 1)
+        outside = np.where(short & same, at, outside)
+    return outside

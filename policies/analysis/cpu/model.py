@@ -1,0 +1,253 @@
+"""The analytic model of a candidate on a CPU: compute and memory seconds of every statement.
+
+Pruner's analyzer with the levels of a CPU. L0, the registers, is refined to a model of the inner loop, because that is
+what decides there: cycles per vector operation from the fused-multiply-add ports and their latency (too few independent
+accumulators leave them idle), loads, stores and spilled registers. Then traffic into L1, L2 and from memory by the
+largest sub-nest that fits each of them, and the cores that have nothing to do (P_l2c).
+
+``n`` candidates; every vector has the shape ``(n,)`` and the floating type of the nest.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.analysis import symbols as pruner
+from policies.analysis.cpu.beside import count_partial_sums, fusible, local_bytes, place, row_run, secs_beside
+from policies.analysis.cpu.constants import (
+    EXPOSED_FILLS,
+    INLINED_FACTOR,
+    L1_FILL_BYTES_PER_CYCLE,
+    L2_FILL_BYTES_PER_CYCLE,
+    LAUNCH_SECS,
+    MAX_SPILL_FACTOR,
+    MAX_UNROLLED_POINTS,
+    USABLE_CACHE,
+)
+from policies.analysis.cpu.inner import inner_loop
+from policies.analysis.cpu.parts import Beside, bytes_of, line_share, smooth_max
+from policies.analysis.cpu.program import Program
+from policies.analysis.quantities import (
+    Ints,
+    contiguous_run,
+    fitting_depth,
+    innermost_movers,
+    moved_elements,
+    parallel_extent,
+    vector_extent,
+    working_set,
+)
+from policies.analysis.symbols import Symbols
+from policies.arrays import Floats, Matrix
+
+CORE = (
+    "compute_secs", "l1_secs", "l2_secs", "memory_secs", "other_secs", "cycles", "parallel", "busy", "vector",
+    "accumulators", "step_operations", "loads", "stores", "unrolled", "inlined", "held_l1", "held_l2",
+)  # fmt: skip
+"""Names of the terms that every CPU candidate has."""
+
+_Key = tuple[str, tuple[tuple[int, ...], ...]]
+"""A buffer and how it is indexed: reading and writing it have this in common."""
+
+
+class CpuModel:
+    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for."""
+
+    def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
+        self._program = program = Program(sketch, matrix, device, dtype)
+        self._device = device
+        self._statement = program.statement
+        self._main = program.main
+        self._movers: dict[_Key, NDArray[np.uint8]] = {}
+        self._resident = working_set(self._main, program.touched)
+        partial_sums = count_partial_sums(program)
+        self._beside = [place(program, other, partial_sums) for other in sketch.statements[1:]]
+        self._parallel = parallel_extent(self._main, fusible(program, self._beside))
+        self._busy = pruner.utilisation(self._parallel, device.cores)
+        self._local = local_bytes(program, self._beside)
+        self._inner = inner_loop(program, self._beside, self._local)
+        self._compute_secs = self._compute()
+        self._fills()
+        others = [secs_beside(program, beside, self._busy, self._inner.compiled_row) for beside in self._beside]
+        self._other_secs = [secs for secs, _ in others]
+        self._other_vectors = [vector for _, vector in others]
+        latency = self._main_secs + LAUNCH_SECS
+        for secs in self._other_secs:
+            latency = latency + secs
+        self.latency_secs: Floats = latency
+        self.feasible = self._inner.unrolled <= MAX_UNROLLED_POINTS
+        if self._statement.accumulator_depth is not None:
+            self.feasible &= self._inner.accumulators <= MAX_SPILL_FACTOR * device.registers
+
+    # -- compute and memory of the main statement -----------------------------------------------------------------
+
+    def _compute(self) -> Floats:
+        inner = self._inner
+        operations = self._main.points() * inner.vectors / inner.vector
+        work = operations * inner.cycles * (1.0 / (self._program.hertz * self._device.cores)) / self._busy
+        for beside in self._beside:
+            if beside.fixed is None:
+                work = work * (1.0 + (INLINED_FACTOR - 1.0) * beside.inlined)
+        return work
+
+    def _fills(self) -> None:
+        """Traffic of the main statement, its seconds, and all of its seconds."""
+        device = self._device
+        local = self._local
+        self._into_l1, self._held_l1 = self._traffic(device.l1_bytes, local)
+        self._into_l2, self._held_l2 = self._traffic(device.l2_bytes, local)
+        from_memory, _ = self._traffic(device.l3_bytes or device.l2_bytes, local)
+        share = self._busy * (self._program.hertz * device.cores)
+        self._l1_secs = self._into_l1 / (share * L1_FILL_BYTES_PER_CYCLE)
+        self._l2_secs = self._into_l2 / (share * L2_FILL_BYTES_PER_CYCLE)
+        self._memory_secs = from_memory / device.bandwidth_bytes
+        slowest = smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
+        self._main_secs = slowest + EXPOSED_FILLS * (self._l1_secs + self._l2_secs)
+
+    def _traffic(self, capacity: float, local: dict[str, Floats]) -> tuple[Floats, Floats]:
+        """Bytes moved into a cache of ``capacity`` bytes (whole lines), and the working set that stays in it.
+
+        ``local``: see :func:`policies.analysis.cpu.beside.local_bytes`; those that fit never leave the cache.
+        """
+        main, usable = self._main, USABLE_CACHE * capacity
+        fits: int | Ints = 0 if (self._resident[0] <= usable).all() else fitting_depth(self._resident, usable)
+        inside = main.inside(fits) if isinstance(fits, int) else main.inside_at(fits)
+        total = main.full(0.0)
+        moved_by_access: dict[_Key, Floats] = {}
+        for access, elements in self._program.accesses():
+            if access.scope == "local":
+                continue
+            key = (access.buffer, access.index)
+            if key not in moved_by_access:
+                if isinstance(fits, int):
+                    moved = elements[fits]
+                else:
+                    moved = moved_elements(main, elements, fits, self._movers_of(key, elements))
+                run = contiguous_run(main, access, fits, inside)
+                moved = moved * access.element_bytes / line_share(run, access)
+                if access.buffer in local:
+                    moved = moved * (local[access.buffer] > usable)
+                moved_by_access[key] = moved
+            total += moved_by_access[key]
+        return total, main.pick(self._resident, fits) if not isinstance(fits, int) else self._resident[fits]
+
+    def _movers_of(self, key: _Key, elements: Floats) -> NDArray[np.uint8]:
+        if key not in self._movers:
+            self._movers[key] = innermost_movers(self._main, elements)
+        return self._movers[key]
+
+    # -- what the learned models want to know ---------------------------------------------------------------------
+
+    def symbols(self) -> tuple[Symbols, ...]:
+        """S1 to S9 of the main statement."""
+        inner, runs = self._inner, self._runs
+        reads = [run for run, a in zip(runs, self._statement.accesses, strict=True) if not a.write] or runs
+        return (
+            Symbols(
+                s1=inner.needed,
+                s2=inner.step_operations,
+                s3=self._held_l2,
+                s4=inner.vector,
+                s5=self._into_l2,
+                s6=self._parallel,
+                s7=np.minimum.reduce(reads) if reads else self._main.full(1.0),
+                s8=self._main.points() * self._statement.flop_per_point,
+                s9=self._main.full(0.0),
+            ),
+        )
+
+    def statement_symbols(self) -> tuple[Symbols, ...]:
+        """S1 to S9 of every statement, the main one first, as Pruner's equation 1 sums over them.
+
+        A statement beside the main one works on one vector at a time: an operand and a result in registers, one
+        operation a step, nothing held. Inside the main nest it moves nothing into L2 and runs in its parallel loops;
+        with a nest of its own it moves each buffer once; inlined, it is computed wherever the main one reads it.
+        """
+        return (*self.symbols(), *(self._symbols_beside(beside) for beside in self._beside))
+
+    def _symbols_beside(self, beside: Beside) -> Symbols:
+        main, statement, loops = self._main, beside.statement, beside.alone
+        one = main.full(1.0)
+        row = row_run(self._program, beside)
+        bytes_moved = float(sum(bytes_of(access) for access in statement.accesses if access.scope == "global"))
+        runs = [contiguous_run(loops, access, 0) for access in statement.accesses] or [one]
+        inside = np.full(main.count, beside.fixed > 0) if beside.fixed is not None else beside.inside | beside.inlined
+        points = np.where(inside, beside.points, one * loops.points())
+        if beside.fixed is None:
+            points = np.where(beside.inlined, main.points(), points)
+        return Symbols(
+            s1=one * 2,
+            s2=one,
+            s3=one,
+            s4=np.where(inside, row, one * vector_extent(loops)),
+            s5=np.where(inside, 0.0, one * bytes_moved),
+            s6=np.where(inside, self._parallel, one * parallel_extent(loops)),
+            s7=np.where(inside, row, np.minimum.reduce([one * run for run in runs])),
+            s8=points * statement.flop_per_point,
+            s9=one * 0,
+        )
+
+    @cached_property
+    def _runs(self) -> list[Floats]:
+        return [contiguous_run(self._main, access, self._program.step) for access in self._statement.accesses]
+
+    def core(self) -> dict[str, Floats]:
+        """The terms that say most of a candidate, by the names of :data:`CORE`, each ``(n,)``, positive or zero."""
+        main, inner = self._main, self._inner
+        inlined = main.full(1.0)
+        for beside in self._beside:
+            if beside.fixed is None:
+                inlined = np.maximum(inlined, 1.0 + beside.inlined)
+        other_secs = main.full(0.0)
+        for secs in self._other_secs:
+            other_secs = other_secs + secs
+        return {
+            "compute_secs": self._compute_secs,
+            "l1_secs": self._l1_secs,
+            "l2_secs": self._l2_secs,
+            "memory_secs": self._memory_secs,
+            "other_secs": other_secs,
+            "cycles": inner.cycles,
+            "parallel": self._parallel,
+            "busy": self._busy,
+            "vector": inner.vector,
+            "accumulators": inner.accumulators,
+            "step_operations": inner.step_operations,
+            "loads": inner.loads,
+            "stores": inner.stores,
+            "unrolled": inner.unrolled,
+            "inlined": inlined,
+            "held_l1": self._held_l1,
+            "held_l2": self._held_l2,
+        }
+
+    def terms(self) -> dict[str, Floats]:
+        """The intermediate quantities by name, each ``(n,)``, positive or zero: the core, and details."""
+        main, inner, device = self._main, self._inner, self._device
+        terms = self.core()
+        terms |= {
+            "latency": self.latency_secs,
+            "lane_use": inner.vector / (inner.vectors * device.lanes),
+            "registers_over": np.maximum(inner.needed / device.registers, 1.0),
+            "intensity": self._statement.flop_per_point * main.points() / np.maximum(self._into_l2, 1.0),
+        }
+        for at, beside in enumerate(self._beside):
+            name = beside.statement.name
+            terms |= {
+                f"{name}.secs": self._other_secs[at],
+                f"{name}.points": beside.points,
+                f"{name}.depth": np.exp2(beside.depth.astype(main.extents.dtype)),
+                f"{name}.vector": self._other_vectors[at],
+            }
+        for at, (access, elements) in enumerate(self._program.accesses()):
+            run = self._runs[at]
+            terms[f"a{at}.run"] = run
+            terms[f"a{at}.step"] = main.pick(elements, self._program.step)
+            if access.write:
+                terms[f"a{at}.lines"] = line_share(run, access)
+        return terms

@@ -1,0 +1,55 @@
+"""The programs of ``n`` candidates of a sketch, as all parts of the CPU model see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.typing import DTypeLike
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Access, Sketch, Statement
+from policies.analysis.cpu.constants import FLOP_PER_FMA, FMA_PORTS
+from policies.analysis.cpu.parts import footprints, spatial_within, step_depths
+from policies.analysis.nests import Nest, nest
+from policies.analysis.quantities import unroll_limit
+from policies.arrays import Floats, Matrix
+
+
+class Program:
+    """``main``: the nest of the main ``statement``, the sketch's first. ``touched``: the footprint of each of its
+    accesses, ``(L + 1, n)``. ``step`` (n,): depth just inside its innermost reduction. ``spatial`` (L + 1, n):
+    iterations of its other loops inside each depth. ``hertz``: of a core, as its peak says."""
+
+    def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
+        self.sketch = sketch
+        self.matrix = matrix
+        self.device = device
+        self.statement = sketch.statements[0]
+        self.main = nest(self.statement, matrix, dtype)
+        self._nests = {id(self.statement): self.main}
+        self.hertz = device.peak_flops / (device.cores * device.lanes * FMA_PORTS * FLOP_PER_FMA)
+        self.touched = footprints(self.main)
+        self.step = step_depths(self.main)
+        self.spatial = spatial_within(self.main)
+
+    def nest_of(self, statement: Statement) -> Nest:
+        """The nest of any statement's own loops, of one candidate where no decision changes them."""
+        if id(statement) not in self._nests:
+            constant = all(loop.column is None for loop in statement.loops)
+            matrix = self.matrix[:1] if constant else self.matrix
+            self._nests[id(statement)] = nest(statement, matrix, self.main.extents.dtype)
+        return self._nests[id(statement)]
+
+    def accesses(self) -> Sequence[tuple[Access, Floats]]:
+        """The accesses of the main statement with their footprints."""
+        return list(zip(self.statement.accesses, self.touched, strict=True))
+
+    def operands(self) -> list[tuple[Access, Floats]]:
+        """Those that are only read."""
+        written = {access.buffer for access in self.statement.accesses if access.write}
+        return [each for each in self.accesses() if not each[0].write and each[0].buffer not in written]
+
+    def unroll_limit(self, statement: Statement) -> Floats:
+        """Iterations up to which loops are unrolled by the unroll Choice, shape ``(n,)``; 0 where there is none."""
+        limit = unroll_limit(self.sketch, statement, self.matrix, self.main.extents.dtype)
+        return self.main.full(0.0) if limit is None else limit

@@ -1,0 +1,102 @@
+"""What sums beside the main statement cost on a CPU: norms and softmax are made of little else.
+
+Additions into one sum wait for each other; the compiler does not reorder them. How many sums run beside each other, in
+the lanes of a vector and in several of them, is the order of the loops: those of the sums inside of the reduction, or
+around it. ``n`` candidates, every vector ``(n,)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet_tune.sketch import Statement
+from policies.analysis.cpu.constants import (
+    FMA_LATENCY,
+    FULLY_UNROLLED_STEPS,
+    LOAD_PORTS,
+    WINDOW_OPERATIONS,
+)
+from policies.analysis.nests import Nest, product_of, shape_of
+from policies.arrays import Floats
+
+SUM_LOADS = 2.0
+"""What is read for an addition: the value and, where the compiler does not hold it, the sum."""
+
+
+SHORTEST_ROW = 4.0
+"""Sums beside each other from which the compiler makes vectors of them (seen with 4 and 6, not with 2)."""
+
+
+HOISTED_STEPS = 48.0
+"""Steps of a sum up to which the compiler takes it out of a loop that repeats it (seen with 48, not with 64)."""
+
+
+@dataclass(frozen=True)
+class SumLoops:
+    """The innermost loops of a sum.
+
+    ``row``: iterations of the innermost loops that are no reduction's, as far as they run along the result's rows.
+    ``steps``: of the reduction's loops inside of them, or 1. ``reduced``: of all of the reduction's loops.
+    """
+
+    row: Floats
+    steps: Floats
+    reduced: Floats
+
+
+def sum_loops(loops: Nest) -> SumLoops | None:
+    """The innermost loops of a nest, those of one iteration left out; None for a statement that reduces nothing."""
+    if not any(loops.reduction):
+        return None
+    row, steps = loops.full(1.0), loops.full(1.0)
+    in_row = np.ones(loops.count, dtype=bool)  # whether a loop further out may be part of the row
+    spatial = np.zeros(loops.count, dtype=bool)  # whether there is a loop inside that is no reduction's
+    for at in reversed(range(loops.depth)):
+        extent = loops.extents[at]
+        more = extent > 1
+        if loops.reduction[at]:
+            steps = np.where(spatial, steps, steps * extent)
+            in_row &= ~(more & spatial)
+            continue
+        if loops.kinds[at] == "serial" and loops.along_rows[at]:
+            row = np.where(in_row, row * extent, row)
+        else:
+            in_row &= ~more
+        spatial |= more
+    return SumLoops(row, steps, loops.reduced_points(0))
+
+
+def cycles_of_sums(sums: SumLoops, unrolled: Floats, lanes: int) -> Floats:
+    """Cycles for each point of a sum, where loops of up to ``unrolled`` iterations are unrolled by the schedule.
+
+    With the reduction around the row each step adds a row of vectors to the sums. With the reduction inside, the
+    compiler does the same where it unrolls all of it and the row is no shorter than :data:`SHORTEST_ROW`; else each sum
+    is a chain by itself. Beside a chain runs as much of others as the processor looks ahead.
+    """
+    vectors = np.ceil(sums.row * (1.0 / lanes))
+    chains = np.maximum(1.0, WINDOW_OPERATIONS / (sums.reduced * vectors))
+    in_rows = np.maximum(vectors * (SUM_LOADS / LOAD_PORTS), FMA_LATENCY / chains) / sums.row
+    chains = np.maximum(1.0, WINDOW_OPERATIONS / sums.steps)
+    chain = np.maximum(FMA_LATENCY / chains, SUM_LOADS / LOAD_PORTS)
+    short = (sums.steps <= np.maximum(unrolled, FULLY_UNROLLED_STEPS)) & (sums.row >= SHORTEST_ROW)
+    return np.where((sums.steps > 1.0) & ~short, chain, in_rows)
+
+
+def hoistable(reduced: Floats, unrolled: Floats) -> NDArray[np.bool_]:
+    """Whether the compiler unrolls all of the reduction, and so can take the sum out of loops that repeat it, (n,)."""
+    return np.asarray(reduced <= np.maximum(unrolled, HOISTED_STEPS))
+
+
+def hoisted(loops: Nest, unrolled: Floats) -> Floats:
+    """How many times fewer points of a sum are worked out than its loops have, because what no access depends on is not
+    repeated (:func:`hoistable`), shape ``(n,)``."""
+    repeats = product_of([loops.extents[at] for at in range(loops.depth) if loops.repeats[at]], loops.full(1.0))
+    return np.where(hoistable(loops.reduced_points(0), unrolled), repeats, 1.0)
+
+
+def has_partial_sums(statement: Statement) -> bool:
+    """Whether a decision says how many elements an axis has (rfactor's partial sums)."""
+    return any(shape_of(statement).bounded)

@@ -1,0 +1,130 @@
+"""What the innermost loops of a program work on, as the schedule has them and as the compiler makes them.
+
+``n`` candidates; every vector has the shape ``(n,)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from policies.analysis.cpu.constants import (
+    AROUND_LOADS,
+    FULLY_UNROLLED,
+    FULLY_UNROLLED_STEPS,
+    GATHER_LOADS,
+    LEAST_ROW,
+)
+from policies.analysis.cpu.parts import Beside, RegisterTile, elements_along, innermost_reduction, memory_parts
+from policies.analysis.cpu.program import Program
+from policies.analysis.quantities import Ints, fitting_depth, unit_stride
+from policies.arrays import Floats
+
+
+def scheduled_tile(program: Program, vector: Floats) -> RegisterTile:
+    """The inner loop as it is scheduled: what is inside of the reduction, and the sums' tile."""
+    main, statement = program.main, program.statement
+    vectors = np.ceil(vector * (1.0 / program.device.lanes))
+    per_point = vectors / vector  # vector operations for one point
+    operations = main.pick(program.spatial, program.step) * per_point
+    if statement.accumulator_depth is None:
+        accumulators, reduced = operations, innermost_reduction(main, program.step)
+    else:
+        depth = main.compact_depth(statement.accumulator_depth)
+        accumulators, reduced = program.spatial[depth] * per_point, main.reduced_points(depth)
+    loads, operands = _loads(program, vector, program.step)
+    return RegisterTile(vector, vectors, operations, accumulators, reduced, operands, loads / operations)
+
+
+def unrolled_tile(program: Program, vector: Floats, limit: Floats) -> RegisterTile:
+    """The largest sub-nest that the schedule unrolls, reductions and all: in straight-line code a sum stays in its
+    register from one step to the next, and what was loaded is used again."""
+    main = program.main
+    depth = fitting_depth(main.within, limit * vector)
+    vectors = np.ceil(vector * (1.0 / program.device.lanes))
+    operations = main.pick(main.within, depth) * (vectors / vector)
+    accumulators = main.pick(program.spatial, depth) * (vectors / vector)
+    loads, operands = _loads(program, vector, depth)
+    return RegisterTile(
+        vector, vectors, operations, accumulators, operations / accumulators, operands, loads / operations
+    )
+
+
+def compiler_tile(program: Program, limit: Floats) -> RegisterTile:
+    """The inner loop as the compiler makes it where the schedule vectorises nothing.
+
+    It unrolls what is short and vectorises the innermost loop that is left, if that runs along the result's rows;
+    ``vector`` is 1 where it does not.
+    """
+    main, statement = program.main, program.statement
+    if not main.depth:
+        return scheduled_tile(program, main.full(1.0))
+    depth = fitting_depth(main.within, limit)
+    at = np.maximum(depth - 1, 0)
+    along = main.along_rows
+    vector = np.where(np.array(along)[at] & (depth > 0), main.pick(main.extents, at), 1.0)
+    vectors = np.ceil(vector * (1.0 / program.device.lanes))
+    accumulators = main.pick(program.spatial, depth)
+    inner = main.pick(main.within, depth) / accumulators
+    lanes = np.minimum(vector, program.device.lanes)
+    loads = main.full(0.0)
+    for access, elements in program.operands():
+        loaded = main.pick(elements, depth)
+        for axis in {axis for k, axis in enumerate(main.axes) if along[k]}:
+            if unit_stride(statement, access, axis) is False:
+                gathered = (np.array(main.axes)[at] == axis) & (elements_along(main, access, axis, vector) > 1)
+                loaded = np.where(gathered, loaded * lanes * GATHER_LOADS, loaded)
+        loads += loaded
+    return RegisterTile(
+        vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
+    )
+
+
+def vectorised_around(
+    program: Program, beside_statements: Sequence[Beside], vector: Floats, depth: int
+) -> RegisterTile | None:
+    """What the compiler makes of sums (inside of ``depth``) that the schedule does not vectorise: where there are
+    few it unrolls them all, and vectorises the loop around them, with what writes the sums back, if it is a serial
+    one along the result's rows and no producer stands in it. That straight-line code is not counted as the
+    schedule's. ``vector`` is 1 where it does not; None where it never does."""
+    main = program.main
+    if not main.depth:
+        return None
+    inside = main.within[depth]
+    small = (vector == 1.0) & (inside <= FULLY_UNROLLED) & (main.reduced_points(depth) <= FULLY_UNROLLED_STEPS)
+    serial = np.array([kind == "serial" for kind in main.kinds])
+    at = np.maximum(fitting_depth(main.within, inside) - 1, 0)
+    for beside in beside_statements:
+        if beside.fixed is None:  # a producer that stands in that loop, or is inlined
+            small &= (beside.depth <= at) & ~beside.inlined
+    if not (small & serial[at]).any():
+        return None
+    tile = compiler_tile(program, inside)
+    taken = small & serial[at] & (tile.vector >= LEAST_ROW * program.device.lanes)
+    loads = tile.loads * AROUND_LOADS
+    return replace(
+        tile, vector=np.where(taken, tile.vector, 1.0), vectors=np.where(taken, tile.vectors, 1.0), loads=loads
+    )
+
+
+def _loads(program: Program, vector: Floats, depth: Ints) -> tuple[Floats, Floats]:
+    """Loads of the operands of a sub-nest, each once, and the registers that hold them, each ``(n,)``."""
+    main, statement = program.main, program.statement
+    vectors = np.ceil(vector * (1.0 / program.device.lanes))
+    loads, operands = main.full(0.0), main.full(0.0)
+    parts = memory_parts(vector, program.device.lanes)
+    axis = main.axes[-1] if main.axes else 0
+    for access, elements in program.operands():
+        loaded = main.pick(elements, depth)
+        unit = unit_stride(statement, access, axis) if main.axes else None
+        if unit:
+            loaded = loaded * (vectors / vector) * parts
+            # The vectors of one row of the tile are kept and used for every other row.
+            operands += np.minimum(loaded, vectors)
+        elif unit is False:
+            distinct = elements_along(main, access, axis, vector)
+            loaded = np.where(distinct > 1, loaded * GATHER_LOADS * vector / distinct, loaded)
+        loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
+    return loads, operands
