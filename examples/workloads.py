@@ -169,6 +169,30 @@ def grouped() -> Example:
     )
 
 
+def rows() -> Example:
+    """Kernels along rows, and a depthwise convolution, for development on a third CPU.
+
+    Softmax over 96x512 and 40x1600; layer norms of 192x512 and 48x1280; sums of 900 rows of 620; depthwise 5x5
+    convolution of 128 channels on 26x26.
+    """
+    return _example(
+        lambda: _Branches(
+            (nn.Softmax(dim=-1), 1),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(512), 1),
+            (nn.LayerNorm(1280), 1),
+            (_RowSum(), 1),
+            (nn.Conv2d(128, 128, 5, padding=2, groups=128), 1),
+        ),
+        (96, 512),
+        (40, 1600),
+        (192, 512),
+        (48, 1280),
+        (900, 620),
+        (1, 128, 26, 26),
+    )
+
+
 def untouched() -> Example:
     """Ten workloads that nothing is ever fitted on, chosen or looked at by: for figures alone.
 

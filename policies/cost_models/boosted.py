@@ -98,8 +98,9 @@ AUTOTVM_REGRESSION = replace(AUTOTVM_TREES, objective="regression")
 class GradientBoostedModel:
     """See the module's docstring. Features may be NaN, never infinite.
 
-    ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's), never NaN, from which
-    the trees start: they learn its error instead of the whole.
+    ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's), from which the trees
+    start: they learn its error instead of the whole. Where it is NaN (the analyzer does not know the sketch) they start
+    from the median of such records, or, before there is any, of the predictions.
     """
 
     KIND: ClassVar[str] = "boosted"
@@ -113,6 +114,7 @@ class GradientBoostedModel:
         self.offset_column = offset_column
         self._columns = 0
         self._shift = 0.0
+        self._unknown = 0.0
         self._noise = 0.0
         self._map: MonotoneMap | None = None
         self._boosters: list[xgboost.Booster] = []
@@ -167,8 +169,15 @@ class GradientBoostedModel:
 
     def _margin(self, matrix: NDArray[np.float32]) -> Floats:
         """What the trees start from: log seconds for a regression, larger for faster in a ranking."""
-        prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column].astype(np.float64)
-        return np.broadcast_to(-prior if self.ranks else prior + self._shift, (len(matrix),))
+        prior = self._prior(matrix)
+        return -prior if self.ranks else prior + self._shift
+
+    def _prior(self, matrix: NDArray[np.float32]) -> Floats:
+        """The prior prediction in log seconds, ``(n,)``; 0 without one."""
+        if self.offset_column is None:
+            return np.zeros(len(matrix))
+        prior = matrix[:, self.offset_column].astype(np.float64)
+        return np.where(np.isnan(prior), self._unknown, prior)
 
     def _scores(self, matrix: NDArray[np.float32]) -> Floats:
         """Each member's prediction, larger for slower, shape ``(M, n)``."""
@@ -180,12 +189,23 @@ class GradientBoostedModel:
     def _log_secs(self, scores: Floats) -> Floats:
         return scores if self._map is None else self._map(scores)
 
+    def _start_from(self, matrix: NDArray[np.float32], log_secs: Floats) -> None:
+        """What a prediction is off by in the middle, and what stands for one that there is not."""
+        known = np.ones(len(matrix), dtype=bool)
+        if self.offset_column is not None:
+            prior = matrix[:, self.offset_column].astype(np.float64)
+            known = np.isfinite(prior)
+        self._shift = float(np.median(log_secs[known] - self._prior(matrix[known]))) if known.any() else 0.0
+        if not known.all():
+            self._unknown = float(np.median(log_secs[~known])) - self._shift
+        elif self.offset_column is not None:
+            self._unknown = float(np.median(prior))
+
     def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups, counts: Floats) -> None:
         xgboost = load_xgboost()
 
         if not self._origin:
-            prior = 0.0 if self.offset_column is None else matrix[:, self.offset_column]
-            self._shift = float(np.median(log_secs - prior))
+            self._start_from(matrix, log_secs)
         margin = self._margin(matrix)
         slowdown = log_secs - fastest_of_group(log_secs, groups)
         rng = np.random.default_rng(self.seed)
@@ -258,6 +278,7 @@ class GradientBoostedModel:
             "offset_column": self.offset_column,
             "columns": self._columns,
             "shift": self._shift,
+            "unknown": self._unknown,
             "noise": self._noise,
             "map_slope": self._map.slope if self._map else None,
         }
@@ -274,6 +295,7 @@ class GradientBoostedModel:
         check_version(header)
         model = cls(header["seed"], BoostedSettings(**header["settings"]), header["offset_column"])
         model._columns, model._shift, model._noise = header["columns"], header["shift"], header["noise"]
+        model._unknown = header.get("unknown", 0.0)
         if header["map_slope"] is not None:
             model._map = MonotoneMap(arrays["map.at"], arrays["map.values"], header["map_slope"])
         for member in range(model.settings.members):

@@ -149,11 +149,8 @@ class JointLayout:
 
     @property
     def offset_column(self) -> int | None:
-        """Column of the analyzer's log seconds; None where a sketch has none (a model must not start from NaN)."""
-        if PREDICTED not in self.names:
-            return None
-        column = self.names.index(PREDICTED)
-        return column if all(column in position for position in self.positions) else None
+        """Column of the analyzer's log seconds, NaN for a sketch that it does not know; None where it knows none."""
+        return self.names.index(PREDICTED) if PREDICTED in self.names else None
 
     def place(self, sketch: int, features: Features) -> Features:
         """Features of one sketch in the joint columns, shape ``(n, len(names))``."""

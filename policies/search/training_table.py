@@ -23,7 +23,7 @@ class TrainingSet:
     """What is trained on: features of ``n`` candidates, log seconds ``(n,)``, all finite, the task of each row
     ``(n,)``, names of the symbolic columns, and what each row counts ``(n,)``.
 
-    ``offset_column``: the analyzer's log seconds, None where not every sketch of the task is described.
+    ``offset_column``: the analyzer's log seconds, NaN where a sketch is not described; None where none is.
     """
 
     features: FeatureTable

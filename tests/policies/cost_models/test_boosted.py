@@ -33,6 +33,24 @@ def test_prior_prediction_helps_with_few_records() -> None:
     assert error(3) < error(None)
 
 
+def test_what_has_no_prior_prediction_starts_from_the_median_of_such_records() -> None:
+    """A third of the records is of a sketch that the analyzer does not know, a hundred times slower than the others."""
+    features, logs = data(90, 2)
+    unknown = np.arange(90) % 3 == 0
+    matrix = features.view("symbolic").copy()
+    logs = np.where(unknown, 5.0, logs)
+    matrix[unknown, 3] = np.nan
+    table = FeatureTable({"symbolic": matrix})
+    model = GradientBoostedModel(0, BoostedSettings(rounds=1), offset_column=3)
+    model.fit(table, logs, one_task(logs))
+    mean, deviation = model.predict(table)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(deviation).all()
+    assert np.abs(mean[unknown] - 5.0).max() < 0.5, "one round of trees alone does not come there"
+    again = GradientBoostedModel.load(model.save())
+    assert np.array_equal(again.predict(table)[0], mean)
+
+
 @pytest.mark.parametrize("objective", ["pairwise", "ndcg"])
 def test_ranking_happens_within_a_task(objective: str) -> None:
     features, logs = data(300, 4)

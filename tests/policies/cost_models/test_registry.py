@@ -48,7 +48,11 @@ def test_joint_layout_shares_columns(
     assert first[:, -2:].tolist() == [[1.0, 0.0]] * 3
     assert second[:, -2:].tolist() == [[0.0, 1.0]] * 3
     assert layout.offset_column == layout.names.index(PREDICTED)
-    assert joint_layout((tiled, undescribed), cpu).offset_column is None
+    mixed = joint_layout((tiled, undescribed), cpu)
+    assert mixed.offset_column == mixed.names.index(PREDICTED)
+    unknown = mixed.place(1, symbolic_features(undescribed, sample(undescribed, 3, np.random.default_rng(0)), cpu))
+    assert np.isnan(unknown[:, mixed.names.index(PREDICTED)]).all()
+    assert joint_layout((undescribed,), cpu).offset_column is None
 
 
 def test_calibration_learns_from_sixteen_records(blocked: Sketch, cpu: DeviceAbstraction) -> None:

@@ -219,7 +219,10 @@ def test_undescribed_sketch_beside_a_described_one(
         batch = search.propose(12)
         search.observe(Observation(p.sketch, p.decisions, 1e-4 * (1 + p.sketch)) for p in batch)
         search.use_model(search.train(seed=0))
-    assert search.table.training_set().offset_column is None
+    offsets = search.table.training_set()
+    assert offsets.offset_column is not None
+    known = np.isfinite(offsets.features.view("symbolic")[:, offsets.offset_column])
+    assert 0 < known.sum() < len(known), "the records are of both sketches"
     assert len(search.propose(12)) == 12
 
 
