@@ -30,6 +30,9 @@ FUZZ_READERS ?= 120000
 SOAK_SECS ?= 1800
 PYTHON ?=
 
+# Hundreds of processes that the tests start load our modules: what one has compiled, the others read.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

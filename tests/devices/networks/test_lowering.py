@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -244,15 +245,17 @@ device_class = DeviceClass("cpu", resolve_target("native", 2))
 lowered = import_network(load_network("examples/networks.py:small_cnn"), device_class)
 print(*(task.workload.hash for task in lowered.tasks))
 """
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True,
-            env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
-        ).stdout.split()
-        for seed in ("1", "2")
-    ]  # fmt: skip
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"  # another than this process has
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
+    ).stdout.split()
     lowered, _ = imported(*_flat(networks.small_cnn()))
-    assert runs[0] == runs[1] == [task.workload.hash for task in lowered.tasks]
+    assert other == [task.workload.hash for task in lowered.tasks]
 
 
 def test_an_operator_that_cannot_be_lowered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_every_sketch_is_described(target: str, workload: str) -> None:
         assert bool(sketch.statements) != bool(sketch.undescribed)
 
 
-@examples(170)
+@examples(110)
 @given(where=spaces, draw=draws)
 def test_loops_and_footprints(where: tuple[str, str], draw: tuple[int, int]) -> None:
     """Extents, order and kinds of the loops of every statement that lists its own; what it touches inside each."""

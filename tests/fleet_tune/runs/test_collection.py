@@ -45,24 +45,24 @@ def run(*arguments: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def collected(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with five measured candidates of each of the three tasks, collected in two runs."""
+    """A folder with three measured candidates of each of the three tasks, collected in two runs."""
     del ray_cluster  # which the commands use
     out = tmp_path_factory.mktemp("collected")
-    first = run("dataset", "collect", NETWORK, "--per-task", "3", "--out", str(out))
-    assert (first["new_trials"], sum(first["outcomes"].values())) == (9, 9)
-    assert load(out / "dataset.ftd").candidates == 9
-    second = run("dataset", "collect", NETWORK, "--per-task", "5", "--out", str(out))
-    assert (second["new_trials"], sum(second["outcomes"].values())) == (6, 15)
+    first = run("dataset", "collect", NETWORK, "--per-task", "2", "--out", str(out))
+    assert (first["new_trials"], sum(first["outcomes"].values())) == (6, 6)
+    assert load(out / "dataset.ftd").candidates == 6
+    second = run("dataset", "collect", NETWORK, "--per-task", "3", "--out", str(out))
+    assert (second["new_trials"], sum(second["outcomes"].values())) == (3, 9)
     return out
 
 
 def test_every_task_has_its_candidates_measured_to_their_end(collected: Path) -> None:
     dataset = load(collected / "dataset.ftd")
-    assert [len(data) for data in dataset] == [5, 5, 5]
+    assert [len(data) for data in dataset] == [3, 3, 3]
     with RecordReader(collected / "records.db") as reader:
         records = {record.candidate.id: record.measurement for record in reader}
-        assert reader.counts() == {Outcome.OK: 15}
-    assert len(records) == 15
+        assert reader.counts() == {Outcome.OK: 9}
+    assert len(records) == 9
     for data in dataset:
         assert data.task.workload.module
         for at in range(len(data)):
@@ -83,9 +83,9 @@ def test_a_run_on_the_dataset_measures_what_it_holds(collected: Path, tmp_path: 
     out = tmp_path / "out"
     result = run("tune", NETWORK, "--fleet", str(fleet), "--out", str(out), "--time-budget", "2m")
     # Every candidate of the dataset, and nothing else: then the space is exhausted.
-    assert result["outcomes"] == {"ok": 15}
+    assert result["outcomes"] == {"ok": 9}
     assert result["networks"] == []
-    batches = {data.candidate(at).id: data.batches(at) for data in load(collected / "dataset.ftd") for at in range(5)}
+    batches = {data.candidate(at).id: data.batches(at) for data in load(collected / "dataset.ftd") for at in range(3)}
     with RecordReader(out / "records.db") as reader:
         records = list(reader)
     assert {record.candidate.id for record in records} == batches.keys()

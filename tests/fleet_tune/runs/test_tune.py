@@ -426,9 +426,7 @@ def test_an_output_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
 
 
 def test_the_plan_lists_tasks_and_measures_nothing(tmp_path: Path) -> None:
-    done = run(tmp_path / "out", "--trials", "9", "--dry-run", "--json")
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout.splitlines()[-1])
+    plan = run_here(tmp_path / "out", "--trials", "9", "--dry-run", "--json").json()
     assert plan["trial_limit"] == 9
     assert all(task["sketches"] >= 1 and task["weight"] >= 1 and task["trials"] == 0 for task in plan["tasks"])
     assert not (tmp_path / "out").exists()

@@ -56,69 +56,88 @@ def same(one: CostModel, other: CostModel, features: FeatureTable) -> bool:
 
 
 def cases() -> list[tuple[ModelName, int | None]]:
-    """Every model; trees and PaCM also from the analyzer's prediction (it is the same code for all networks)."""
-    alone: set[ModelName] = {"tree-gru", "mlp", "mlp-per-store"}
+    """Every model; trees and one network also from the analyzer's prediction (it is the same code for all networks)."""
+    alone: set[ModelName] = {"tree-gru", "mlp", "mlp-per-store", "pacm-analyzer", "pacm-dataflow"}
     return [(name, offset) for name in NAMES for offset in (None, 3) if offset is None or name not in alone]
+
+
+def made(case: tuple[ModelName, int | None], **training: float) -> CostModel:
+    """A model of this case; a network is trained as ``training`` says."""
+    name, offset = case
+    model = make_model(name, 1, offset)
+    if isinstance(model, NeuralModel):
+        model.settings = dataclasses.replace(model.settings, **training)  # type: ignore[arg-type]
+    return model
+
+
+def good(case: tuple[ModelName, int | None]) -> CostModel:
+    """Networks are trained less, so that the tests are fast, and enough to be good."""
+    few = {"epochs": 12, "update_epochs": 12, "least_steps": 40, "least_update_steps": 40}
+    return made(case, list_size=64, learning_rate=2e-3, **few)
 
 
 @pytest.fixture(params=cases(), ids=str)
 def model(request: pytest.FixtureRequest) -> CostModel:
-    name, offset = request.param
-    made = make_model(name, 1, offset)
-    if isinstance(made, NeuralModel):  # trained less, so that the tests are fast
-        few = {"least_steps": 40, "least_update_steps": 40}
-        made.settings = dataclasses.replace(
-            made.settings, epochs=12, update_epochs=12, list_size=64, learning_rate=2e-3, **few
-        )
-    return made
+    return good(request.param)
 
 
-def test_predicts_log_seconds_and_is_the_same_after_loading(model: CostModel) -> None:
-    features, logs, tasks = data(300, 0)
+@pytest.fixture(scope="module", params=cases(), ids=str)
+def trained(request: pytest.FixtureRequest) -> CostModel:
+    """Fitted once, on 300 records: for tests that leave it as it is."""
+    trained = good(request.param)
+    trained.fit(*data(300, 0))
+    return trained
+
+
+@pytest.fixture(params=cases(), ids=str)
+def hasty(request: pytest.FixtureRequest) -> CostModel:
+    """For what holds however long a network is trained: a few steps in a few lists."""
+    few = {"epochs": 2, "update_epochs": 2, "least_steps": 4, "least_update_steps": 4}
+    return made(request.param, list_size=16, learning_rate=2e-3, **few)
+
+
+def test_predicts_log_seconds_and_is_the_same_after_loading(trained: CostModel) -> None:
     fresh, truth, _ = data(200, 1)
-    assert set(model.views) <= features.views.keys()
-    model.fit(features, logs, tasks)
-    mean, deviation = model.predict(fresh)
+    assert set(trained.views) <= fresh.views.keys()
+    mean, deviation = trained.predict(fresh)
     assert mean.shape == deviation.shape == (200,)
     assert mean.dtype == deviation.dtype == np.float64
     # What Ansor's loss weighs by its throughput orders the fast ones better than all.
-    assert rank_correlation(mean, truth) > (0.5 if isinstance(model, StatementTreesModel) else 0.6)
+    assert rank_correlation(mean, truth) > (0.5 if isinstance(trained, StatementTreesModel) else 0.6)
     assert abs(float(np.mean(mean - truth))) < 0.3  # in log seconds, also those of a rank model
     assert np.isfinite(deviation).all()
     assert (deviation >= 0).all()
-    assert same(load_model(model.save()), model, fresh)
+    assert same(load_model(trained.save()), trained, fresh)
 
 
-def test_deviation_is_of_the_size_of_the_errors(model: CostModel) -> None:
-    features, logs, tasks = data(200, 2)
+def test_deviation_is_of_the_size_of_the_errors(trained: CostModel) -> None:
     fresh, truth, _ = data(400, 3)
-    model.fit(features, logs, tasks)
-    mean, deviation = model.predict(fresh)
+    mean, deviation = trained.predict(fresh)
     within = np.abs(mean - truth) <= 2 * deviation
     assert float(within.mean()) >= 0.7
     # Not by being vague: narrower than the targets themselves are spread.
     assert float(np.median(deviation)) < float(truth.std())
 
 
-def test_is_deterministic_and_fit_forgets(model: CostModel) -> None:
+def test_is_deterministic_and_fit_forgets(hasty: CostModel) -> None:
     features, logs, tasks = data(64, 4)
-    other = twin_of(model)
+    other = twin_of(hasty)
     other.fit(*data(40, 5))
-    model.fit(features, logs, tasks)
+    hasty.fit(features, logs, tasks)
     other.fit(features, logs, tasks)
-    assert same(model, other, features)
+    assert same(hasty, other, features)
 
 
-def test_update_learns_from_all_it_has_seen(model: CostModel) -> None:
+def test_update_learns_from_all_it_has_seen(hasty: CostModel) -> None:
     features, logs, tasks = data(96, 6)
-    whole, first = twin_of(model), twin_of(model)
+    whole, first = twin_of(hasty), twin_of(hasty)
     whole.fit(features, logs, tasks)
-    model.fit(features.take(slice(0, 60)), logs[:60], tasks[:60])
-    before = model.predict(features)[0]
-    model.update(features.take(slice(60, 96)), logs[60:], tasks[60:])
-    assert not np.array_equal(model.predict(features)[0], before)
-    if not isinstance(model, NeuralModel):  # which goes on from where it stands
-        assert same(model, whole, features)
+    hasty.fit(features.take(slice(0, 60)), logs[:60], tasks[:60])
+    before = hasty.predict(features)[0]
+    hasty.update(features.take(slice(60, 96)), logs[60:], tasks[60:])
+    assert not np.array_equal(hasty.predict(features)[0], before)
+    if not isinstance(hasty, NeuralModel):  # which goes on from where it stands
+        assert same(hasty, whole, features)
     # From nothing, an update is a first fit.
     first.update(features, logs, tasks)
     assert same(first, whole, features)
@@ -149,26 +168,26 @@ def test_loaded_model_can_be_updated(model: CostModel) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_few_or_equal_records_are_borne(model: CostModel, count: int) -> None:
+def test_few_or_equal_records_are_borne(hasty: CostModel, count: int) -> None:
     features, _, tasks = data(count, 10)
     logs = np.full(count, -5.0)
-    model.fit(features, logs, tasks)
-    mean, deviation = model.predict(features)
+    hasty.fit(features, logs, tasks)
+    mean, deviation = hasty.predict(features)
     assert mean == pytest.approx(logs, abs=1e-3 if count == 1 else 2.0)
     assert np.isfinite(deviation).all()
     all_failed = np.zeros(count)
-    model.fit(features, all_failed, tasks)
-    assert np.isfinite(model.predict(features)[0]).all()
+    hasty.fit(features, all_failed, tasks)
+    assert np.isfinite(hasty.predict(features)[0]).all()
 
 
-def test_refuses_nonsense(model: CostModel) -> None:
+def test_refuses_nonsense(hasty: CostModel) -> None:
     features, logs, tasks = data(20, 11)
     with pytest.raises(ValueError, match="not been trained"):
-        model.predict(features)
+        hasty.predict(features)
     with pytest.raises(ValueError, match="not been trained"):
-        model.save()
+        hasty.save()
     none = slice(0, 0)
-    for method in (model.fit, model.update):
+    for method in (hasty.fit, hasty.update):
         with pytest.raises(ValueError, match="cannot train"):
             method(features.take(none), logs[none], tasks[none])
         with pytest.raises(ValueError, match="cannot train"):
@@ -177,15 +196,15 @@ def test_refuses_nonsense(model: CostModel) -> None:
             method(features, np.where(np.arange(20) == 3, np.inf, logs), tasks)
         with pytest.raises(ValueError, match="lack the view"):
             method(FeatureTable({"other": features.view("other")}), logs, tasks)
-    model.fit(features, logs, tasks)
-    assert model.predict(features.take(none))[0].shape == (0,)
-    narrow = FeatureTable({name: features.view(name)[..., :-1] for name in model.views})
+    hasty.fit(features, logs, tasks)
+    assert hasty.predict(features.take(none))[0].shape == (0,)
+    narrow = FeatureTable({name: features.view(name)[..., :-1] for name in hasty.views})
     with pytest.raises(ValueError, match=r"reads \d+ columns|has the shape"):
-        model.predict(narrow)
+        hasty.predict(narrow)
     with pytest.raises(ValueError, match=r"reads \d+ columns|has the shape"):
-        load_model(model.save()).update(narrow, logs, tasks)
+        load_model(hasty.save()).update(narrow, logs, tasks)
     # A refused update leaves the model as it was.
-    assert np.isfinite(model.predict(features)[0]).all()
+    assert np.isfinite(hasty.predict(features)[0]).all()
 
 
 def twin_of(model: CostModel) -> CostModel:
@@ -193,10 +212,10 @@ def twin_of(model: CostModel) -> CostModel:
     return copy.deepcopy(model)
 
 
-def test_damaged_or_foreign_bytes_are_refused(model: CostModel) -> None:
+def test_damaged_or_foreign_bytes_are_refused(hasty: CostModel) -> None:
     features, logs, tasks = data(20, 13)
-    model.fit(features, logs, tasks)
-    whole = model.save()
+    hasty.fit(features, logs, tasks)
+    whole = hasty.save()
     for broken in (b"", b"other", whole[:-3], whole[:7], whole[:30], whole[:40] + b"x" + whole[41:], whole + b"y"):
         with pytest.raises(ValueError, match=r"not a cost model|cut off or damaged"):
             load_model(broken)
@@ -204,13 +223,13 @@ def test_damaged_or_foreign_bytes_are_refused(model: CostModel) -> None:
     with pytest.raises(ValueError, match="unknown kind 'oracle'"):
         load_model(unknown)
     with pytest.raises(ValueError, match="lacks what this version reads"):
-        load_model(model_bytes.pack(model_bytes.Saved(type(model).KIND, {"seed": 1}, {})))  # type: ignore[attr-defined]
+        load_model(model_bytes.pack(model_bytes.Saved(type(hasty).KIND, {"seed": 1}, {})))  # type: ignore[attr-defined]
 
 
-def test_a_model_of_another_feature_version_is_refused(model: CostModel) -> None:
+def test_a_model_of_another_feature_version_is_refused(hasty: CostModel) -> None:
     features, logs, tasks = data(20, 14)
-    model.fit(features, logs, tasks)
-    saved = model_bytes.unpack(model.save())
+    hasty.fit(features, logs, tasks)
+    saved = model_bytes.unpack(hasty.save())
     old = model_bytes.pack(dataclasses.replace(saved, header={**saved.header, "version": 0}))
     with pytest.raises(ValueError, match=r"reads version 0 of the features.*train it anew"):
         load_model(old)

@@ -107,7 +107,7 @@ def is_given_up(task: TaskTrials) -> bool:
     return "does not build" in task.finish_reason or "its searcher failed" in task.finish_reason
 
 
-@examples(50)
+@examples(25)
 @given(st.data())
 def test_every_candidate_of_every_task_is_recorded_once(data: st.DataObject) -> None:
     fleet = data.draw(fleets())
@@ -123,7 +123,7 @@ def test_every_candidate_of_every_task_is_recorded_once(data: st.DataObject) -> 
     assert set(progress.queues.values()) == {0}
 
 
-@examples(50)
+@examples(25)
 @given(st.data(), st.integers(1, 100))
 def test_a_limit_is_kept_whatever_goes_wrong(data: st.DataObject, trials: int) -> None:
     fleet = data.draw(fleets())
@@ -133,7 +133,7 @@ def test_a_limit_is_kept_whatever_goes_wrong(data: st.DataObject, trials: int) -
     assert spent(world) == min(trials, supply_of(world))
 
 
-@examples(50)
+@examples(25)
 @given(st.data(), SECS)
 def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataObject, stopped: float) -> None:
     fleet, chosen = data.draw(fleets()), data.draw(surroundings())
@@ -154,7 +154,7 @@ def test_a_run_that_is_stopped_ends_and_the_next_one_completes_it(data: st.DataO
     assert spent(second) == supply_of(second)
 
 
-@examples(50)
+@examples(25)
 @given(st.data(), st.lists(SECS, min_size=1, max_size=4).map(tuple))
 def test_a_run_whose_scheduler_is_lost_again_and_again_records_everything_once(
     data: st.DataObject, lost_at: tuple[float, ...]
@@ -172,7 +172,7 @@ def test_a_run_whose_scheduler_is_lost_again_and_again_records_everything_once(
     assert set(progress.queues.values()) == {0}
 
 
-@examples(50)
+@examples(25)
 @given(st.data(), st.integers(1, 100), st.lists(SECS, min_size=1, max_size=4).map(tuple))
 def test_limits_are_kept_over_the_loss_of_the_scheduler(
     data: st.DataObject, trials: int, lost_at: tuple[float, ...]
@@ -184,7 +184,7 @@ def test_limits_are_kept_over_the_loss_of_the_scheduler(
     assert spent(world) == min(trials, supply_of(world))
 
 
-@examples(30)
+@examples(20)
 @given(st.data(), st.floats(1.0, 300.0), st.lists(SECS, min_size=1, max_size=3).map(tuple))
 def test_a_time_budget_goes_on_over_the_loss_of_the_scheduler(
     data: st.DataObject, budget: float, lost_at: tuple[float, ...]
@@ -215,7 +215,7 @@ def tuned(world: World) -> list[TaskTrials]:
     return [task for task_id, task in world.state.tasks.items() if task_id not in left_out]
 
 
-@examples(30)
+@examples(20)
 @given(st.data())
 def test_tasks_that_are_described_late_are_tuned_or_left_out(data: st.DataObject) -> None:
     fleet, chosen = data.draw(fleets()), data.draw(surroundings())
@@ -231,7 +231,7 @@ def test_tasks_that_are_described_late_are_tuned_or_left_out(data: st.DataObject
     assert all(each.described for each in progress.tasks)
 
 
-@examples(30)
+@examples(20)
 @given(st.data(), st.integers(1, 100))
 def test_a_limit_is_kept_while_tasks_are_described_late(data: st.DataObject, trials: int) -> None:
     fleet, chosen = data.draw(fleets()), data.draw(surroundings())
@@ -242,7 +242,7 @@ def test_a_limit_is_kept_while_tasks_are_described_late(data: st.DataObject, tri
     assert spent(world) == min(trials, supply)
 
 
-@examples(30)
+@examples(20)
 @given(st.data(), SECS)
 def test_a_run_that_is_stopped_while_tasks_are_described_is_completed_by_the_next_one(
     data: st.DataObject, stopped: float
@@ -272,7 +272,7 @@ def test_a_run_that_is_stopped_while_tasks_are_described_is_completed_by_the_nex
         assert task.spent == SUPPLY or is_given_up(task)
 
 
-@examples(30)
+@examples(20)
 @given(st.data(), st.floats(1.0, 300.0))
 def test_a_time_budget_counts_from_when_the_last_task_is_described(data: st.DataObject, budget: float) -> None:
     fleet, chosen = data.draw(fleets()), data.draw(surroundings())
@@ -290,7 +290,7 @@ def test_a_time_budget_counts_from_when_the_last_task_is_described(data: st.Data
     assert world.now >= 0.95 * budget or all(task.finish_reason for task in tuned(world))
 
 
-@examples(50)
+@examples(25)
 @given(st.data(), st.floats(1.0, 300.0))
 def test_a_time_budget_ends_the_run_whatever_goes_wrong(data: st.DataObject, budget: float) -> None:
     fleet = data.draw(fleets())

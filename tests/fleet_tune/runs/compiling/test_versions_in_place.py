@@ -76,6 +76,8 @@ def test_of_records_that_are_nearly_as_good_the_fastest_in_the_network_is_used(
     kept = [{**dataclasses.asdict(each), "compared": list(each.compared)} for each in result.chosen_in_place]
     assert manifest["chosen_in_place"] == kept
     assert manifest["measured"]["max_rel_error"] < 1e-5
+    if not spare_secs:
+        return
     # What was chosen is kept, and whoever compiles next uses it, with no time to choose anew.
     again = example.built(tmp_path / "records.db", place, spare_secs=0.0)
     assert again.chosen_in_place == result.chosen_in_place
