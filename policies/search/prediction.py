@@ -57,6 +57,11 @@ class Predictor:
     def has_model(self) -> bool:
         return self._model is not None
 
+    def expect(self, secs: float) -> None:
+        """Expect this of a candidate of an undescribed sketch, before any record."""
+        self.prior_secs = secs
+        self._calibration = None
+
     def use_model(self, model: CostModel | None) -> None:
         """Predict with this trained model from now on; None: without one."""
         self._model = model

@@ -211,6 +211,21 @@ def test_seeds_are_proposed_first_and_once(sketches: tuple[Sketch, ...], cpu: De
     assert not {(each.sketch, each.decisions) for each in more} & set(seeds)
 
 
+@pytest.mark.parametrize(("secs", "left"), [(1e-2, True), (1e-6, False)])
+def test_a_sketch_that_the_analyzer_does_not_know_is_tried_at_once(
+    blocked: Sketch, undescribed: Sketch, cpu: DeviceAbstraction, secs: float, left: bool
+) -> None:
+    """A rule was written for such kernels; the first results say whether rightly."""
+    search = make((blocked, undescribed), cpu)
+    batches = []
+    for _ in range(6):
+        batches.append(search.propose(8))
+        search.observe(Observation(p.sketch, p.decisions, secs if p.sketch else 1e-4) for p in batches[-1])
+    assert any(each.sketch == 1 for each in batches[0])
+    later = [each.sketch for batch in batches[1:] for each in batch]
+    assert (np.mean(later) < 0.5) == left
+
+
 def test_undescribed_sketch_beside_a_described_one(
     blocked: Sketch, undescribed: Sketch, cpu: DeviceAbstraction
 ) -> None:
