@@ -196,11 +196,11 @@ def test_a_run_ends_where_it_must(task: OpenTask) -> None:
 
 
 def test_what_a_method_learned_of_the_open_it_may_propose(data: TaskData) -> None:
-    """Not what the pools have: most of the space is not recorded."""
+    """Not only what the pools have: of the first sketch's space a part is recorded, of the other one nearly all."""
     task = OpenTask(data, "smooth")
     task.goal_secs = 0.0
     run = run_open(task, method_named("fleet"), 0, 32)
-    assert run.recorded < 16
+    assert run.recorded < 0.75 * run.trials
 
 
 def test_which_methods_have_fewer_seeds() -> None:
