@@ -64,7 +64,7 @@ class Shape:
     axes are plain. ``bounded``: of each axis, whether its extent is only a bound of what a candidate's loops cover.
     ``in_order``: whether the statement has a nest of its own that goes through all of its buffers in their order.
     ``dimensions``: of each access of the statement. ``along_rows``: of each kept loop, whether neighbouring iterations
-    write neighbours in memory and reduce nothing. ``repeats``: whether no access depends on it.
+    write neighbours in memory and reduce nothing. ``repeats``: whether no access depends on it, and it reduces nothing.
     """
 
     statement: Statement
@@ -153,7 +153,10 @@ def _make_shape(statement: Statement) -> Shape:
             and all(any(units) for units, access in zip(of_loop, statement.accesses, strict=True) if access.write)
             for of_loop, reduces in zip(strides, reduction, strict=True)
         ),
-        repeats=tuple(all(unit is None for units in of_loop for unit in units) for of_loop in strides),
+        repeats=tuple(
+            not reduces and all(unit is None for units in of_loop for unit in units)
+            for of_loop, reduces in zip(strides, reduction, strict=True)
+        ),
     )
 
 

@@ -100,7 +100,7 @@ class GradientBoostedModel:
 
     ``offset_column``: a symbolic feature with a prior prediction in log seconds (the analyzer's), from which the trees
     start: they learn its error instead of the whole. Where it is NaN (the analyzer does not know the sketch) they start
-    from the median of such records, or, before there is any, of the predictions.
+    from the median of such records, or, where it was first trained on none, of the predictions.
     """
 
     KIND: ClassVar[str] = "boosted"
@@ -326,6 +326,13 @@ class InvariantTreesModel(GradientBoostedModel):
     ) -> None:
         # The first column of the view that comes first is the analyzer's.
         super().__init__(seed, settings, 0 if from_analyzer else offset_column)
+
+    @classmethod
+    def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
+        """Both views; where the second column says that the sketch is not described, a prediction is NaN, not 0."""
+        matrix = super()._joined(features)  # a copy
+        matrix[matrix[:, 1] == 0.0, 0] = np.nan
+        return matrix
 
 
 class LoopTreesModel(GradientBoostedModel):

@@ -12,7 +12,7 @@ import numpy as np
 from fleet_tune.sketch import Statement
 from policies.analysis import symbols as pruner
 from policies.analysis.cpu.constants import FMA_PORTS, L2_FILL_BYTES_PER_CYCLE, LAUNCH_SECS, LOAD_PORTS, ROW_CYCLES
-from policies.analysis.cpu.parts import Beside, elements_of, instructions
+from policies.analysis.cpu.parts import Beside, elements_of, instructions, parallel_depth
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.sums import SumLoops, cycles_of_sums, has_partial_sums, hoistable, hoisted, sum_loops
 from policies.analysis.nests import Nest, product_of
@@ -162,12 +162,12 @@ def _reduced(loops: Nest, partial_sums: Mapping[str, Floats]) -> Floats:
 
 
 def _not_repeated(program: Program, producer: Beside, elements: Floats, depth: int) -> Ints:
-    """Depth at which a producer that stands at ``depth`` is worked out, ``(n,)``: outside of the loops around it that
-    its elements do not depend on, where the compiler takes it out of them."""
+    """Depth at which a producer that stands at ``depth`` is worked out, ``(n,)``: outside of the serial loops around it
+    that its elements do not depend on, where the compiler takes it out of them."""
     main = program.main
     short = hoistable(producer.reduced, program.unroll_limit(producer.statement))
     outside = main.full(float(depth)).astype(np.int64)
-    for at in reversed(range(depth)):
+    for at in reversed(range(parallel_depth(main), depth)):
         same = (elements[at] == elements[depth]) & (outside == at + 1)
         outside = np.where(short & same, at, outside)
     return outside

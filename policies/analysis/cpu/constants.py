@@ -1,7 +1,7 @@
 """Numbers of the CPU model: of the processors that it was made with, and of what their compiler does.
 
-They were fitted on the development sets of ``bench/data`` (docs/search.md, *Draft*), all of one kind of CPU. What the
-probe of a device measures (peak, caches, lanes, registers) is not among them.
+They were fitted on the development sets of ``bench/data`` (docs/search.md, *Draft*), nearly all of one kind of
+CPU. What the probe of a device measures (peak, caches, lanes, registers) is not among them.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ LEAST_ROW = 0.75
 """Length of that loop, in registers, from which it does."""
 AROUND_LOADS = 4.0
 """Loads that each load of the sums is worth there: neighbouring rows are loaded and shuffled anew for every sum."""
+SUM_LOADS = 2.0
+"""What is read for an addition: the value and, where the compiler does not hold it, the sum."""
+SHORTEST_ROW = 4.0
+"""Sums beside each other from which the compiler makes vectors of them (seen with 4 and 6, not with 2)."""
+HOISTED_STEPS = 48.0
+"""Steps of a sum up to which the compiler takes it out of a loop that repeats it (seen with 48, not with 64)."""
 STRAIGHT_LINE_OPERATIONS = 128.0
 """Unrolled vector operations up to which a compiler allocates registers well and the decoded code stays cached."""
 UNROLL_PENALTY = 0.15

@@ -92,7 +92,7 @@ class CpuModel:
         work = operations * inner.cycles * (1.0 / (self._program.hertz * self._device.cores)) / self._busy
         for beside in self._beside:
             if beside.fixed is None:
-                work = work * (1.0 + (INLINED_FACTOR - 1.0) * beside.inlined)
+                work = np.where(beside.inlined, work * INLINED_FACTOR, work)
         return work
 
     def _fills(self) -> None:
@@ -202,7 +202,7 @@ class CpuModel:
         inlined = main.full(1.0)
         for beside in self._beside:
             if beside.fixed is None:
-                inlined = np.maximum(inlined, 1.0 + beside.inlined)
+                inlined = np.where(beside.inlined, np.maximum(inlined, 2.0), inlined)
         other_secs = main.full(0.0)
         for secs in self._other_secs:
             other_secs = other_secs + secs

@@ -22,7 +22,8 @@ class Inner:
     """The register-blocked inner loop of a statement; every field ``(n,)``.
 
     ``vector``: iterations of the vectorised loop, in ``vectors`` registers. ``accumulators``, ``needed``: vector
-    registers of the sums, and with the operands. ``step_operations``: vector operations of one reduction step.
+    registers of the sums, and with the operands. ``step_operations``: vector operations of one reduction step, or of
+    all that are unrolled together.
     ``loads``, ``stores``, ``cycles``: of one vector operation. ``unrolled``: straight-line vector operations.
     ``compiled_row``: iterations of the loop around the sums, where the compiler vectorises that; else 1.
     """
@@ -43,8 +44,8 @@ class Inner:
 class RegisterTile:
     """What the innermost loops work on; every field ``(n,)``, operations and registers counted in vectors.
 
-    ``operations``: of one step of the reduction. ``accumulators``: sums, each over ``reduced`` steps. ``operands``:
-    registers of what is read. ``loads``: of one operation.
+    ``operations``: of one step of the reduction, or of all that are unrolled together. ``accumulators``: sums, each
+    over ``reduced`` steps. ``operands``: registers of what is read. ``loads``: of one operation.
     """
 
     vector: Floats
@@ -142,6 +143,12 @@ def elements_along(loops: Nest, access: Access, axis: int, vector: Floats) -> Fl
     one = loops.full(1.0)
     along = [vector if at == axis else one for at in range(len(loops.statement.axes))]
     return touched_elements(loops.statement, access, along)
+
+
+def parallel_depth(loops: Nest) -> int:
+    """Depth inside of the loops that may run in parallel, of which each iteration is a call of its own."""
+    depth = 1 if loops.statement.parallel_limit and loops.depth else 0
+    return max([depth, *(at + 1 for at, kind in enumerate(loops.kinds) if kind == "parallel")])
 
 
 def memory_parts(vector: Floats, lanes: int) -> Floats:

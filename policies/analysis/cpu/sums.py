@@ -16,22 +16,14 @@ from fleet_tune.sketch import Statement
 from policies.analysis.cpu.constants import (
     FMA_LATENCY,
     FULLY_UNROLLED_STEPS,
+    HOISTED_STEPS,
     LOAD_PORTS,
+    SHORTEST_ROW,
+    SUM_LOADS,
     WINDOW_OPERATIONS,
 )
 from policies.analysis.nests import Nest, product_of, shape_of
 from policies.arrays import Floats
-
-SUM_LOADS = 2.0
-"""What is read for an addition: the value and, where the compiler does not hold it, the sum."""
-
-
-SHORTEST_ROW = 4.0
-"""Sums beside each other from which the compiler makes vectors of them (seen with 4 and 6, not with 2)."""
-
-
-HOISTED_STEPS = 48.0
-"""Steps of a sum up to which the compiler takes it out of a loop that repeats it (seen with 48, not with 64)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def sum_loops(loops: Nest) -> SumLoops | None:
             steps = np.where(spatial, steps, steps * extent)
             in_row &= ~(more & spatial)
             continue
-        if loops.kinds[at] == "serial" and loops.along_rows[at]:
+        if loops.kinds[at] in ("serial", "vectorize") and loops.along_rows[at]:
             row = np.where(in_row, row * extent, row)
         else:
             in_row &= ~more

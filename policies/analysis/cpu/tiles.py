@@ -17,7 +17,14 @@ from policies.analysis.cpu.constants import (
     GATHER_LOADS,
     LEAST_ROW,
 )
-from policies.analysis.cpu.parts import Beside, RegisterTile, elements_along, innermost_reduction, memory_parts
+from policies.analysis.cpu.parts import (
+    Beside,
+    RegisterTile,
+    elements_along,
+    innermost_reduction,
+    memory_parts,
+    parallel_depth,
+)
 from policies.analysis.cpu.program import Program
 from policies.analysis.quantities import Ints, fitting_depth, unit_stride
 from policies.arrays import Floats
@@ -42,7 +49,7 @@ def unrolled_tile(program: Program, vector: Floats, limit: Floats) -> RegisterTi
     """The largest sub-nest that the schedule unrolls, reductions and all: in straight-line code a sum stays in its
     register from one step to the next, and what was loaded is used again."""
     main = program.main
-    depth = fitting_depth(main.within, limit * vector)
+    depth = np.maximum(fitting_depth(main.within, limit * vector), parallel_depth(main))
     vectors = np.ceil(vector * (1.0 / program.device.lanes))
     operations = main.pick(main.within, depth) * (vectors / vector)
     accumulators = main.pick(program.spatial, depth) * (vectors / vector)

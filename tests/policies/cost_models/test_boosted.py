@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.cost_models.boosted import AUTOTVM_TREES, BoostedSettings, GradientBoostedModel
+from policies.cost_models.boosted import AUTOTVM_TREES, BoostedSettings, GradientBoostedModel, InvariantTreesModel
 from policies.cost_models.left_out import UNKNOWN_DEVIATION
 from policies.cost_models.rank_quality import rank_correlation
 from policies.features.table import FeatureTable
@@ -49,6 +49,22 @@ def test_what_has_no_prior_prediction_starts_from_the_median_of_such_records() -
     assert np.abs(mean[unknown] - 5.0).max() < 0.5, "one round of trees alone does not come there"
     again = GradientBoostedModel.load(model.save())
     assert np.array_equal(again.predict(table)[0], mean)
+
+
+def test_invariant_features_of_what_is_not_described_are_no_prediction_of_a_second() -> None:
+    """There all of the invariant view is 0, and the second column says so."""
+    rng = np.random.default_rng(0)
+    invariant = rng.standard_normal((80, 4)).astype(np.float32)
+    invariant[:, 0] -= 9.0
+    invariant[:, 1] = 1.0
+    invariant[::4] = 0.0
+    logs = np.where(np.arange(80) % 4 == 0, -11.0, invariant[:, 0] + 1.0)
+    relation = np.zeros((80, 1), dtype=np.float32)
+    table = FeatureTable({"invariant": invariant, "relation": relation})
+    model = InvariantTreesModel(0, BoostedSettings(rounds=1), from_analyzer=True)
+    model.fit(table, logs, one_task(logs))
+    mean, _ = model.predict(table)
+    assert np.abs(mean - logs).max() < 1.0, "one round of trees alone does not come there"
 
 
 @pytest.mark.parametrize("objective", ["pairwise", "ndcg"])

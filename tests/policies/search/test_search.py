@@ -217,6 +217,8 @@ def test_a_sketch_that_the_analyzer_does_not_know_is_tried_at_once(
 ) -> None:
     """A rule was written for such kernels; the first results say whether rightly."""
     search = make((blocked, undescribed), cpu)
+    expected, _ = search._expected_bests()
+    assert expected[1] == pytest.approx(0.5 * expected[0])
     batches = []
     for _ in range(6):
         batches.append(search.propose(8))
