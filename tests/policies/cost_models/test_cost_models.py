@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import subprocess
 import sys
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -61,12 +61,12 @@ def cases() -> list[tuple[ModelName, int | None]]:
     return [(name, offset) for name in NAMES for offset in (None, 3) if offset is None or name not in alone]
 
 
-def made(case: tuple[ModelName, int | None], **training: float) -> CostModel:
+def made(case: tuple[ModelName, int | None], **training: Any) -> CostModel:
     """A model of this case; a network is trained as ``training`` says."""
     name, offset = case
     model = make_model(name, 1, offset)
     if isinstance(model, NeuralModel):
-        model.settings = dataclasses.replace(model.settings, **training)  # type: ignore[arg-type]
+        model.settings = dataclasses.replace(model.settings, **training)
     return model
 
 
