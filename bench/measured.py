@@ -92,6 +92,15 @@ def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation
     return observed
 
 
+def with_enough(dataset: Dataset, calibration: int, limit: int | None = None) -> tuple[int, ...]:
+    """Positions of the tasks that :func:`split` leaves something to explore of. Raises :class:`BenchError` where there
+    is none."""
+    positions = tuple(at for at, data in enumerate(dataset) if min(len(data), limit or len(data)) > calibration)
+    if not positions:
+        raise BenchError(f"no task of the dataset has more than {calibration} candidates: ask for fewer records")
+    return positions
+
+
 def split(data: TaskData, seed: int, calibration: int, limit: int | None = None) -> tuple[Rows, Rows]:
     """Rows of ``calibration`` random records, and the rows of the explored set: all others of the first ``limit``.
 

@@ -20,7 +20,7 @@ properties.load_profile()
 
 # A test that wants a store that runs share names one: none finds what another has measured.
 os.environ[STORE_VARIABLE] = os.environ[SHIPPED_VARIABLE] = ""
-# A test that uses Ray says so: else Ray starts a cluster with settings of its own, which later tests of its process use.
+# A test that uses Ray says so: else Ray starts a cluster with its own settings, which later tests of the process use.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 

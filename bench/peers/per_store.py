@@ -29,7 +29,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from bench.measured import Rows, best_of_share, read, split
+from bench.measured import Rows, best_of_share, read, split, with_enough
 from bench.peers.candidates import Scheduler
 from bench.processes import die_with_parent
 from devices.sketches.spaces import parse_module
@@ -142,12 +142,14 @@ def ranking(data: TaskData, features: Features, records: Rows, explored: Rows, c
 def best_by_seed(
     path: Path, features: list[Features], seeds: tuple[int, ...], calibration: int, share: int, limit: int
 ) -> tuple[list[list[float]], list[float]]:
-    """Best run time in the first share of each task's ranking, a row for each seed; seconds of every training."""
+    """Best run time in the first share of the ranking of each task with enough candidates, a row for each seed; seconds
+    of every training."""
     dataset = read(path)
+    tasks = with_enough(dataset, calibration, limit)
     best, trainings = [], []
     for seed in seeds:
         row = []
-        for data, task_features in zip(dataset, features, strict=True):
+        for data, task_features in ((dataset[at], features[at]) for at in tasks):
             records, explored = split(data, seed, calibration, limit)
             scores, secs = ranking(data, task_features, records, explored, cores=1)
             row.append(best_of_share(scores, data.cost_secs[explored], share))

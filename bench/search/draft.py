@@ -24,12 +24,12 @@ import numpy as np
 from bench import options
 from bench.benchmark import Benchmark
 from bench.machine import bench_env
-from bench.measured import labels, read, split
+from bench.measured import labels, read, split, with_enough
 from bench.processes import run_json
 from bench.result import BenchError, BenchResult, spread
 from bench.search.draft_process import SCORED, SCORERS
 from bench.tables import markdown
-from fleet_tune.records.datasets.dataset import Dataset
+from fleet_tune.records.datasets.dataset import TaskData
 
 OURS = "calibrated"
 _TIMEOUT_SECS = 7200.0
@@ -40,9 +40,13 @@ _RANDOM_DRAWS = 50
 def run(
     dataset: Path, seeds: int, calibration: int, share: int, limit: int | None, jobs: int, out: Path | None = None
 ) -> BenchResult:
-    """Both figures over the dataset; ``jobs``: processes of the peer's feature extraction and training."""
-    measured = read(dataset)
-    names = labels(measured)
+    """Both figures over the dataset's tasks that have enough candidates; ``jobs``: processes of the peer's feature
+    extraction and training."""
+    everything = read(dataset)
+    chosen = with_enough(everything, calibration, limit)
+    measured = [everything[at] for at in chosen]
+    all_names = labels(everything)
+    names = [all_names[at] for at in chosen]
     most = limit or max(map(len, measured))
     setting = ["--dataset", str(dataset), "--seeds", str(seeds)]
     setting += ["--calibration", str(calibration), "--share", str(share), "--limit", str(most)]
@@ -79,6 +83,7 @@ def run(
         "calibration": calibration,
         "share": share,
         "candidates": {name: min(len(data), most) for name, data in zip(names, measured, strict=True)},
+        "too_few": [name for name in all_names if name not in names],
         "peer_extract_secs": theirs["extract_secs"],
         "peer_train_secs": theirs["train_secs"],
         "points": dict(zip(names, mine["points"], strict=True)),
@@ -107,7 +112,7 @@ def best_1(
 
 
 def random_best_1(
-    measured: Dataset, seeds: int, calibration: int, share: int, limit: int
+    measured: Sequence[TaskData], seeds: int, calibration: int, share: int, limit: int
 ) -> dict[int | Literal["all"], list[float]]:
     """Best-1 of a random share of the same explored sets for every seed, each the mean of several draws: of all tasks
     together, and by the task's position."""
@@ -164,7 +169,9 @@ def table(result: Mapping[str, Any]) -> str:
         for name, figures in [*by_task, ("as many of each", details["speed"])]
     ]
     head = ("candidates scored a second on one core", *speeds.values())
-    return markdown(header, rows) + "\n\n" + markdown(head, fast)
+    few = details["too_few"]
+    left_out = f"\n\nLeft out, with too few candidates: {', '.join(f'`{name}`' for name in few)}." if few else ""
+    return markdown(header, rows) + "\n\n" + markdown(head, fast) + left_out
 
 
 BENCHMARK = Benchmark(

@@ -20,7 +20,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measured import Rows, best_of_share, observations, read, split
+from bench.measured import Rows, best_of_share, observations, read, split, with_enough
 from bench.processes import die_with_parent
 from fleet_tune.records.datasets.dataset import TaskData
 from policies.search.draft import DraftSettings, scores
@@ -156,7 +156,8 @@ def main(dataset: Path, seeds: int, calibration: int, share: int, limit: int | N
     """Prints the figures as one line of JSON, the last line of output."""
     die_with_parent()
     os.sched_setaffinity(0, {cpu})
-    measured = read(dataset)
+    everything = read(dataset)
+    measured = [everything[at] for at in with_enough(everything, calibration, limit)]
     figures = {
         "speed": [speed(data, calibration) for data in measured],
         "best_secs": [quality(data, seeds, calibration, share, limit) for data in measured],

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from bench.measured import first, with_enough
 from bench.result import BenchError
 from bench.search.draft import BENCHMARK, best_1, random_best_1, speed_figures
 from bench.search.draft_process import SCORERS, points, quality, speed
@@ -27,6 +28,14 @@ def test_quality_lies_between_the_best_and_the_worst(data: TaskData) -> None:
     everything = quality(data, 1, 64, 1, None)
     assert everything["calibrated"] == everything["ideal"]  # a share of all of them loses nothing
     assert all(math.isfinite(predicted) and measured < 0 for predicted, measured in points(data, 64, None))
+
+
+def test_a_task_with_too_few_candidates_is_left_out(data: TaskData) -> None:
+    dataset = Dataset("m", (), (first(data, 64), data))
+    assert with_enough(dataset, 64) == (1,)
+    assert with_enough(dataset, 63) == (0, 1)
+    with pytest.raises(BenchError, match="more than 64"):
+        with_enough(dataset, 64, limit=64)
 
 
 def test_random_choice_of_everything_is_perfect(data: TaskData) -> None:
@@ -61,7 +70,10 @@ def test_its_tables() -> None:
         "candidates_a_call": 16384,
         "share": 8,
         "calibration": 64,
+        "too_few": ["transpose", "pool"],
     }
     text = BENCHMARK.table({"details": details})
     assert "| `conv` | 0.900 | 0.990 | 1.000 | 0.900 | 0.800 |" in text
     assert "| as many of each | 2,000,000 | 1,000,000 | 1,000,000 | 900,000 |" in text
+    assert text.endswith("Left out, with too few candidates: `transpose`, `pool`.")
+    assert "Left out" not in BENCHMARK.table({"details": {**details, "too_few": []}})
