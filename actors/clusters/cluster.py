@@ -30,9 +30,7 @@ _LEAVE_SECS = 5.0
 _RAY = "r"  # as short as run_folder's: sockets lie below
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 _SYSTEM_CONFIG = {
-    # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host.
-    "worker_niceness": 0,
-    # What it counts of every call and every handler is for a dashboard, which is not there.
+    # What Ray counts of every call and every handler is for a dashboard, which is not there.
     "task_events_report_interval_ms": 0,
     "event_stats": False,
     "enable_metrics_collection": False,
@@ -122,6 +120,9 @@ def _connect(address: str | None, folder: Path) -> None:
 
     try:
         if address is None:
+            # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host. In the
+            # environment: what a worker has to ask for did not reach one once.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             with only_what_is_used():
                 ray.init(
                     address="local",

@@ -95,7 +95,7 @@ class Fleet:
     make_builder: Callable[[], Worker] | None = None  # instead of a simulated one
     rule: StopRule = field(default_factory=StopRule)
     build_faults: Faults = field(default_factory=Faults)
-    builders: int = 2
+    builders: int = 1
     run_id: str = "run"
     method: str = "random"
     device_patience_secs: float = 120.0
