@@ -20,7 +20,12 @@ from policies.features.table import symbolic_features
 from policies.search.fitness import CalibratedFitness, analyzer_log_secs
 from policies.search.fitness import Fitness as Fitness
 from policies.space.sampling import crossover, enumerate_all, mutate, row_keys, sample, space_size, unique_rows
+from policies.space.variants import of_few_variants, with_few_places
 
+VARIANT_ROWS = 32
+"""Candidates that a variant of a sketch should have in a generation: each variant is a description of its own, and
+evaluating one candidate of it takes about as long as evaluating these. So a generation has few variants, of many; the
+next draft has others."""
 LEAST_SIZE = 128
 NICHES = 16
 """Least number of different innermost tiles among the candidates of our draft; the papers' drafts know no such
@@ -150,14 +155,16 @@ def draft(
     counts as infeasible.
     """
     settings = settings or DraftSettings()
+    variants = max(settings.population // VARIANT_ROWS, 1)
     if space_size(sketch) <= ENUMERATE_LIMIT:
         fresh = enumerate_all(sketch)
         generations = 1
     else:
-        fresh = sample(sketch, settings.population, rng)
+        fresh = with_few_places(sketch, sample(sketch, settings.population, rng), variants, rng)
         if seeds is not None and len(seeds):
             parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
-            fresh = np.concatenate([seeds, mutate(sketch, parents, rng), fresh[: -settings.population // 4]])
+            mutants = of_few_variants(sketch, mutate(sketch, parents, rng), variants)
+            fresh = np.concatenate([seeds, mutants, fresh[: -settings.population // 4]])
         fresh = fresh[unique_rows(fresh)]
         generations = settings.generations
     score = scores(sketch, fresh, device, fitness, penalised=settings.penalised)
@@ -165,7 +172,7 @@ def draft(
     for _ in range(generations - 1):
         chosen = spread_rows(sketch, candidates, max(settings.size, settings.population), settings.niches)
         candidates, score = candidates[chosen], score[chosen]
-        children = _children(sketch, candidates, settings, rng)
+        children = of_few_variants(sketch, _children(sketch, candidates, settings, rng), variants)
         rows = unique_rows(np.concatenate([candidates, children]))
         children = children[rows[rows >= len(candidates)] - len(candidates)]
         bred = scores(sketch, children, device, fitness, penalised=settings.penalised)

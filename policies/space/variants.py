@@ -38,6 +38,26 @@ def chosen_variants(sketch: Sketch, matrix: Matrix) -> Rows:
     return np.array(sketch.variant_of, dtype=np.intp)[number]
 
 
+def with_few_places(sketch: Sketch, matrix: Matrix, most: int, rng: np.random.Generator) -> Matrix:
+    """Candidates whose blocks stand where those of ``most`` of them do, drawn anew for each; as they are where there
+    are no variants."""
+    if not sketch.variants or len(matrix) <= most:
+        return matrix
+    columns = [at for each, at in zip(sketch.decisions, sketch.offsets, strict=True) if isinstance(each, Location)]
+    placed = matrix.copy()
+    placed[:, columns] = matrix[rng.integers(most, size=len(matrix))][:, columns]
+    return placed
+
+
+def of_few_variants(sketch: Sketch, matrix: Matrix, most: int) -> Matrix:
+    """The candidates of the ``most`` variants that have the most of them, in their order."""
+    if not sketch.variants or not len(matrix):
+        return matrix
+    _, variants, counts = np.unique(chosen_variants(sketch, matrix), return_inverse=True, return_counts=True)
+    kept = np.argsort(-counts, kind="stable")[:most]
+    return matrix[np.isin(variants, kept)]
+
+
 @lru_cache(maxsize=8192)
 def variant(sketch: Sketch, number: int) -> Sketch:
     """The sketch with one of its variants as its only description."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.sketch import Choice, Location, Sketch, Tile
 from policies.analysis.analyzer import feasible
-from policies.search.draft import DraftSettings, draft, evaluate, scores
+from policies.search.draft import VARIANT_ROWS, DraftSettings, draft, evaluate, scores
 from policies.space.sampling import is_valid, sample, space_size, unique_rows
+from policies.space.variants import chosen_variants
 
 SMALL = DraftSettings(size=128, population=256, generations=4)
 
@@ -42,6 +44,36 @@ def test_draft_is_not_filled_by_one_tile(blocked: Sketch, cpu: DeviceAbstraction
     found = draft(blocked, cpu, np.random.default_rng(0), SMALL)
     tiles = {(row[2], row[5]) for row in found.matrix.tolist()}
     assert len(tiles) >= 16
+
+
+def test_a_generation_has_few_variants_and_drafts_have_them_all(
+    blocked: Sketch, cpu: DeviceAbstraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each variant of a generation is evaluated by itself, which takes as long for a few candidates as for many."""
+    count = 40
+    place = Location("b", tuple(range(-1, count - 1)))
+    variants = (blocked.statements,) * count
+    sketch = replace(blocked, decisions=(*blocked.decisions, place), variants=variants, variant_of=tuple(range(count)))
+    evaluated: list[int] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        evaluated.append(len(set(chosen_variants(sketch, arguments[1]).tolist())))
+        return scores(*arguments, **options)
+
+    monkeypatch.setattr("policies.search.draft.scores", counted)
+    most = SMALL.population // VARIANT_ROWS
+    drafted: set[int] = set()
+    for seed in range(40):
+        found = draft(sketch, cpu, np.random.default_rng(seed), SMALL)
+        assert is_valid(sketch, found.matrix).all()
+        drafted |= set(chosen_variants(sketch, found.matrix).tolist())
+    assert max(evaluated) <= most < count
+    assert len(drafted) == count
+    seeds = sample(sketch, 16, np.random.default_rng(0))
+    evaluated.clear()
+    draft(sketch, cpu, np.random.default_rng(0), SMALL, seeds=seeds)
+    assert evaluated[0] <= len(seeds) + 2 * most
+    assert max(evaluated[1:]) <= most
 
 
 def test_draft_starts_again_from_seeds(blocked: Sketch, cpu: DeviceAbstraction) -> None:
