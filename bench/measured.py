@@ -95,10 +95,14 @@ def observations(data: TaskData, rows: Sequence[int] | Rows) -> list[Observation
 def with_enough(dataset: Dataset, calibration: int, limit: int | None = None) -> tuple[int, ...]:
     """Positions of the tasks that :func:`split` leaves something to explore of. Raises :class:`BenchError` where there
     is none."""
-    positions = tuple(at for at, data in enumerate(dataset) if min(len(data), limit or len(data)) > calibration)
+    positions = tuple(at for at, data in enumerate(dataset) if _used(data, limit) > calibration)
     if not positions:
-        raise BenchError(f"no task of the dataset has more than {calibration} candidates: ask for fewer records")
+        raise BenchError(f"no task has more than {calibration} candidates: a lower --calibration, or a higher --limit")
     return positions
+
+
+def _used(data: TaskData, limit: int | None) -> int:
+    return len(data) if limit is None else min(limit, len(data))
 
 
 def split(data: TaskData, seed: int, calibration: int, limit: int | None = None) -> tuple[Rows, Rows]:
@@ -106,7 +110,7 @@ def split(data: TaskData, seed: int, calibration: int, limit: int | None = None)
 
     Raises :class:`BenchError` where nothing would be left to explore.
     """
-    count = len(data) if limit is None else min(limit, len(data))
+    count = _used(data, limit)
     if count <= calibration:
         raise BenchError(f"{data.task.workload.name}: {count} candidates are too few for {calibration} records")
     order = np.random.default_rng([seed, 64]).permutation(count)

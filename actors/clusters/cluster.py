@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil  # type: ignore[import-untyped]
 
@@ -29,6 +30,11 @@ _REACH_SECS = 10.0
 _LEAVE_SECS = 5.0
 _RAY = "r"  # as short as run_folder's: sockets lie below
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
+_ENVIRONMENT = {
+    # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host. All processes
+    # of the cluster inherit it from here, because one once had not taken it from the configuration below.
+    "RAY_worker_niceness": "0",
+}
 _SYSTEM_CONFIG = {
     # What Ray counts of every call and every handler is for a dashboard, which is not there.
     "task_events_report_interval_ms": 0,
@@ -120,10 +126,7 @@ def _connect(address: str | None, folder: Path) -> None:
 
     try:
         if address is None:
-            # Ray gives its workers a niceness of 15: kernels would be timed behind everything else on the host. In the
-            # environment: what a worker has to ask for did not reach one once.
-            os.environ.setdefault("RAY_worker_niceness", "0")
-            with only_what_is_used():
+            with only_what_is_used(), mock.patch.dict(os.environ, _ENVIRONMENT):
                 ray.init(
                     address="local",
                     include_dashboard=False,

@@ -149,7 +149,9 @@ def best_by_seed(
     best, trainings = [], []
     for seed in seeds:
         row = []
-        for data, task_features in ((dataset[at], features[at]) for at in tasks):
+        for at, (data, task_features) in enumerate(zip(dataset, features, strict=True)):
+            if at not in tasks:
+                continue
             records, explored = split(data, seed, calibration, limit)
             scores, secs = ranking(data, task_features, records, explored, cores=1)
             row.append(best_of_share(scores, data.cost_secs[explored], share))

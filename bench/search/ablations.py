@@ -209,7 +209,7 @@ def table(result: Mapping[str, Any]) -> str:
         )
         for name, line in details["lines"].items()
     ]
-    head = (f"trials to within 5%, {len(details['tasks'])} tasks", "sum over the tasks", "geometric mean", "seeds")
+    head = (f"trials to within 5%, {len(details['tasks'])} tasks", "sum of each seed", "geometric mean", "seeds")
     return markdown(head, rows)
 
 

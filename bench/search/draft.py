@@ -57,6 +57,7 @@ def run(
     theirs = run_json(
         ["-m", "bench.peers.per_store", *setting, "--jobs", str(jobs)], env=bench_env(1), timeout_secs=_TIMEOUT_SECS
     )
+    assert all(len(row) == len(measured) for row in theirs["best_secs"]), "the peer leaves out other tasks"
     weights = [data.task.weight for data in measured]
     ideal = [by_scorer["ideal"] for by_scorer in mine["best_secs"]]
     chosen_secs = {name: [by_scorer[name] for by_scorer in mine["best_secs"]] for name in SCORERS}

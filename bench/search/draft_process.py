@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bench.measured import Rows, best_of_share, observations, read, split, with_enough
 from bench.processes import die_with_parent
 from fleet_tune.records.datasets.dataset import TaskData
-from policies.search.draft import DraftSettings, scores
+from policies.search.draft import DraftSettings, random_generation, scores
 from policies.search.methods.fleet import FLEET
 from policies.search.prediction import Predictor
 from policies.search.spaces import evaluated
@@ -115,7 +115,7 @@ def speed(data: TaskData, calibration: int) -> dict[str, float]:
 
     The median of several calls on as many random candidates of every described sketch of the task, in seconds of the
     CPU, which other processes do not lengthen; ``population``: with as many in a call as the draft evaluates in a
-    generation. Empty where no sketch is described.
+    generation, and of as few variants. Empty where no sketch is described.
     """
     predictor = calibrated_predictor(data, split(data, 0, calibration)[0])
     rng = np.random.default_rng(0)
@@ -123,7 +123,7 @@ def speed(data: TaskData, calibration: int) -> dict[str, float]:
     described = [sketch for sketch in data.sketches if sketch.statements]
     for label, count in (("", SCORED), ("_population", DraftSettings().population)):
         for sketch in described:
-            matrix = sample(sketch, count, rng)
+            matrix = random_generation(sketch, DraftSettings(), rng) if label else sample(sketch, count, rng)
             device, fitness = data.abstraction, predictor.fitness(sketch.index)
             calls: dict[str, Callable[[], Any]] = {
                 "analyzer": lambda s=sketch, m=matrix, d=device: scores(s, m, d),  # type: ignore[misc]

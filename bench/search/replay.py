@@ -285,6 +285,8 @@ def table(result: Mapping[str, Any]) -> str:
     rows.append(
         ("of these at random before any record", *(_trials(details["uninformed"][method]) for method in ranked))
     )
+    secs = details["overall_trial_secs"]
+    rows.append(("seconds to build and measure them, geometric mean", *(f"{secs[method]:.3g}" for method in ranked)))
     rows.append(("trials of a round", *(f"{details['batch'][method]}" for method in ranked)))
     columns = [f"`{method}`" + _of_seeds(details["seeds"][method], most) for method in ranked]
     if details["pretrained"]:

@@ -22,10 +22,10 @@ from policies.search.fitness import Fitness as Fitness
 from policies.space.sampling import crossover, enumerate_all, mutate, row_keys, sample, space_size, unique_rows
 from policies.space.variants import of_few_variants, with_few_places
 
-VARIANT_ROWS = 32
-"""Candidates that a variant of a sketch should have in a generation: each variant is a description of its own, and
-evaluating one candidate of it takes about as long as evaluating these. So a generation has few variants, of many; the
-next draft has others."""
+VARIANT_ROWS = 16
+"""Candidates for each variant of a sketch in a generation of our draft; the papers' drafts know no such bound. A variant
+is a description of its own, and one candidate of it takes about as long to evaluate as so many. So a generation has few
+variants, where there are many; the next draft has others."""
 LEAST_SIZE = 128
 NICHES = 16
 """Least number of different innermost tiles among the candidates of our draft; the papers' drafts know no such
@@ -39,6 +39,7 @@ class DraftSettings:
     """``size``: candidates kept; ``population`` evaluated a generation; ``mutation``: share of children mutated.
 
     ``niches``: least number of different innermost tiles among them (:func:`spread_rows`), 1 for no bound.
+    ``variant_rows``: candidates for each variant of a sketch in a generation, in the mean; 1 for no bound.
     ``penalised``: a draft on the analyzer alone also breeds from candidates that ask too much of a memory, as far as
     their penalties let them (Pruner); what cannot be built is left out of what it keeps.
     """
@@ -49,11 +50,17 @@ class DraftSettings:
     mutation: float = 0.85
     elite_share: float = 0.25
     niches: int = NICHES
+    variant_rows: int = VARIANT_ROWS
     penalised: bool = False
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.population < 2 or self.generations < 1 or self.niches < 1:
+        if min(self.size, self.population - 1, self.generations, self.niches, self.variant_rows) < 1:
             raise ValueError(f"a draft needs a candidate, two parents, a generation and a niche at least, got {self}")
+
+    @property
+    def most_variants(self) -> int:
+        """How many variants of a sketch a generation has."""
+        return max(self.population // self.variant_rows, 2)
 
     @property
     def kept_share(self) -> float:
@@ -155,16 +162,13 @@ def draft(
     counts as infeasible.
     """
     settings = settings or DraftSettings()
-    variants = max(settings.population // VARIANT_ROWS, 1)
     if space_size(sketch) <= ENUMERATE_LIMIT:
         fresh = enumerate_all(sketch)
         generations = 1
     else:
-        fresh = with_few_places(sketch, sample(sketch, settings.population, rng), variants, rng)
+        fresh = random_generation(sketch, settings, rng)
         if seeds is not None and len(seeds):
-            parents = seeds[rng.integers(len(seeds), size=settings.population // 4)]
-            mutants = of_few_variants(sketch, mutate(sketch, parents, rng), variants)
-            fresh = np.concatenate([seeds, mutants, fresh[: -settings.population // 4]])
+            fresh = np.concatenate([seeds, _mutants(sketch, seeds, settings, rng), fresh[: -settings.population // 4]])
         fresh = fresh[unique_rows(fresh)]
         generations = settings.generations
     score = scores(sketch, fresh, device, fitness, penalised=settings.penalised)
@@ -172,7 +176,7 @@ def draft(
     for _ in range(generations - 1):
         chosen = spread_rows(sketch, candidates, max(settings.size, settings.population), settings.niches)
         candidates, score = candidates[chosen], score[chosen]
-        children = of_few_variants(sketch, _children(sketch, candidates, settings, rng), variants)
+        children = _children(sketch, candidates, settings, rng)
         rows = unique_rows(np.concatenate([candidates, children]))
         children = children[rows[rows >= len(candidates)] - len(candidates)]
         bred = scores(sketch, children, device, fitness, penalised=settings.penalised)
@@ -198,15 +202,33 @@ def _without(ordered: Matrix, chosen: NDArray[np.intp], excluded: Set[bytes], le
     return filled
 
 
+def random_generation(sketch: Sketch, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
+    """A first generation: random candidates, of few variants."""
+    return with_few_places(sketch, sample(sketch, settings.population, rng), settings.most_variants, rng)
+
+
+def _mutants(sketch: Sketch, seeds: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
+    """Mutants of known good candidates, which come the best first, for a quarter of a generation."""
+    count = settings.population // 4
+    mutants = mutate(sketch, seeds[rng.integers(len(seeds), size=_bred(sketch, settings, count))], rng)
+    return of_few_variants(sketch, mutants, settings.most_variants)[:count]
+
+
 def _children(sketch: Sketch, ordered: Matrix, settings: DraftSettings, rng: np.random.Generator) -> Matrix:
     """A generation from candidates in order, the best first: crossed, and most of them mutated."""
+    count = _bred(sketch, settings, settings.population)
     elite = max(int(settings.elite_share * len(ordered)), 2)
     # Squared uniform draws: the best parents are picked more often, without scaling the fitness.
-    ranks = (np.square(rng.random((2, settings.population))) * min(elite, len(ordered))).astype(np.int64)
+    ranks = (np.square(rng.random((2, count))) * min(elite, len(ordered))).astype(np.int64)
     children = crossover(sketch, ordered[ranks[0]], ordered[ranks[1]], rng)
-    mutated = rng.random(settings.population) < settings.mutation
+    mutated = rng.random(count) < settings.mutation
     children[mutated] = mutate(sketch, children[mutated], rng)
-    return children
+    return of_few_variants(sketch, children, settings.most_variants)[: settings.population]
+
+
+def _bred(sketch: Sketch, settings: DraftSettings, count: int) -> int:
+    """How many are bred for ``count``: where a generation has few of a sketch's variants, about half are left out."""
+    return 2 * count if len(sketch.variants) > settings.most_variants else count
 
 
 def _ordered(matrix: Matrix, score: Floats) -> tuple[Matrix, Floats]:

@@ -39,8 +39,8 @@ def chosen_variants(sketch: Sketch, matrix: Matrix) -> Rows:
 
 
 def with_few_places(sketch: Sketch, matrix: Matrix, most: int, rng: np.random.Generator) -> Matrix:
-    """Candidates whose blocks stand where those of ``most`` of them do, drawn anew for each; as they are where there
-    are no variants."""
+    """The candidates with their blocks where those of the first ``most`` of them stand, drawn for each; as they are
+    where there are no variants."""
     if not sketch.variants or len(matrix) <= most:
         return matrix
     columns = [at for each, at in zip(sketch.decisions, sketch.offsets, strict=True) if isinstance(each, Location)]
@@ -50,12 +50,12 @@ def with_few_places(sketch: Sketch, matrix: Matrix, most: int, rng: np.random.Ge
 
 
 def of_few_variants(sketch: Sketch, matrix: Matrix, most: int) -> Matrix:
-    """The candidates of the ``most`` variants that have the most of them, in their order."""
+    """The candidates of the ``most`` variants that have the most of them, in their order; all where there are no
+    variants."""
     if not sketch.variants or not len(matrix):
         return matrix
     _, variants, counts = np.unique(chosen_variants(sketch, matrix), return_inverse=True, return_counts=True)
-    kept = np.argsort(-counts, kind="stable")[:most]
-    return matrix[np.isin(variants, kept)]
+    return matrix[np.isin(variants, np.argsort(-counts, kind="stable")[:most])]
 
 
 @lru_cache(maxsize=8192)

@@ -47,7 +47,7 @@ async def process_of(actor: Any) -> int:
 async def test_the_trial_limit_is_kept_exactly_and_other_runs_resume_and_measure_nothing_twice(
     fleet: Callable[..., Fleet],
 ) -> None:
-    first = fleet(run_id="one")
+    first = fleet(run_id="one", builders=2)
     progress = await run(first.start(trials=40))
     records = trials(first.store)
     assert progress.trials == progress.new_trials == len(records) == 40
@@ -187,7 +187,7 @@ async def test_a_candidate_that_loses_two_devices_is_blamed(fleet: Callable[...,
 
 async def test_the_run_outlives_killed_processes(fleet: Callable[..., Fleet]) -> None:
     # Two devices, and a space that 400 trials do not exhaust.
-    made = fleet(tasks=(search_task("large", extent=4096),), device_faults=(Faults(), Faults()))
+    made = fleet(tasks=(search_task("large", extent=4096),), device_faults=(Faults(), Faults()), builders=2)
     scheduler = made.start(trials=400)
     running = asyncio.ensure_future(run(scheduler))
     for at, victim in enumerate(("builder-0", "device-0", "searcher")):

@@ -91,5 +91,5 @@ def test_its_table() -> None:
     lines = {"bansor: as published": {"sum": {"q1": 90.0, "median": 100.0, "q3": 120.5}, "overall": 12.34}}
     details = {"lines": lines, "tasks": ["a", "b"], "seeds": {"bansor: as published": 10}}
     text = BENCHMARK.table({"details": details})
-    assert "| trials to within 5%, 2 tasks | sum over the tasks | geometric mean | seeds |" in text
+    assert "| trials to within 5%, 2 tasks | sum of each seed | geometric mean | seeds |" in text
     assert "| bansor: as published | 100 (90 to 120) | 12.3 | 10 |" in text

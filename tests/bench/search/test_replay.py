@@ -142,6 +142,7 @@ def test_its_tables() -> None:
         "sum": {"random": 120.0, "fleet": 12.0, "fleet - ei": 30.0},
         "seed_sum": {"random": many, "fleet": few, "fleet - ei": few},
         "uninformed": {"random": 64.0, "fleet": 0.0, "fleet - ei": 0.0},
+        "overall_trial_secs": {"random": 61.27, "fleet": 5.4321, "fleet - ei": 9.0},
         "batch": {"random": 64, "fleet": 8},
         "network": {"fleet, ucb": many},
         "pretrained": False,
@@ -155,6 +156,7 @@ def test_its_tables() -> None:
     assert "| sum over the tasks | 12 | 120 |" in text
     assert "| sum of each seed | 12 (10 to 14) | 120 (110 to 140) |" in text
     assert "| of these at random before any record | 0.0 | 64 |" in text
+    assert "| seconds to build and measure them, geometric mean | 5.43 | 61.3 |" in text
     assert "| trials of a round | 8 | 64 |" in text
     assert "| `fleet`, pretrained |" in BENCHMARK.table({"details": {**details, "pretrained": True}})
 

@@ -284,7 +284,9 @@ def test_hyperparameters_are_the_papers() -> None:
     assert adatune.exploration == Exploration(ContextualEpsilon(0.0, 1.0, plans=20))
     assert adatune.acquisition == ExpectedImprovement()
     for each in (ansor, bansor):
-        assert each.generator == GeneticGenerator(DraftSettings(size=512, population=2048, generations=4, niches=1))
+        assert each.generator == GeneticGenerator(
+            DraftSettings(size=512, population=2048, generations=4, niches=1, variant_rows=1)
+        )
         assert (each.batch, each.exploration) == (64, Exploration(FixedEpsilon(0.05)))
         assert (each.training, each.views) == (Training("boosted-statements"), ("statements",))
     assert (ansor.sketches, ansor.tasks) == (UniformSketches(), GradientTasks())
@@ -296,7 +298,7 @@ def test_hyperparameters_are_the_papers() -> None:
 
 def test_pruner_is_as_published() -> None:
     pruner = method_named("pruner")
-    settings = DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1)
+    settings = DraftSettings(size=512, population=1536, generations=3, mutation=0.85, niches=1, variant_rows=1)
     assert pruner.generator == LatentGenerator(settings, initial=50)
     other = method_named("pruner:equation-1")
     assert other == replace(
