@@ -23,9 +23,9 @@ from policies.space.sampling import crossover, enumerate_all, mutate, row_keys, 
 from policies.space.variants import of_few_variants, with_few_places
 
 VARIANT_ROWS = 16
-"""Candidates for each variant of a sketch in a generation of our draft; the papers' drafts know no such bound. A variant
-is a description of its own, and one candidate of it takes about as long to evaluate as so many. So a generation has few
-variants, where there are many; the next draft has others."""
+"""Candidates for each variant of a sketch in a generation of our draft; the papers' drafts know no such bound. A
+variant is a description of its own, and one candidate of it takes about as long to evaluate as so many. So a generation
+has few variants, where there are many; the next draft has others."""
 LEAST_SIZE = 128
 NICHES = 16
 """Least number of different innermost tiles among the candidates of our draft; the papers' drafts know no such
