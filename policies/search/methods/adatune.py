@@ -26,4 +26,5 @@ ADATUNE: Method = replace(
 )
 """AdaTune, Algorithm 1 and appendix A: batches of 32, a random forest of 10 trees with max_features 10, equations 1 and
 2 in AutoTVM's diversity objective, equation 3 over 20 random plans, the adaptive evaluator of section 4.1; everything
-else AutoTVM's."""
+else AutoTVM's. Not as in the paper: its forest learns the logarithm of seconds, as all models here do, and so the
+improvement that it expects is a ratio."""
