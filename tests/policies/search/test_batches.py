@@ -6,12 +6,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fleet_tune.domain import DeviceAbstraction
-from fleet_tune.sketch import Choice, Sketch, Tile
+from fleet_tune.sketch import Choice, Sketch, Statement, Tile
 from policies.analysis.analyzer import analyse
 from policies.analysis.published import equation_1_log_secs
 from policies.arrays import Floats, Matrix
@@ -354,6 +355,50 @@ def test_pruner_verifies_its_draft_and_random_candidates(name: str, setting: Cal
     top = chosen(here.search.propose(10))
     assert len(top) in (8, 9)  # a tenth at random, and the fraction of it a chance
     assert top == [key for _, key in sorted(verified, key=lambda each: each[0])[: len(top)]]
+
+
+def small_product(blocked: Sketch) -> Sketch:
+    """The register-blocked product with 16 x 16 x 8 instead of 256 x 256 x 256: 15 x 15 x 4 = 900 candidates."""
+    extents = {"i": 16, "j": 16, "k": 8}
+
+    def small(statement: Statement) -> Statement:
+        axes = tuple(replace(axis, extent=extents[axis.name]) for axis in statement.axes)
+        loops = tuple(loop if loop.column is not None else replace(loop, extent=16) for loop in statement.loops)
+        shapes = {"A": (16, 8), "B": (8, 16), "C": (16, 16), "D": (16, 16)}
+        accesses = tuple(replace(access, shape=shapes[access.buffer]) for access in statement.accesses)
+        return replace(statement, axes=axes, loops=loops, accesses=accesses)
+
+    decisions = (Tile(16, 3, 16), Tile(16, 3, 16), Tile(8, 2, 8))
+    return replace(blocked, decisions=decisions, statements=tuple(small(each) for each in blocked.statements))
+
+
+@pytest.mark.parametrize("name", ["pruner", "moa-pruner", "pruner:equation-1"])
+def test_pruners_draft_in_the_open_is_what_the_analyzer_ranks_first(
+    name: str, blocked: Sketch, cpu: DeviceAbstraction
+) -> None:
+    """Algorithm 1 of Pruner, lines 3 to 10, in a space that can be seen as a whole: the 512 of all candidates that the
+    analyzer ranks first, less those that are measured, and as many of 50 random ones."""
+    sketch = small_product(blocked)
+    here = Setting(method_named(name), (sketch,), cpu, False, 0.0, 0)
+    here.measure(40)
+    rows = here.candidates()[0]
+    assert len(rows) == space_size(sketch) == 900
+    costs = (
+        equation_1_log_secs(sketch, rows, cpu)
+        if name.endswith("equation-1")
+        else np.log(analyse(sketch, rows, cpu).latency_secs)
+    )
+    allowed = here.allowed(0, rows)
+    assert allowed.sum() > 600
+    first = rows[allowed][np.argsort(costs[allowed], kind="stable")[:512]]
+    measured = {each.decisions for each in here.measured}
+    drafted = [row for row in map(tuple, first.tolist()) if row not in measured]
+    offered = list(map(tuple, here.method.generator.offer(here.search._search, 0, 1, 10).matrix.tolist()))
+    assert sorted(offered[: len(drafted)]) == sorted(drafted)  # among equal ones in any order
+    drawn = offered[len(drafted) :]
+    assert 0 < len(drawn) <= math.ceil(50 * len(drafted) / 512)
+    assert not {*drawn} & ({*drafted} | measured)
+    assert len({*drawn}) == len(drawn)
 
 
 def innermost(sketch: Sketch, row: np.ndarray) -> tuple[int, ...]:
