@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +22,10 @@ from fleet_tune.records.stores.pages import pack_page
 from fleet_tune.records.stores.reader import RecordReader
 from fleet_tune.search_task import SearchTask
 from fleet_tune.sketch import Sketch
-from policies.search.bandits import CONVERGENCE_TRIALS
+from policies.measuring.ranking import Ranking
+from policies.search.bandits import CONVERGENCE_TRIALS, is_finished
 from policies.search.search import Proposal, TaskSearch
-from tests.actors.conftest import Fleet, search_task, trials
+from tests.actors.conftest import Fleet, search_task
 from tests.actors.scheduling.test_scheduler import DEADLINE_SECS, run
 
 
@@ -42,19 +42,18 @@ async def test_a_task_without_decisions_is_measured_once(fleet: Callable[..., Fl
 
 
 async def test_a_converged_task_gets_no_more_trials(fleet: Callable[..., Fleet]) -> None:
-    # Without noise: what is decided by is the cost of all runs of a candidate, what is read below that of its first.
-    made = fleet(tasks=(search_task("a", extent=4096),), method="fleet", noise=0.0)
+    made = fleet(tasks=(search_task("a", extent=4096),), method="fleet")
     progress = await run(made.start(trials=2000))
     [task] = progress.tasks
     assert task.finish_reason.startswith("converged")
-    bests: list[float] = []
-    for record in trials(made.store):
-        cost = record.measurement.cost_secs if record.measurement.verified else math.inf
-        bests.append(min(cost, bests[-1] if bests else math.inf))
+    ranking, bests = Ranking(), list[float]()
+    with RecordReader(made.store) as reader:
+        for record in reader:
+            ranking.add(record)
+            if record.revision == 0:
+                bests.append(ranking.best_secs)
     assert CONVERGENCE_TRIALS < len(bests) < 2000
-    converged = [
-        at for at in range(CONVERGENCE_TRIALS, len(bests)) if bests[at] > 0.99 * bests[at - CONVERGENCE_TRIALS]
-    ]
+    converged = [count for count in range(1, len(bests) + 1) if is_finished(bests[:count], False, 0.0) == "converged"]
     # Those that were under way then came later, and one of them may have been better.
     assert converged
     assert len(bests) - converged[-1] < 100
