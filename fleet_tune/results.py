@@ -284,6 +284,11 @@ class ChosenInPlace:
     rounds: int
 
 
+BUSY_CORES = 0.25
+"""Processor cores that others use from which on times are not those of the machine: a network's threads wait for each
+other, so that the one beside which another process runs delays all. An idle cluster uses about a tenth of one."""
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkResult:
     """The compiled network of one device class, measured on its device.
@@ -299,7 +304,8 @@ class NetworkResult:
     ``fallbacks``: the tasks that got something else than their best. ``chosen_in_place``: those that got what is the
     best in the network, and not alone. ``in_network``: where the time of the published
     network goes, None where its kernels were not timed. ``untuned_earlier``: an earlier run has timed the untuned one,
-    and the tuned one takes far less.
+    and the tuned one takes far less. ``others_cores``: processor cores that other processes used while it was timed,
+    on the average; None where nobody knows.
     """
 
     device_class: str
@@ -317,6 +323,12 @@ class NetworkResult:
     chosen_in_place: tuple[ChosenInPlace, ...] = ()
     in_network: InNetwork | None = None
     untuned_earlier: bool = False
+    others_cores: float | None = None
+
+    @property
+    def on_busy_host(self) -> bool:
+        """Whether others worked so much while the network was timed that its times are not those of the machine."""
+        return self.others_cores is not None and self.others_cores >= BUSY_CORES
 
     @property
     def secs(self) -> float | None:

@@ -14,6 +14,9 @@ _USED = {
 }
 
 
+_AGAIN = "fleet-tune compile with these records, when it is quiet, times it again"
+
+
 def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
     """Label, line and style: what was wrong, how far it is from its framework, where it is."""
     if network.published == "nothing":
@@ -36,6 +39,9 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         framework = "PyTorch" if network.torch_secs is not None else "the framework"
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         yield "largest error", error + where, ""
+    if network.on_busy_host:
+        told = f"other processes used {network.others_cores:.1f} processor cores while the network was timed"
+        yield "busy host", f"{told}: its times are not those of a quiet machine ({_AGAIN})", "yellow"
     if network.chosen_in_place:
         count = len(network.chosen_in_place)
         which = "one kernel, another is" if count == 1 else f"{count} kernels, others are"

@@ -468,10 +468,12 @@ class _ClassBuild:
         except Exception as error:  # of either: the untuned one took too long, say
             self._not_compared(error)
             return dataclasses.replace(result, tuned_secs=self.place.measure_secs(self.stage))
-        if untuned_secs is not None:
+        others = self.place.others_cores
+        timed = dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, others_cores=others)
+        if untuned_secs is not None and not timed.on_busy_host:
             times, fingerprint = self.what.untuned_times, self.what.prints[self.name]
             times.keep(self.lowered, fingerprint, self.place.name, untuned_secs)
-        return self._beside_framework(dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs))
+        return self._beside_framework(timed)
 
     def _beside_framework(self, result: NetworkResult) -> NetworkResult:
         """The result with the framework's time, where the network runs on this machine and is compared at all."""

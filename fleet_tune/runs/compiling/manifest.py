@@ -61,6 +61,8 @@ def found(result: NetworkResult) -> dict[str, Any]:
         known["measured"] = measured
     if result.untuned_earlier and "measured" in known:
         known["measured"]["untuned_earlier"] = True
+    if result.others_cores is not None and "measured" in known:
+        known["measured"]["others_cores"] = result.others_cores
     if result.in_network is not None:
         known["in_network"] = {**dataclasses.asdict(result.in_network), **result.in_network.sums}
     return known

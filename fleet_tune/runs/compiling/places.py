@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from devices.host.other_work import OtherWork
 from devices.networks.loaded import read_for_elsewhere
 from devices.networks.network import Array
 from devices.networks.processes import fresh_process
@@ -37,6 +38,11 @@ class Place(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def others_cores(self) -> float | None:
+        """Processor cores that other processes used, on the average, while networks were last timed beside each other
+        or alone; None where nobody knows."""
 
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
 
@@ -69,6 +75,7 @@ class Here:
     def __init__(self, inputs: Sequence[Array]) -> None:
         self._inputs = inputs
         self._expecting: fresh_process.Expecting | None = None
+        self.others_cores: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         return fresh_process.outputs_of(folder, self._inputs)
@@ -83,10 +90,16 @@ class Here:
         return Tried(*(process or fresh_process.Expecting(self._inputs, _BUDGET_SECS)).tried(folder))
 
     def measure_secs(self, folder: Path) -> float:
-        return fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
+        with OtherWork() as others:
+            secs = fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
+        self.others_cores = others.cores
+        return secs
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
-        return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
+        with OtherWork() as others:
+            times = fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
+        self.others_cores = others.cores
+        return times
 
     def in_place(self, folder: Path) -> InPlace:
         return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
@@ -108,6 +121,7 @@ class OnDevice:
         self._inputs = inputs
         self._open = ExitStack()
         self._device: NetworkDevice | None = None
+        self.others_cores: float | None = None
 
     def outputs(self, folder: Path) -> tuple[Array, ...]:
         return self._loaded(folder).outputs()

@@ -9,6 +9,7 @@ import pytest
 
 from devices.networks.frontend import Network
 from fleet_tune.errors import DiskFullError, NetworkRunError
+from fleet_tune.report.network import network_lines
 from fleet_tune.results import Notice, Used
 from fleet_tune.runs.compiling.places import Here
 from fleet_tune.runs.compiling.untuned_times import UntunedTimes
@@ -25,6 +26,27 @@ def test_the_untuned_network_is_published_where_it_is_faster(example: Example, t
     assert error < 1e-5
     assert manifest["published"] == "untuned"
     assert [entry["trace"] for entry in manifest["tasks"]] == [None] * 3
+
+
+def test_what_the_untuned_network_takes_on_a_busy_host_is_told_as_such_and_not_kept(
+    example: Example, tmp_path: Path
+) -> None:
+    records = example.right(tmp_path / "records.db")
+    times, fingerprint = UntunedTimes(tmp_path / "cache"), make_fingerprint(CLASS)
+    place = Faked(example.network, times=(1.0, 2.5))
+    place.others_cores = 1.5
+    busy = example.built(records, place, untuned_times=times)
+    assert (busy.tuned_secs, busy.untuned_secs, busy.on_busy_host) == (1.0, 2.5, True)
+    assert times.find(example.lowered, fingerprint, "this machine") is None
+    assert example.published(tmp_path)[1]["measured"]["others_cores"] == 1.5
+    (line,) = [line for label, line, _ in network_lines(busy) if label == "busy host"]
+    assert "other processes used 1.5 processor cores while the network was timed" in line
+
+    place.others_cores = 0.1
+    quiet = example.built(records, place, untuned_times=times)
+    assert (quiet.untuned_secs, quiet.on_busy_host) == (2.5, False)
+    assert times.find(example.lowered, fingerprint, "this machine") == 2.5
+    assert "busy host" not in {label for label, *_ in network_lines(quiet)}
 
 
 class Alone(Here):
