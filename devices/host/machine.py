@@ -19,7 +19,7 @@ def native_target() -> str:
     Asked of a process of its own: LLVM, which knows the CPU's name, is not in TVM's runtime library.
     """
     environment = {key: value for key, value in os.environ.items() if key != "TVM_USE_RUNTIME_LIB"}
-    code = "from devices.host.children.child import without_torch; without_torch()\n"
+    code = "from devices.host.children.child import load_tvm; load_tvm()\n"
     code += "from devices.targets import resolve_target; print(resolve_target('native'))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)

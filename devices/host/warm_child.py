@@ -8,14 +8,14 @@ import queue
 import shutil
 from typing import Any
 
-from devices.host.children.child import Channel, parent_channel, read_in_background, without_torch
+from devices.host.children.child import Channel, load_tvm, parent_channel, read_in_background
 from devices.host.limits.memory import limit_memory
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 
 
 def opened() -> tuple[Channel, Requests]:
-    """The way to the parent, and its requests as they come; before TVM is imported. The command line says how much
+    """The way to the parent, and its requests as they come, when TVM is loaded. The command line says how much
     memory this process may have, and what it removes when its parent is gone, with which it ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory-limit", type=int, required=True, help="bytes of data that this process may have")
@@ -30,5 +30,5 @@ def opened() -> tuple[Channel, Requests]:
             shutil.rmtree(options.files, ignore_errors=True)
 
     read_in_background(channel, requests.put, clean_up)
-    without_torch()
+    load_tvm()
     return channel, requests

@@ -34,9 +34,9 @@ from pathlib import Path
 from devices.host.children.child import (
     Channel,
     die_with_parent,
+    load_tvm,
     parent_channel,
     read_in_background,
-    without_torch,
 )
 from devices.host.children.endings import describe_exit, for_its_memory, oom_kill_count
 from devices.host.limits.confinement import SessionLimits, become, confine
@@ -120,7 +120,7 @@ def main() -> None:
     channel = parent_channel()
     secret = channel.receive_bytes() or None
     read_in_background(channel, lambda _message: None, lambda: _remove(Path(settings.folder)))
-    without_torch()
+    load_tvm()
     server = SessionServer(settings, channel, secret)
     if settings.user is not None:
         become(settings.user, WATCHING_PRIORITY if settings.realtime else 0)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices.failures import last_line
-from devices.host.children.child import die_with_parent, without_torch
+from devices.host.children.child import die_with_parent, load_tvm
 from devices.host.children.endings import describe_exit
 from devices.host.limits.memory import over_memory
 from devices.networks.network import Array
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str]) -> None:
     the fields of ``InPlace`` for it and those in the other folders, one after the other; with ``all`` do all of it. A
     folder ``-`` is named by a line of stdin."""
     die_with_parent(int(arguments[3]))
-    without_torch()
+    load_tvm()
     from devices.networks.compiled import load
 
     name = sys.stdin.readline().removesuffix("\n") if arguments[0] == _AWAITED else arguments[0]

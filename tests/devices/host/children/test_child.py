@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -10,6 +12,7 @@ import psutil
 from devices.host.children.child import Child
 from tests.helpers.waiting import wait_until
 
+ROOT = Path(__file__).parents[4]
 # A compiler that ends before its linker does.
 STARTS_ANOTHER = """
 import os, time
@@ -19,6 +22,23 @@ if other == 0:
 print(other, flush=True)
 os._exit(1)
 """
+
+
+LOADS_TVM = """
+import gc, sys
+from devices.host.children.child import load_tvm
+load_tvm()
+import tvm
+loaded = [name for name in sys.modules if name.split(".")[0] == "torch" and sys.modules[name] is not None]
+print(gc.isenabled(), loaded, hasattr(tvm, "relax"))
+"""
+
+
+def test_tvm_is_loaded_without_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS_TVM], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["True", "[]", "True"]
 
 
 def ended(process: psutil.Process) -> bool:
