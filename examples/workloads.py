@@ -27,6 +27,18 @@ class _ChannelsLast(nn.Module):
         return torch.relu(self.conv(x.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
 
 
+class _Last(nn.Module):
+    """A convolution in any number of dimensions whose data comes and goes channels-last, as above."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.conv(x.movedim(-1, 1))
+        return result.movedim(1, -1)
+
+
 class _Dense(nn.Module):
     """A dense layer with bias and ReLU."""
 
@@ -57,6 +69,13 @@ class _RowMax(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax(dim=-1)
+
+
+class _RowMean(nn.Module):
+    """Means over the last axis."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=-1)
 
 
 class _Branches(nn.Module):
@@ -261,4 +280,45 @@ def unseen() -> Example:
         (160, 900),
         (300, 448),
         (1536, 1030),
+    )
+
+
+def held_out() -> Example:
+    """Thirteen workloads for figures alone: every method is run on their records once, after its last change.
+
+    Convolutions in one dimension (k7, 64 to 128 on 400), in three (k3 with stride 2, 16 to 48 on 8x24x24), 5x5 dilated
+    by 2, in six groups, depthwise 3x3 with stride 2 and 7x7, transposed, and 3x3 (two-dimensional, on 22x22 to 44x44);
+    dense 112x704 by 704x416; batched matmul 10x144x48 by 10x48x144; softmax over 120x1200; layer norm of 260x576; means
+    of 640 rows of 1,900.
+    """
+    return _example(
+        lambda: _Branches(
+            (_Last(nn.Conv1d(64, 128, 7, padding=3)), 1),
+            (_Last(nn.Conv3d(16, 48, 3, stride=2, padding=1)), 1),
+            (_Last(nn.Conv2d(48, 64, 5, padding=4, dilation=2)), 1),
+            (_Last(nn.Conv2d(96, 192, 3, padding=1, groups=6)), 1),
+            (nn.Conv2d(176, 176, 3, stride=2, padding=1, groups=176), 1),
+            (nn.Conv2d(104, 104, 7, padding=3, groups=104), 1),
+            (nn.ConvTranspose2d(64, 32, 2, stride=2), 1),
+            (_Last(nn.Conv2d(36, 72, 3, padding=1)), 1),
+            (_Dense(704, 416), 1),
+            (_Matmul(), 2),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(576), 1),
+            (_RowMean(), 1),
+        ),
+        (1, 400, 64),
+        (1, 8, 24, 24, 16),
+        (1, 32, 32, 48),
+        (1, 22, 22, 96),
+        (1, 176, 34, 34),
+        (1, 104, 24, 24),
+        (1, 64, 30, 30),
+        (1, 44, 44, 36),
+        (112, 704),
+        (10, 144, 48),
+        (10, 48, 144),
+        (120, 1200),
+        (260, 576),
+        (640, 1900),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from examples.workloads import Example, grouped, held_out, other_tasks, rows, unseen, untouched
 from examples.workloads import dataset as workloads
-from examples.workloads import grouped, other_tasks, untouched
 from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.runs.collection import refresh
 
@@ -59,10 +60,20 @@ def test_the_grouped_convolutions_are_all_in_their_dataset() -> None:
         assert np.median(task.spread[task.ok]) < 0.04, task.task.workload.name
 
 
-def test_the_untouched_workloads_are_none_of_the_measured_ones() -> None:
-    module, inputs = untouched()
+def _shapes(example: Example) -> set[tuple[int, ...]]:
+    return {tuple(each.shape) for each in example[1]}
+
+
+@pytest.mark.parametrize(("make", "count"), [(untouched, 10), (unseen, 12), (held_out, 13)])
+def test_workloads_for_figures_are_none_of_those_that_something_was_fitted_on(
+    make: Callable[[], Example], count: int
+) -> None:
+    module, inputs = make()
     with torch.no_grad():
-        results = module(*inputs)
-    assert len(results) == len(inputs) == 10
-    known = {tuple(each.shape) for example in (workloads(), other_tasks(), grouped()) for each in example[1]}
-    assert known.isdisjoint({tuple(each.shape) for each in inputs})
+        assert len(module(*inputs)) == count
+    fitted = [_shapes(example) for example in (workloads(), other_tasks(), grouped(), rows())]
+    assert set().union(*fitted).isdisjoint(_shapes((module, inputs)))
+
+
+def test_the_held_out_workloads_are_in_no_other_set() -> None:
+    assert (_shapes(untouched()) | _shapes(unseen())).isdisjoint(_shapes(held_out()))
