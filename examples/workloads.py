@@ -212,6 +212,35 @@ def rows() -> Example:
     )
 
 
+def strided() -> Example:
+    """Eight kernels for development, most with strides and odd extents, on the CPU of :func:`rows`.
+
+    Depthwise convolutions: 3x3 with stride 2 on 30x30x144 and 22x22x240, 5x5 with stride 2 on 26x26x120, 3x3 on
+    19x19x160; convolutions in one dimension (k5, 80 to 112 on 300) and in three (k3 with stride 2, 24 to 40 on
+    6x18x18); dense 104x600 by 600x392 with bias and ReLU; means of 500 rows of 1,300.
+    """
+    return _example(
+        lambda: _Branches(
+            (nn.Conv2d(144, 144, 3, stride=2, padding=1, groups=144), 1),
+            (nn.Conv2d(240, 240, 3, stride=2, padding=1, groups=240), 1),
+            (nn.Conv2d(120, 120, 5, stride=2, padding=2, groups=120), 1),
+            (nn.Conv2d(160, 160, 3, padding=1, groups=160), 1),
+            (_Last(nn.Conv1d(80, 112, 5, padding=2)), 1),
+            (_Last(nn.Conv3d(24, 40, 3, stride=2, padding=1)), 1),
+            (_Dense(600, 392), 1),
+            (_RowMean(), 1),
+        ),
+        (1, 144, 30, 30),
+        (1, 240, 22, 22),
+        (1, 120, 26, 26),
+        (1, 160, 19, 19),
+        (1, 300, 80),
+        (1, 6, 18, 18, 24),
+        (104, 600),
+        (500, 1300),
+    )
+
+
 def untouched() -> Example:
     """Ten workloads that nothing is ever fitted on, chosen or looked at by: for figures alone.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from examples.workloads import Example, grouped, held_out, other_tasks, rows, unseen, untouched
+from examples.workloads import Example, grouped, held_out, other_tasks, rows, strided, unseen, untouched
 from examples.workloads import dataset as workloads
 from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.runs.collection import refresh
@@ -71,7 +71,7 @@ def test_workloads_for_figures_are_none_of_those_that_something_was_fitted_on(
     module, inputs = make()
     with torch.no_grad():
         assert len(module(*inputs)) == count
-    fitted = [_shapes(example) for example in (workloads(), other_tasks(), grouped(), rows())]
+    fitted = [_shapes(example) for example in (workloads(), other_tasks(), grouped(), rows(), strided())]
     assert set().union(*fitted).isdisjoint(_shapes((module, inputs)))
 
 
