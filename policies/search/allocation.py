@@ -85,9 +85,7 @@ class UcbSketches:
 
     ``exploration``: the constant C. Beyond the paper, where sketches are chosen trial by trial: ``priced``, a visit
     weighs what a trial of the sketch takes; ``prior_visits``, where the analyzer has a say, what it expects of a sketch
-    that it knows counts as so many visits, so that a sketch that cannot win by far is not tried for being untried;
-    ``lately``, the reward of a sketch counts as far as its last so many trials succeeded, so that one of which only
-    candidates are left that fail is left alone.
+    that it knows counts as so many visits, so that a sketch that cannot win by far is not tried for being untried.
     """
 
     name: ClassVar[str] = "ucb"
@@ -95,14 +93,11 @@ class UcbSketches:
     exploration: float = EXPLORATION
     priced: bool = False
     prior_visits: float = 0.0
-    lately: int = 0
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
         records = arms.records
         bests, preference = (records.bests, None) if arms.expected is None else arms.expected()
-        if self.lately:
-            bests = bests / records.success_shares(self.lately)
         visits = (records.measured + records.pending).astype(np.float64)
         if arms.round_trials is None:
             prices = records.trial_prices if self.priced else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -164,15 +163,6 @@ class TaskRecords:
     def bests(self) -> Floats:
         """Cost of the best of each sketch, infinite where none succeeded."""
         return np.array([min(costs.values(), default=math.inf) for costs in self.costs])
-
-    def success_shares(self, last: int) -> Floats:
-        """How likely the next trial of each sketch succeeds, by its ``last`` ones, ``(k,)`` in (0, 1]:
-        ``(successes + 1) / (trials + 1)``, so that none counts as success and failures alone leave a chance."""
-        shares = np.ones(len(self.costs))
-        for at, costs in enumerate(self.costs):
-            recent = np.isfinite(list(itertools.islice(reversed(costs.values()), last)))
-            shares[at] = (recent.sum() + 1) / (len(recent) + 1)
-        return shares
 
     @property
     def measured(self) -> NDArray[np.int64]:
