@@ -24,18 +24,6 @@ os.environ[STORE_VARIABLE] = os.environ[SHIPPED_VARIABLE] = ""
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Temporary files of each xdist worker in a folder of its own, and so the quiet windows of its runs: else whatever
-    one worker measures stops the builders and searchers of all others."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is None:
-        return
-    folder = tempfile.mkdtemp(prefix=f"ft-{worker}-")
-    os.chmod(folder, 0o755)  # a confined process is another user
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-
-
 # Imports on first use are among it, TVM's above all.
 _MOST_READER_BYTES = 512 * 2**20
 
