@@ -285,8 +285,13 @@ class ChosenInPlace:
 
 
 BUSY_CORES = 0.25
-"""Processor cores that others use from which on times are not those of the machine: a network's threads wait for each
-other, so that the one beside which another process runs delays all. An idle cluster uses about a tenth of one."""
+"""Processor cores that others take of a network's from which on its times are not those of the machine: its threads
+wait for each other, so that the one beside which another process runs delays all."""
+
+
+def is_busy(others_cores: float | None) -> bool:
+    """Whether others take so much; not where nobody knows."""
+    return others_cores is not None and others_cores >= BUSY_CORES
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +309,8 @@ class NetworkResult:
     ``fallbacks``: the tasks that got something else than their best. ``chosen_in_place``: those that got what is the
     best in the network, and not alone. ``in_network``: where the time of the published
     network goes, None where its kernels were not timed. ``untuned_earlier``: an earlier run has timed the untuned one,
-    and the tuned one takes far less. ``others_cores``: processor cores that other processes used while it was timed,
-    on the average; None where nobody knows.
+    and the tuned one takes far less. ``others_cores``: the processor cores that other processes took
+    of those that the network needs while it was timed, on the average; None where nobody knows, as of a device.
     """
 
     device_class: str
@@ -328,7 +333,7 @@ class NetworkResult:
     @property
     def on_busy_host(self) -> bool:
         """Whether others worked so much while the network was timed that its times are not those of the machine."""
-        return self.others_cores is not None and self.others_cores >= BUSY_CORES
+        return is_busy(self.others_cores)
 
     @property
     def secs(self) -> float | None:

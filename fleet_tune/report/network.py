@@ -40,7 +40,7 @@ def network_lines(network: NetworkResult) -> Iterator[tuple[str, str, str]]:
         error = f"{network.max_abs_error:.2g} absolute, {network.max_rel_error:.2g} relative, against {framework}"
         yield "largest error", error + where, ""
     if network.on_busy_host:
-        told = f"other processes used {network.others_cores:.1f} processor cores while the network was timed"
+        told = f"other processes took {network.others_cores:.1f} of the network's processor cores while it was timed"
         yield "busy host", f"{told}: its times are not those of a quiet machine ({_AGAIN})", "yellow"
     if network.chosen_in_place:
         count = len(network.chosen_in_place)

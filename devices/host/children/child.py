@@ -203,7 +203,7 @@ def read_in_background(
 
 
 def without_torch() -> None:
-    """In the child, before TVM is imported: make ``import torch`` fail.
+    """In the child, before TVM is imported, if it is: make ``import torch`` fail.
 
     tvm_ffi imports torch if it can, which takes a second and 200 MB, and TVM's code generation needs none of it.
     """
@@ -211,8 +211,8 @@ def without_torch() -> None:
 
 
 def load_tvm() -> None:
-    """Import TVM without torch in the child; the garbage collector, which finds nothing in modules, rests meanwhile: a
-    sixth of the time."""
+    """Import TVM without torch in the child. The garbage collector, which finds nothing in modules, rests meanwhile,
+    which saves about a sixth of the time."""
     without_torch()
     with without_collection():
         importlib.import_module("tvm")

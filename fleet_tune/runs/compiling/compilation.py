@@ -36,7 +36,7 @@ from fleet_tune.errors import (
     UserError,
 )
 from fleet_tune.records.stores.reader import RecordReader
-from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, Used
+from fleet_tune.results import ChosenInPlace, Fallback, NetworkResult, Used, is_busy
 from fleet_tune.runs.cancellation import Cancellation
 from fleet_tune.runs.compiling import manifest, versions_in_place
 from fleet_tune.runs.compiling.admission import Admitted, UnscheduledWrongError, admit
@@ -321,7 +321,8 @@ class _ClassBuild:
         self.stage, self.errors = folder, (absolute, relative)
         choices = [why for _, why in changed.values()]
         self.chosen = (*(each for each in self.chosen if each.task_id not in changed), *choices)
-        incumbents.choose(choices)
+        if not is_busy(place.others_cores):  # what is kept is not asked again
+            incumbents.choose(choices)
         return chosen
 
     @contextlib.contextmanager
@@ -416,7 +417,13 @@ class _ClassBuild:
         times = self._last_times(admitted)
         if times is None or self.untuned_secs is None or times[0] * CLEARLY > self.untuned_secs:
             return None
-        timed = dataclasses.replace(result, tuned_secs=times[0], untuned_secs=self.untuned_secs, untuned_earlier=True)
+        timed = dataclasses.replace(
+            result,
+            tuned_secs=times[0],
+            untuned_secs=self.untuned_secs,
+            untuned_earlier=True,
+            others_cores=self.tried[2].others_cores if self.tried else None,
+        )
         return self._beside_framework(timed)
 
     def _last_times(self, admitted: Admitted) -> tuple[float, InPlace] | None:
@@ -467,7 +474,8 @@ class _ClassBuild:
                 tuned_secs, untuned_secs = self.place.measure_in_turn(self.stage, untuned)
         except Exception as error:  # of either: the untuned one took too long, say
             self._not_compared(error)
-            return dataclasses.replace(result, tuned_secs=self.place.measure_secs(self.stage))
+            tuned_secs = self.place.measure_secs(self.stage)
+            return dataclasses.replace(result, tuned_secs=tuned_secs, others_cores=self.place.others_cores)
         others = self.place.others_cores
         timed = dataclasses.replace(result, tuned_secs=tuned_secs, untuned_secs=untuned_secs, others_cores=others)
         if untuned_secs is not None and not timed.on_busy_host:
@@ -508,6 +516,7 @@ class _ClassBuild:
             published="untuned",
             problem=problem,
             untuned_secs=untuned_secs,
+            others_cores=None if untuned_secs is None else self.place.others_cores,
             max_abs_error=absolute,
             max_rel_error=relative,
         )

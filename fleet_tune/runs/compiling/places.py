@@ -26,10 +26,11 @@ THIS_MACHINE = "this machine"
 
 class Tried(NamedTuple):
     """What a network gives, and takes: median seconds per run, and the time of each kernel in its place; None where it
-    cannot be timed."""
+    cannot be timed. ``others_cores``: as of :class:`Place`, of then."""
 
     outputs: tuple[Array, ...]
     times: tuple[float, InPlace] | None
+    others_cores: float | None = None
 
 
 class Place(Protocol):
@@ -41,8 +42,8 @@ class Place(Protocol):
 
     @property
     def others_cores(self) -> float | None:
-        """Processor cores that other processes used, on the average, while networks were last timed beside each other
-        or alone; None where nobody knows."""
+        """Processor cores that other processes took of those that a network needs, on the average, while networks were
+        timed last; None where nobody knows, as of a device."""
 
     def outputs(self, folder: Path) -> tuple[Array, ...]: ...
 
@@ -68,12 +69,13 @@ class Place(Protocol):
 
 
 class Here:
-    """This machine: each run in a process of its own."""
+    """This machine: each run in a process of its own. ``threads``: of the networks; 0: one for each processor."""
 
     name = THIS_MACHINE
 
-    def __init__(self, inputs: Sequence[Array]) -> None:
+    def __init__(self, inputs: Sequence[Array], threads: int = 0) -> None:
         self._inputs = inputs
+        self._threads = threads
         self._expecting: fresh_process.Expecting | None = None
         self.others_cores: float | None = None
 
@@ -87,19 +89,18 @@ class Here:
 
     def tried(self, folder: Path) -> Tried:
         process, self._expecting = self._expecting, None
-        return Tried(*(process or fresh_process.Expecting(self._inputs, _BUDGET_SECS)).tried(folder))
+        process = process or fresh_process.Expecting(self._inputs, _BUDGET_SECS)
+        with self._watched():
+            outputs, times = process.tried(folder)
+        return Tried(outputs, times, self.others_cores)
 
     def measure_secs(self, folder: Path) -> float:
-        with OtherWork() as others:
-            secs = fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
-        self.others_cores = others.cores
-        return secs
+        with self._watched():
+            return fresh_process.measure(folder, self._inputs, _BUDGET_SECS)
 
     def measure_in_turn(self, first: Path, second: Path) -> tuple[float, float]:
-        with OtherWork() as others:
-            times = fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
-        self.others_cores = others.cores
-        return times
+        with self._watched():
+            return fresh_process.measure_in_turn(first, second, self._inputs, _BUDGET_SECS)
 
     def in_place(self, folder: Path) -> InPlace:
         return fresh_process.in_place(folder, self._inputs, _BUDGET_SECS)
@@ -110,6 +111,12 @@ class Here:
     def close(self) -> None:
         if self._expecting is not None:
             self._expecting.close()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        with OtherWork(self._threads) as others:
+            yield
+        self.others_cores = others.cores
 
 
 class OnDevice:

@@ -19,7 +19,7 @@ from fleet_tune.domain import Fingerprint
 
 CLEARLY = 2.0
 """A tuned network is faster beyond doubt where it takes less than one part in so many of what the untuned one took at
-another moment: no machine changes its speed as much for long."""
+another moment. What it took while others worked on the host is not kept: that may be many times as much."""
 
 
 class UntunedTimes:
@@ -46,4 +46,4 @@ class UntunedTimes:
 
 def _key(lowered: LoweredNetwork, fingerprint: Fingerprint, place: str) -> str:
     machine: Sequence[str] = (fingerprint.cpu_model, fingerprint.driver, fingerprint.microcode)
-    return key_of(["untuned", made_of(lowered, {}), str(fingerprint.threads), *machine, place])
+    return key_of(["untuned, nobody else working", made_of(lowered, {}), str(fingerprint.threads), *machine, place])

@@ -137,7 +137,7 @@ class Prepared:
         places: dict[str, Place] = {}
         for name in self.lowered:
             if name in self.here:
-                places[name] = Here(self.network.example_inputs)
+                places[name] = Here(self.network.example_inputs, self.prints[name].threads)
             elif (device := self.device_of(name, states)) is not None:
                 places[name] = OnDevice(device, self.network.example_inputs)
         return ToBuild(self.network, self.lowered, self.prints, self.tasks, places, records, expected=self.expected)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from devices.host import other_work
 from devices.networks.frontend import Network
 from fleet_tune.errors import DiskFullError, NetworkRunError
 from fleet_tune.report.network import network_lines
@@ -40,13 +42,35 @@ def test_what_the_untuned_network_takes_on_a_busy_host_is_told_as_such_and_not_k
     assert times.find(example.lowered, fingerprint, "this machine") is None
     assert example.published(tmp_path)[1]["measured"]["others_cores"] == 1.5
     (line,) = [line for label, line, _ in network_lines(busy) if label == "busy host"]
-    assert "other processes used 1.5 processor cores while the network was timed" in line
+    assert "other processes took 1.5 of the network's processor cores while it was timed" in line
 
     place.others_cores = 0.1
     quiet = example.built(records, place, untuned_times=times)
     assert (quiet.untuned_secs, quiet.on_busy_host) == (2.5, False)
     assert times.find(example.lowered, fingerprint, "this machine") == 2.5
     assert "busy host" not in {label for label, *_ in network_lines(quiet)}
+
+
+def test_others_are_counted_whenever_this_machine_times_a_network(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = iter(
+        other_work._Moment(clock, clock * 2, work, 0.0)
+        for clock, work in ((0.0, 0.0), (1.0, 0.5), (2.0, 1.0), (3.0, 2.0), (4.0, 2.0), (5.0, 3.5))
+    )
+    monkeypatch.setattr(other_work, "_now", lambda: next(seen))
+    monkeypatch.setattr(other_work, "_usable", lambda: {0, 1})
+    monkeypatch.setattr("devices.networks.processes.fresh_process.measure", lambda *_: 1.0)
+    monkeypatch.setattr("devices.networks.processes.fresh_process.measure_in_turn", lambda *_: (1.0, 2.0))
+    expecting = SimpleNamespace(tried=lambda _: ((), None), close=lambda: None)
+    monkeypatch.setattr("devices.networks.processes.fresh_process.Expecting", lambda *_: expecting)
+    place = Here(example.network.example_inputs)
+    assert place.others_cores is None
+    assert (place.measure_secs(tmp_path), place.others_cores) == (1.0, 0.5)
+    assert (place.measure_in_turn(tmp_path, tmp_path), place.others_cores) == ((1.0, 2.0), 1.0)
+    place.expect()
+    assert place.tried(tmp_path).others_cores == 1.5
+    place.close()
 
 
 class Alone(Here):
