@@ -13,6 +13,8 @@ from policies.arrays import Floats
 from policies.search.bandits import EXPLORATION, allocate, sketch_rewards, ucb
 from policies.search.task_records import TaskRecords
 
+_MOST_DISCOUNT = 50.0  # of a logarithm: more would overflow in the end
+
 
 @dataclass(frozen=True)
 class Arms:
@@ -85,7 +87,9 @@ class UcbSketches:
 
     ``exploration``: the constant C. Beyond the paper, where sketches are chosen trial by trial: ``priced``, a visit
     weighs what a trial of the sketch takes; ``prior_visits``, where the analyzer has a say, what it expects of a sketch
-    that it knows counts as so many visits, so that a sketch that cannot win by far is not tried for being untried.
+    that it knows counts as so many visits, so that a sketch that cannot win by far is not tried for being untried;
+    ``patience``, the best of a sketch counts ``exp(n / patience)`` times slower after ``n`` trials of it that brought
+    nothing better: equation 4 rewards the best ever found, whatever is left.
     """
 
     name: ClassVar[str] = "ucb"
@@ -93,11 +97,14 @@ class UcbSketches:
     exploration: float = EXPLORATION
     priced: bool = False
     prior_visits: float = 0.0
+    patience: float | None = None
 
     def shares(self, arms: Arms, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """See :class:`SketchAllocation`."""
         records = arms.records
         bests, preference = (records.bests, None) if arms.expected is None else arms.expected()
+        if self.patience is not None:
+            bests = bests * np.exp(np.minimum(records.since_best / self.patience, _MOST_DISCOUNT))
         visits = (records.measured + records.pending).astype(np.float64)
         if arms.round_trials is None:
             prices = records.trial_prices if self.priced else None

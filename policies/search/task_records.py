@@ -165,6 +165,16 @@ class TaskRecords:
         return np.array([min(costs.values(), default=math.inf) for costs in self.costs])
 
     @property
+    def since_best(self) -> NDArray[np.int64]:
+        """Trials of each sketch since its best one, failures included; 0 where none succeeded."""
+        since = np.zeros(len(self.costs), dtype=np.int64)
+        for at, costs in enumerate(self.costs):
+            measured = np.fromiter(costs.values(), dtype=np.float64)
+            if np.isfinite(measured).any():
+                since[at] = len(measured) - 1 - int(measured.argmin())
+        return since
+
+    @property
     def measured(self) -> NDArray[np.int64]:
         """Number of measured candidates of each sketch."""
         return np.array([len(costs) for costs in self.costs], dtype=np.int64)
