@@ -103,6 +103,7 @@ def ablations() -> dict[str, dict[str, Method]]:
             ),
             "each sketch tried once before the bound chooses": replace(fleet, sketches=replace(ours, prior_visits=0.0)),
             "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration=0.3)),
+            "equation 4 over the sketches as it stands": replace(fleet, sketches=replace(ours, patience=None)),
             **{
                 f"epsilon {epsilon} instead": replace(fleet, exploration=replace(fleet.exploration, epsilon=fixed))
                 for epsilon in (0.0, 0.02, 0.05)
