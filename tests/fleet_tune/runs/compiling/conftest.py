@@ -12,3 +12,9 @@ from tests.helpers.compiling import Example
 @pytest.fixture(scope="session")
 def example() -> Example:
     return Example.of(load_network(mlp()))
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests run beside these; a test of a busy host says how busy it is."""
+    monkeypatch.setattr("devices.host.other_work._now", lambda: None)
