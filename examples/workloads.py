@@ -313,7 +313,7 @@ def unseen() -> Example:
 
 
 def fresh() -> Example:
-    """Thirteen workloads for figures alone, recorded after the last change to any method.
+    """Thirteen workloads for figures alone; docs/benchmarks.md says which methods had met their records, and when.
 
     Convolutions in one dimension (k7, 64 to 128 on 400), in three (k3 with stride 2, 16 to 48 on 8x24x24), 5x5 dilated
     by 2, in six groups, depthwise 3x3 with stride 2 and 7x7, transposed, and 3x3 (two-dimensional, on 22x22 to 44x44);
