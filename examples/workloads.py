@@ -351,3 +351,48 @@ def fresh() -> Example:
         (260, 576),
         (640, 1900),
     )
+
+
+def models() -> Example:
+    """Fourteen kernels whose shapes are those of well-known networks, for figures alone; see docs/benchmarks.md.
+
+    Convolutions: in one dimension, Whisper's first (k3, 80 to 384 on 300); in three, R3D's (k3, 64 to 64 on 4x14x14);
+    dilated by 2, a DRN's (3x3, 128 to 128 on 28x28); in 13 groups, RegNetY-400MF's (3x3, 104 on 28x28); depthwise,
+    EfficientNet-B0's (5x5 with stride 2 on 56x56x144) and ConvNeXt-T's (7x7 on 28x28x192); transposed, a U-Net's (2x2,
+    128 to 64 on 28x28); 1x1, MobileNetV2's (96 to 24 on 56x56); 3x3 with stride 2, ResNet-18's (64 to 128 on 56x56).
+    Dense, DeiT-Ti's (197x192 by 192x768); attention of Swin-T's windows (192x49x32 by 192x32x49) and its softmax
+    (192x49x49) and layer norm (3136x96); EfficientNet-B0's last pool (means of 1,280 rows of 49).
+    """
+    return _example(
+        lambda: _Branches(
+            (_AnyChannelsLast(nn.Conv1d(80, 384, 3, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv3d(64, 64, 3, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(128, 128, 3, padding=2, dilation=2)), 1),
+            (_AnyChannelsLast(nn.Conv2d(104, 104, 3, padding=1, groups=13)), 1),
+            (nn.Conv2d(144, 144, 5, stride=2, padding=2, groups=144), 1),
+            (nn.Conv2d(192, 192, 7, padding=3, groups=192), 1),
+            (nn.ConvTranspose2d(128, 64, 2, stride=2), 1),
+            (_AnyChannelsLast(nn.Conv2d(96, 24, 1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(64, 128, 3, stride=2, padding=1)), 1),
+            (_Dense(192, 768), 1),
+            (_Matmul(), 2),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(96), 1),
+            (_RowMean(), 1),
+        ),
+        (1, 300, 80),
+        (1, 4, 14, 14, 64),
+        (1, 28, 28, 128),
+        (1, 28, 28, 104),
+        (1, 144, 56, 56),
+        (1, 192, 28, 28),
+        (1, 128, 28, 28),
+        (1, 56, 56, 96),
+        (1, 56, 56, 64),
+        (197, 192),
+        (192, 49, 32),
+        (192, 32, 49),
+        (192, 49, 49),
+        (3136, 96),
+        (1280, 49),
+    )

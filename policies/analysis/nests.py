@@ -182,6 +182,18 @@ def unit_stride(statement: Statement, access: Access, axis: int) -> bool | None:
     return inner_is_unit and abs(access.index[fastest[0]][digits[-1]]) == 1
 
 
+def stride_along(statement: Statement, access: Access, axis: int) -> int | None:
+    """Elements between neighbours along a plain ``axis`` where both are of one row in memory; None where they are not,
+    or the access does not depend on it."""
+    digits = [j for j, (its, _) in enumerate(_digits_of(statement)) if its == axis]
+    depends = [at for at, coefficients in enumerate(access.index) if any(coefficients[j] for j in digits)]
+    if len(digits) != 1 or len(depends) != 1 or access.packed:
+        return None
+    if any(size > 1 for size in access.shape[depends[0] + 1 :]):
+        return None
+    return abs(access.index[depends[0]][digits[0]])
+
+
 def _goes_in_order(statement: Statement) -> bool:
     """Whether TVM fuses all loops of the statement and splits them into vectors: no reduction, one loop for each axis
     in the order of the axes, and no access that takes the axes in another order (one that leaves some out may be)."""

@@ -22,6 +22,7 @@ from policies.analysis.nests import (
     nest,
     product_of,
     shape_of,
+    stride_along,
     unit_stride,
 )
 from policies.arrays import Floats, Matrix
@@ -42,6 +43,7 @@ __all__ = [
     "nest",
     "parallel_extent",
     "product_of",
+    "stride_along",
     "touched_elements",
     "unit_stride",
     "vector_extent",

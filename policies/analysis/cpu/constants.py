@@ -16,6 +16,8 @@ ROW_CYCLES = 2.0
 GATHER_LOADS = 2.0
 """Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose lanes
 differ and are no neighbours in memory: over channels of two groups (which share an input of each), or with a stride."""
+STRIDED_LOADS = 1.0
+"""Loads for each register that lanes a small stride apart span: it is loaded, and they are shuffled into one vector."""
 LOOP_CYCLES = 0.1
 """Cycles of a loop's own instructions, most of which the processor runs beside the others."""
 FLOP_PER_FMA = 2
@@ -47,7 +49,7 @@ FULLY_UNROLLED_STEPS = 32.0
 """The same of the reduction alone (seen with 9 and 25, with 36 at times, not with 64 and 128)."""
 LEAST_ROW = 0.75
 """Length of that loop, in registers, from which it does."""
-AROUND_LOADS = 4.0
+AROUND_LOADS = 2.0
 """Loads that each load of the sums is worth there: neighbouring rows are loaded and shuffled anew for every sum."""
 SUM_LOADS = 2.0
 """What is read for an addition: the value and, where the compiler does not hold it, the sum."""

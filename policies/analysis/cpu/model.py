@@ -30,8 +30,9 @@ from policies.analysis.cpu.constants import (
     USABLE_CACHE,
 )
 from policies.analysis.cpu.inner import inner_loop
-from policies.analysis.cpu.parts import Beside, bytes_of, line_share, smooth_max
+from policies.analysis.cpu.parts import LINE_BYTES, Beside, bytes_of, line_share, smooth_max
 from policies.analysis.cpu.program import Program
+from policies.analysis.cpu.regions import refused
 from policies.analysis.quantities import (
     Ints,
     contiguous_run,
@@ -80,7 +81,7 @@ class CpuModel:
         for secs in self._other_secs:
             latency = latency + secs
         self.latency_secs: Floats = latency
-        self.feasible = self._inner.unrolled <= MAX_UNROLLED_POINTS
+        self.feasible = (self._inner.unrolled <= MAX_UNROLLED_POINTS) & ~refused(program, self._beside)
         if self._statement.accumulator_depth is not None:
             self.feasible &= self._inner.accumulators <= MAX_SPILL_FACTOR * device.registers
 
@@ -118,6 +119,10 @@ class CpuModel:
         fits: int | Ints = 0 if (self._resident[0] <= usable).all() else fitting_depth(self._resident, usable)
         inside = main.inside(fits) if isinstance(fits, int) else main.inside_at(fits)
         total = main.full(0.0)
+        around: Ints = np.maximum(fits - 1, 0)
+        inside_around, resident = inside, None
+        if not isinstance(fits, int):
+            inside_around, resident = main.inside_at(around), main.pick(self._resident, fits)
         moved_by_access: dict[_Key, Floats] = {}
         for access, elements in self._program.accesses():
             if access.scope == "local":
@@ -129,6 +134,10 @@ class CpuModel:
                 else:
                     moved = moved_elements(main, elements, fits, self._movers_of(key, elements))
                 run = contiguous_run(main, access, fits, inside)
+                if resident is not None:
+                    # Of the loop around what fits the cache holds some iterations: those that share a line, say.
+                    kept = resident * (LINE_BYTES / access.element_bytes) <= usable
+                    run = np.where(kept, contiguous_run(main, access, around, inside_around), run)
                 moved = moved * access.element_bytes / line_share(run, access)
                 if access.buffer in local:
                     moved = moved * (local[access.buffer] > usable)

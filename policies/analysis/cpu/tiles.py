@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from fleet_tune.sketch import Access, Statement
 from policies.analysis.cpu.constants import (
     AROUND_LOADS,
     FULLY_UNROLLED,
     FULLY_UNROLLED_STEPS,
     GATHER_LOADS,
     LEAST_ROW,
+    STRIDED_LOADS,
 )
 from policies.analysis.cpu.parts import (
     Beside,
@@ -26,7 +28,7 @@ from policies.analysis.cpu.parts import (
     parallel_depth,
 )
 from policies.analysis.cpu.program import Program
-from policies.analysis.quantities import Ints, fitting_depth, unit_stride
+from policies.analysis.quantities import Ints, fitting_depth, stride_along, unit_stride
 from policies.arrays import Floats
 
 
@@ -82,7 +84,7 @@ def compiler_tile(program: Program, limit: Floats) -> RegisterTile:
         for axis in {axis for k, axis in enumerate(main.axes) if along[k]}:
             if unit_stride(statement, access, axis) is False:
                 gathered = (np.array(main.axes)[at] == axis) & (elements_along(main, access, axis, vector) > 1)
-                loaded = np.where(gathered, loaded * lanes * GATHER_LOADS, loaded)
+                loaded = np.where(gathered, loaded * _gather_loads(statement, access, axis, lanes), loaded)
         loads += loaded
     return RegisterTile(
         vector, vectors, accumulators * inner, accumulators, inner, main.full(1.0), loads / (accumulators * inner)
@@ -132,6 +134,16 @@ def _loads(program: Program, vector: Floats, depth: Ints) -> tuple[Floats, Float
             operands += np.minimum(loaded, vectors)
         elif unit is False:
             distinct = elements_along(main, access, axis, vector)
-            loaded = np.where(distinct > 1, loaded * GATHER_LOADS * vector / distinct, loaded)
+            lanes = np.minimum(vector, program.device.lanes)
+            gathered = loaded / distinct * (vector / lanes) * _gather_loads(statement, access, axis, lanes)
+            loaded = np.where(distinct > 1, gathered, loaded)
         loads += loaded  # without a unit stride: a broadcast for each element, or a gather of single elements
     return loads, operands
+
+
+def _gather_loads(statement: Statement, access: Access, axis: int, lanes: Floats) -> Floats:
+    """Loads that a vector of so many lanes is worth whose lanes are no neighbours in memory, ``(n,)``: each is loaded
+    and put into its place, unless they are a small stride apart: then what they span is loaded whole, and shuffled."""
+    one_by_one = lanes * GATHER_LOADS
+    stride = stride_along(statement, access, axis)
+    return one_by_one if stride is None else np.minimum(one_by_one, stride * STRIDED_LOADS)

@@ -143,8 +143,8 @@ async def until(scheduler: Any, condition: Callable[[Progress], bool]) -> Progre
     raise AssertionError(f"not within {DEADLINE_SECS:g} s: {progress}")
 
 
-async def run(scheduler: Any) -> None:
-    await ask(scheduler.run.remote(), DEADLINE_SECS, "run")
+async def run(scheduler: Any, deadline_secs: float = DEADLINE_SECS) -> None:
+    await ask(scheduler.run.remote(), deadline_secs, "run")
 
 
 def checked(made: Fleet, trials: int = TRIALS) -> tuple[list[DeviceEvent], dict[Outcome, int]]:
@@ -242,7 +242,8 @@ async def test_a_device_process_of_ours_that_is_killed_again_and_again_costs_no_
     trials = 4 * TRIALS
     made = tuned()
     scheduler = made.start(trials=trials)
-    running = asyncio.ensure_future(run(scheduler))
+    # Each wait below has a deadline; the run is all of them.
+    running = asyncio.ensure_future(run(scheduler, 2 * DEADLINE_SECS))
     await until(scheduler, lambda progress: progress.trials > 10)
     for _ in range(2):
         pid = await ask(made.actors["device-0"].__ray_call__.remote(lambda _: os.getpid()), 30.0, "pid")

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import tvm
 
+from devices.client import fingerprint
 from devices.client.fingerprint import run_secs
 from devices.client.probe_kernels import CHUNK, SLOWEST_FLOPS, ProbeKernel, arithmetic, fill, triad
 from devices.client.rpc_device import RpcDevice
@@ -96,6 +97,26 @@ def test_a_slow_device_runs_a_probe_kernel_less_often(secs: float, repeats: int)
     assert board.repeats == [1, repeats]
     assert board.deadlines[0] == 2 * (70 + 200)
     assert board.deadlines[1] >= 70 + 10 * repeats * secs
+
+
+def test_one_undisturbed_burst_says_what_a_device_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have one of two cores when the device joins, and leave it after two bursts."""
+    waited: list[float] = []
+    monkeypatch.setattr(fingerprint.time, "sleep", waited.append)
+    kernel = ProbeKernel(b"", (), 2e8, 2e8 / SLOWEST_FLOPS)
+
+    class Busy(Board):
+        def time_evaluator(self, _entry: str, _device: object, number: int, repeat: int) -> Callable[[], Any]:
+            assert number == 1
+            return lambda: SimpleNamespace(results=[0.001 if len(waited) > 1 else 0.002] * repeat)
+
+    board = Busy(0.002)
+    assert run_secs(cast(Any, board), kernel, ()) == 0.002
+    assert not waited
+    assert run_secs(cast(Any, board), kernel, (), bursts=4) == 0.001
+    assert len(waited) == 3
+    assert run_secs(cast(Any, Board(0.5)), kernel, (), bursts=4) == 0.5
+    assert len(waited) == 3, "a burst of seconds is one"
 
 
 def test_probe_kernels_say_their_work(native_target: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Access, Axis, Location, Loop, Sketch, Statement, Tile
 from policies.analysis.analyzer import CHUNK, analyse, feasible, latency_secs, model, score
+from policies.analysis.cpu.constants import L1_FILL_BYTES_PER_CYCLE
 from policies.analysis.symbols import (
     DeviceLimits,
     Symbols,
@@ -177,6 +178,49 @@ def test_a_vector_over_two_groups_takes_each_lane_by_itself(cpu: DeviceAbstracti
     assert (known["cycles"][1:] > 10 * known["cycles"][0]).all()
 
 
+def _strided(stride: int) -> Sketch:
+    """A row of 64 products of every ``stride``-th element of a row, split into 2 and vectorised."""
+    accesses = (
+        Access("A", (64 * stride,), 4, ((stride, 0),)),
+        Access("B", (16,), 4, ((0, 1),)),
+        Access("C", (64,), 4, ((1, 0),), write=True),
+    )
+    loops = (Loop(0, 0), Loop(1, None, 16), Loop(0, 1, kind="vectorize"))
+    statement = Statement("strided", (Axis("x", 64, False), Axis("k", 16, True)), loops, accesses, 2.0)
+    return Sketch(0, "strided", "strided", (Tile(64, 2, 64),), (statement,))
+
+
+def test_lanes_a_small_stride_apart_are_loaded_whole_and_shuffled(cpu: DeviceAbstraction) -> None:
+    loads = [analyse(_strided(stride), np.array([[4, 16]]), cpu).terms["loads"][0] for stride in (1, 2, 3, 40)]
+    # A vector of A for each operation, from as many registers as it spans, at most two loads for each of 16 lanes; a
+    # broadcast of B; a sixteenth of the sum.
+    assert loads == pytest.approx([n + 1 + 1 / 16 for n in (1, 2, 3, 32)])
+
+
+def test_lines_are_kept_from_one_iteration_to_the_next(cpu: DeviceAbstraction) -> None:
+    """Products of 8 rows of A, each line of which has 16 of the 4,096 steps that no L1 cache holds."""
+    axes = (Axis("i", 64, False), Axis("j", 64, False), Axis("k", 4096, True))
+    loops = (
+        Loop(0, 0, kind="parallel"),
+        Loop(1, 2),
+        Loop(2, None, 4096),
+        Loop(0, 1, kind="unroll"),
+        Loop(1, 3, kind="vectorize"),
+    )
+    accesses = (
+        Access("A", (64, 4096), 4, ((1, 0, 0), (0, 0, 1))),
+        Access("B", (4096, 64), 4, ((0, 0, 1), (0, 1, 0)), packed=True),
+        Access("C", (64, 64), 4, ((1, 0, 0), (0, 1, 0)), write=True, scope="local"),
+    )
+    statement = Statement("matmul", axes, loops, accesses, 2.0, accumulator_depth=2)
+    sketch = Sketch(0, "matmul", "matmul", (Tile(64, 2, 64), Tile(64, 2, 64)), (statement,))
+    terms = analyse(sketch, np.array([[8, 8, 4, 16]]), cpu).terms
+    # 8 x 4 tiles, each 4,096 x (8 + 16) elements of whole lines: 16 times as much of A if its lines were dropped.
+    moved = 32 * 4096 * (8 + 16) * 4
+    hertz = cpu.peak_flops / (cpu.cores * cpu.lanes * 4)
+    assert terms["l1_secs"][0] == pytest.approx(moved / (2 * hertz * L1_FILL_BYTES_PER_CYCLE), rel=0.01)
+
+
 def test_a_reduction_loop_of_one_iteration_is_none(cpu: DeviceAbstraction) -> None:
     """Where the inner reduction loop has one iteration, a step of the outer one is the whole tile of 8 pixels."""
     inner, outer = np.array([[8, 8, 8, 16, 1, 16]]), np.array([[8, 8, 8, 16, 16, 1]])
@@ -209,8 +253,8 @@ def _rows_of_sums(steps: int) -> Sketch:
 def test_a_compiler_vectorises_around_short_sums(cpu: DeviceAbstraction) -> None:
     known = analyse(_rows_of_sums(3), np.array([[64, 1], [8, 8]]), cpu).terms
     assert known["vector"].tolist() == [64, 8], "the schedule's own vectors stay"
-    # Three elements of A and three of B for three operations, each worth four loads, and a third of the sum's.
-    assert known["loads"][0] == pytest.approx(4 * (3 + 3) / 3 + 1 / 3)
+    # Three elements of A and three of B for three operations, each worth two loads, and a third of the sum's.
+    assert known["loads"][0] == pytest.approx(2 * (3 + 3) / 3 + 1 / 3)
     # A loop of 64 is too short for a register of 128, and 48 steps are not unrolled.
     assert analyse(_rows_of_sums(3), np.array([[64, 1]]), dataclasses.replace(cpu, lanes=128)).terms[
         "vector"

@@ -343,10 +343,11 @@ def test_pruner_verifies_its_draft_and_random_candidates(name: str, setting: Cal
         costs = np.where(here.allowed(at, rows), costs, np.inf)
         offered = here.method.generator.offer(twin.search._search, at, 2, 10).matrix  # the twin draws the same numbers
         if here.pools is not None:
-            # Of 250 a ninth, 512 of 1536 x 3; of the 50 random ones for a draft of 512 as many as fit to these 28.
+            # Of 250 a ninth, 512 of 1536 x 3; of the 50 random ones for a draft of 512 as many as fit to these 28, at
+            # most three, and one of them may be drafted too.
             drafted = rows[np.argsort(costs, kind="stable")[:28]]
             assert offered[:28].tolist() == drafted.tolist()
-            assert len(offered) in (30, 31)
+            assert len(offered) in (29, 30, 31)
             assert np.isfinite(costs[[rows.tolist().index(row) for row in offered.tolist()]]).all()
         else:
             assert len(offered) > 200
