@@ -113,22 +113,21 @@ def describe(bench: Workbench) -> dict[str, Any]:
 
 
 def run_secs(bench: Workbench, kernel: ProbeKernel, tensors: Sequence[Any], bursts: int = 1) -> float:
-    """Best of many short timings of a probe kernel, as far as they are short, in ``bursts`` a little apart: what the
-    device can do, not what others left of it."""
+    """Best of many short timings of a probe kernel, as far as they are short, in up to ``bursts`` a little apart: what
+    the device can do, not what others left of it."""
     # TVM's timer begins with a run that it does not count.
     with bench.session.deadline(2 * (bench.patience.probe_secs + kernel.slowest_secs)):
         module = bench.load(kernel.library)
         first_secs = float(module.time_evaluator("main", bench.device, number=1, repeat=1)(*tensors).results[0])
     repeats = min(_REPEATS, max(_LEAST_REPEATS, int(_REPEAT_SECS / max(first_secs, 1e-9))))
-    timer = module.time_evaluator("main", bench.device, number=1, repeat=repeats)
-    best_secs = math.inf
-    if repeats * first_secs > _BURST_SECS:
-        bursts = 1  # a long one is spread over time by itself
-    for burst in range(bursts):
-        if burst:
-            time.sleep(_BURST_SECS)
+    best_secs, end = math.inf, time.monotonic() + bursts * _BURST_SECS
+    for left in reversed(range(bursts)):
         with bench.session.deadline(bench.patience.probe_secs + 10 * repeats * first_secs):
+            timer = module.time_evaluator("main", bench.device, number=1, repeat=repeats)
             best_secs = min(best_secs, *timer(*tensors).results)
+        if not left or time.monotonic() >= end:  # on a slow device one burst is as long as all
+            break
+        time.sleep(_BURST_SECS)
     return best_secs
 
 

@@ -15,9 +15,9 @@ ROW_CYCLES = 2.0
 """Cycles to begin with a row of a region."""
 GATHER_LOADS = 2.0
 """Loads that one lane of a gathered vector is worth: it is put into its place, too. Gathered is a vector whose lanes
-differ and are no neighbours in memory: over channels of two groups (which share an input of each), or with a stride."""
+differ and are no neighbours in memory: over channels of two groups (which share an input of each), or far apart."""
 STRIDED_LOADS = 1.0
-"""Loads for each register that lanes a small stride apart span: it is loaded, and they are shuffled into one vector."""
+"""Loads for each element of the stride of lanes a small stride apart: what a full vector of them spans, shuffled."""
 LOOP_CYCLES = 0.1
 """Cycles of a loop's own instructions, most of which the processor runs beside the others."""
 FLOP_PER_FMA = 2

@@ -137,7 +137,8 @@ class CpuModel:
                 if resident is not None:
                     # Of the loop around what fits the cache holds some iterations: those that share a line, say.
                     kept = resident * (LINE_BYTES / access.element_bytes) <= usable
-                    run = np.where(kept, contiguous_run(main, access, around, inside_around), run)
+                    if kept.any():
+                        run = np.where(kept, contiguous_run(main, access, around, inside_around), run)
                 moved = moved * access.element_bytes / line_share(run, access)
                 if access.buffer in local:
                     moved = moved * (local[access.buffer] > usable)

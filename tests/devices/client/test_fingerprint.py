@@ -102,7 +102,9 @@ def test_a_slow_device_runs_a_probe_kernel_less_often(secs: float, repeats: int)
 def test_one_undisturbed_burst_says_what_a_device_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others have one of two cores when the device joins, and leave it after two bursts."""
     waited: list[float] = []
-    monkeypatch.setattr(fingerprint.time, "sleep", waited.append)
+    now = 0.0
+    clock = SimpleNamespace(sleep=waited.append, monotonic=lambda: now + sum(waited))
+    monkeypatch.setattr(fingerprint, "time", clock)
     kernel = ProbeKernel(b"", (), 2e8, 2e8 / SLOWEST_FLOPS)
 
     class Busy(Board):
@@ -110,13 +112,19 @@ def test_one_undisturbed_burst_says_what_a_device_can_do(monkeypatch: pytest.Mon
             assert number == 1
             return lambda: SimpleNamespace(results=[0.001 if len(waited) > 1 else 0.002] * repeat)
 
-    board = Busy(0.002)
-    assert run_secs(cast(Any, board), kernel, ()) == 0.002
-    assert not waited
-    assert run_secs(cast(Any, board), kernel, (), bursts=4) == 0.001
+    assert run_secs(cast(Any, Busy(0.002)), kernel, (), bursts=4) == 0.001
     assert len(waited) == 3
-    assert run_secs(cast(Any, Board(0.5)), kernel, (), bursts=4) == 0.5
-    assert len(waited) == 3, "a burst of seconds is one"
+    assert run_secs(cast(Any, Busy(0.002)), kernel, ()) == 0.001
+
+    class Slow(Board):
+        def time_evaluator(self, _entry: str, _device: object, number: int, repeat: int) -> Callable[[], Any]:
+            nonlocal now
+            now += number * repeat * self._run_secs
+            return super().time_evaluator(_entry, _device, number, repeat)
+
+    slow = Slow(0.5)
+    assert run_secs(cast(Any, slow), kernel, (), bursts=4) == 0.5
+    assert slow.repeats == [1, 10], "a burst of seconds is all"
 
 
 def test_probe_kernels_say_their_work(native_target: str) -> None:

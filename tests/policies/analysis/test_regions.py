@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,30 @@ def test_tiles_of_channels_that_begin_within_a_group(cpu: DeviceAbstraction) -> 
     tiles = np.array([[4, 24, 1], [2, 48, 1], [8, 12, 1], [3, 32, 1], [6, 16, 1], [6, 16, 0]])
     # Whole groups, or within one; 32 channels are of two groups wherever they begin, 16 of one or of two.
     assert analyse(_grouped(1), tiles, cpu).feasible.tolist() == [True, True, True, True, False, True]
+    # The same where the pixels are counted in rows and columns.
+    plain = _grouped(16)
+    main, pad = plain.statements
+    rows = (Axis("p", 8, False, (2, 4)), pad.axes[1])
+    accesses = tuple(replace(its, index=((4, 1, 0), (0, 0, 1))) for its in pad.accesses)
+    in_rows = replace(plain, statements=(main, replace(pad, axes=rows, accesses=accesses)))
+    assert (analyse(in_rows, tiles, cpu).feasible == analyse(plain, tiles, cpu).feasible).all()
     # In vectors of two groups (48 channels) 16 channels are of one vector, 32 of one or two.
     assert analyse(_grouped(16), tiles, cpu).feasible.tolist() == [True, True, True, False, True, True]
+
+
+def test_a_digit_that_begins_again_does_not_go_on(cpu: DeviceAbstraction) -> None:
+    """Of 96 channels in 4 groups of 24 the place within the group is read, in vectors of 7."""
+    sketch = _grouped(1)
+    main, pad = sketch.statements
+    accesses = tuple(replace(its, shape=(8, 28)) for its in pad.accesses)
+    columns = (Axis("p", 8, False), Axis("c", 28, False))
+    loops = (Loop(0, None, 8), Loop(1, None, 4), Loop(1, None, 7, "vectorize"))
+    pad = replace(pad, axes=columns, loops=loops, accesses=accesses)
+    read = (Access("padded", (8, 28), 4, ((1, 0, 0, 0), (0, 0, 1, 0))), *main.accesses[1:])
+    within = replace(sketch, statements=(replace(main, accesses=read), pad))
+    # Each tile of whole groups begins with a group; of 12 channels every other one begins within a vector.
+    tiles = np.array([[4, 24, 1], [2, 48, 1], [8, 12, 1]])
+    assert analyse(within, tiles, cpu).feasible.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -94,20 +117,23 @@ def test_tiles_of_channels_that_begin_within_a_group(cpu: DeviceAbstraction) -> 
         ("models/znver4-2", 170, 1),
     ],
 )
-def test_what_tvm_refused_is_ruled_out_and_nothing_else(file: str, by_tvm: int, mistaken: int) -> None:
-    """Of recorded candidates; ``mistaken``: of those that it is wrong on, either way."""
+def test_what_tvm_refused_is_ruled_out_and_what_ran_is_not(file: str, by_tvm: int, mistaken: int) -> None:
+    """Of recorded candidates; ``mistaken``: on how many it may be wrong, either way."""
     told = wrong = 0
     for data in load((DATA / file).with_suffix(".ftd")).tasks:
         for number, sketch in enumerate(data.sketches):
             rows = data.rows(number)
-            if not len(rows) or not sketch.statements or sketch.variants:
+            if not len(rows) or not sketch.statements:
+                continue
+            said = np.array([REFUSAL in str(data.details[row]) for row in rows])
+            if sketch.variants:
+                assert not said.any()
                 continue
             matrix = np.array([data.candidate(int(row)).decisions for row in rows])
             program = Program(sketch, matrix, data.abstraction, np.float64)
             partial_sums = count_partial_sums(program)
             found = refused(program, [place(program, other, partial_sums) for other in sketch.statements[1:]])
-            said = np.array([REFUSAL in str(data.details[row]) for row in rows])
             told += int(said.sum())
             wrong += int((said & ~found).sum()) + int((data.ok[rows] & found).sum())
     assert told == by_tvm
-    assert wrong == mistaken
+    assert wrong <= mistaken
