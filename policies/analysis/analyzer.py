@@ -4,7 +4,7 @@
 building at all; :func:`analyse` also returns Pruner's symbols and the intermediate terms, which are the features of the
 learned models. The models themselves: :mod:`policies.analysis.cpu.model` and :mod:`policies.analysis.cuda`.
 
-Candidates are evaluated in chunks whose arrays stay in the cache, in float32: half a microsecond a candidate.
+Candidates are evaluated in chunks whose arrays stay in the cache, in float32: half a microsecond to one a candidate.
 """
 
 from __future__ import annotations
