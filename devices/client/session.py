@@ -166,6 +166,8 @@ class RpcSession:
         Raises SessionTimeoutError past the deadline, SessionLostError if the session is found dead after an error; any
         other exception of the calls passes through, and the session is still good.
         """
+        late = f"no answer within {timeout_secs:g} s"
+        silent = f"the server gave no sign of life for {self._silence_secs:g} s"
         with self._dog.guarding(timeout_secs) as guard:
             try:
                 yield
@@ -174,13 +176,17 @@ class RpcSession:
             except Exception as error:
                 guard.active = False
                 if guard.silent:
-                    silent = f"the server gave no sign of life for {self._silence_secs:g} s"
                     raise SessionLostError(silent) from error
                 if guard.late:
-                    raise SessionTimeoutError(f"no answer within {timeout_secs:g} s") from error
+                    raise SessionTimeoutError(late) from error
                 if not self.alive():
                     raise SessionLostError(last_line(error)) from error
                 raise
+        # The last call may return while the session is being cut: said here, and not by the next call as a broken pipe.
+        if guard.silent:
+            raise SessionLostError(silent)
+        if guard.late:
+            raise SessionTimeoutError(late)
 
     def alive(self) -> bool:
         """Whether the session still answers (False while connecting)."""

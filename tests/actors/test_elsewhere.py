@@ -25,6 +25,7 @@ from fleet_tune.config.fleet_file import DeviceConfig
 from fleet_tune.domain import Candidate, Measurement, Outcome
 from fleet_tune.errors import DeviceUnreachableError, NetworkRunError, ProbeError, UncheckedError
 from fleet_tune.runs.opening import opened, reached
+from tests.helpers.waiting import wait_until
 
 DATA = Path(__file__).parents[2] / "bench/data/znver5-2.ftd"
 IN_PLACE = InPlace(3.0, {"kernel": 2.0}, {"kernel": 1}, 1.0)
@@ -132,7 +133,15 @@ def test_a_device_is_asked_where_it_is(board: tuple[RemoteDevice, Any]) -> None:
     left = ray.get(actor.__ray_call__.remote(lambda there: len(there._networks)))
     assert (kept, left) == (1, 0)
 
-    ray.kill(actor, no_restart=True)
+    def is_gone() -> bool:
+        try:
+            device.ping()
+        except DeviceUnreachableError:
+            return True
+        return False
+
+    ray.kill(actor, no_restart=True)  # does not wait for its end
+    wait_until(is_gone, "the killed process no longer answers")
     with pytest.raises(DeviceUnreachableError, match="device board: "):
         device.ping()
     assert device.vitals() == {}

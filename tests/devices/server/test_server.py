@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from devices.client.rpc_device import RpcDevice
-from devices.client.session import RpcSession, SessionLostError
+from devices.client.session import RpcSession, SessionLostError, SessionTimeoutError
 from devices.host.machine import cache_sizes, describe, gpu_driver, parse_size, processor_name
 from devices.protocol import Artifact, MeasureRequest
 from devices.server.server import DeviceServer, ServerAddressError
@@ -90,6 +90,13 @@ def test_a_deadline_cuts_a_call_that_blocks(server: DeviceServer) -> None:
         session.function("fleet_tune.describe")()
     process.resume()
     wait_until(lambda: not process.is_running(), "the session's process ended")
+    session.close()
+
+
+def test_a_deadline_that_passes_while_the_last_call_returns_is_told(server: DeviceServer) -> None:
+    session = RpcSession("127.0.0.1", server.port, timeout_secs=20)
+    with pytest.raises(SessionTimeoutError, match=r"no answer within 0\.01 s"), session.deadline(0.01):
+        wait_until(lambda: not session.alive(), "the session is cut")
     session.close()
 
 
