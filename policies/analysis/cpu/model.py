@@ -117,12 +117,9 @@ class CpuModel:
         """
         main, usable = self._main, USABLE_CACHE * capacity
         fits: int | Ints = 0 if (self._resident[0] <= usable).all() else fitting_depth(self._resident, usable)
-        inside = main.inside(fits) if isinstance(fits, int) else main.inside_at(fits)
         total = main.full(0.0)
-        around: Ints = np.maximum(fits - 1, 0)
-        inside_around, resident = inside, None
-        if not isinstance(fits, int):
-            inside_around, resident = main.inside_at(around), main.pick(self._resident, fits)
+        resident = self._resident[fits] if isinstance(fits, int) else main.pick(self._resident, fits)
+        runs_in: dict[int, tuple[int | Ints, list[Floats]]] = {}  # by the bytes of an element
         moved_by_access: dict[_Key, Floats] = {}
         for access, elements in self._program.accesses():
             if access.scope == "local":
@@ -133,18 +130,21 @@ class CpuModel:
                     moved = elements[fits]
                 else:
                     moved = moved_elements(main, elements, fits, self._movers_of(key, elements))
-                run = contiguous_run(main, access, fits, inside)
-                if resident is not None:
-                    # Of the loop around what fits the cache holds some iterations: those that share a line, say.
-                    kept = resident * (LINE_BYTES / access.element_bytes) <= usable
-                    if kept.any():
-                        run = np.where(kept, contiguous_run(main, access, around, inside_around), run)
+                if access.element_bytes not in runs_in:
+                    depth = fits
+                    if not isinstance(fits, int):
+                        # Of the loop around what fits the cache holds some iterations: those that share a line, say.
+                        kept = resident * (LINE_BYTES / access.element_bytes) <= usable
+                        depth = np.where(kept, np.maximum(fits - 1, 0), fits)
+                    inside = main.inside(depth) if isinstance(depth, int) else main.inside_at(depth)
+                    runs_in[access.element_bytes] = depth, inside
+                run = contiguous_run(main, access, *runs_in[access.element_bytes])
                 moved = moved * access.element_bytes / line_share(run, access)
                 if access.buffer in local:
                     moved = moved * (local[access.buffer] > usable)
                 moved_by_access[key] = moved
             total += moved_by_access[key]
-        return total, main.pick(self._resident, fits) if not isinstance(fits, int) else self._resident[fits]
+        return total, resident
 
     def _movers_of(self, key: _Key, elements: Floats) -> NDArray[np.uint8]:
         if key not in self._movers:
