@@ -48,6 +48,8 @@ from devices.wire.keys import new_challenge
 
 # The parent hears of this process so often; without that it is replaced.
 HEARTBEAT_SECS = 1.0
+# How long a killed process may take to end: longer where it waits for a disk.
+_KILLED_SECS = 2.0
 SILENCE_TIMEOUT_SECS = 30.0
 # A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is let pass.
 _STOPPED_SECS = 1.0
@@ -119,7 +121,14 @@ def main() -> None:
     settings = Settings.from_json(sys.argv[1])
     channel = parent_channel()
     secret = channel.receive_bytes() or None
-    read_in_background(channel, lambda _message: None, lambda: _remove(Path(settings.folder)))
+    server: SessionServer | None = None
+
+    def clean_up() -> None:
+        if server is not None:
+            server.end_session()
+        _remove(Path(settings.folder))
+
+    read_in_background(channel, lambda _message: None, clean_up)
     load_tvm()
     server = SessionServer(settings, channel, secret)
     if settings.user is not None:
@@ -167,6 +176,7 @@ class SessionServer:
         self._waiting: deque[Client] = deque()
         self._watching: set[socket.socket] = set()
         self._session: _Session | None = None
+        self._ending = False
         self._ends: OrderedDict[str, str] = OrderedDict()
         self._signals, wakeup = socket.socketpair()
         self._signals.setblocking(False)
@@ -195,7 +205,7 @@ class SessionServer:
                 beat_at = now + HEARTBEAT_SECS
             self._give_up_strangers(now)
             self._end_stopped(now)
-            if self._session is None and self._waiting:
+            if self._session is None and self._waiting and not self._ending:
                 self._start_session(self._waiting.popleft())
             soon = HEARTBEAT_SECS / 4 if self._session and self._session.stopped_at else HEARTBEAT_SECS
             self._handle_events(min(soon, beat_at - now))
@@ -296,6 +306,21 @@ class SessionServer:
         self._watching.discard(connection)
         self._strangers.pop(connection, None)
         connection.close()
+
+    def end_session(self) -> None:
+        """End the session's process and start no other; called on any thread. A session whose files are removed under
+        it would tell its client of a library that is not there, and the candidate would be blamed for that."""
+        self._ending = True
+        session = self._session
+        if session is None:
+            return
+        deadline = time.monotonic() + _KILLED_SECS
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it has ended by itself
+            os.kill(session.pid, signal.SIGKILL)
+            while time.monotonic() < deadline:
+                if os.waitid(os.P_PID, session.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    return
+                time.sleep(0.001)
 
     def _give_up_strangers(self, now: float) -> None:
         for connection, stranger in list(self._strangers.items()):

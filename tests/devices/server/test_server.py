@@ -151,8 +151,7 @@ def test_serve_announces_itself_and_ends_with_sigterm() -> None:
         session.close()
 
 
-def test_everything_dies_with_a_killed_owner() -> None:
-    code = """
+OWNER = """
 import sys
 from devices.server.server import DeviceServer
 server = DeviceServer(threads=1)
@@ -160,7 +159,30 @@ server.start()
 print(server.port, server.folder, flush=True)
 sys.stdin.readline()
 """
-    with spawn(code) as owner:
+
+
+def test_a_session_of_a_killed_owner_ends_before_its_files_are_removed() -> None:
+    with spawn(OWNER) as owner:
+        assert owner.stdout is not None
+        port_text, folder_text = owner.stdout.readline().split()
+        session = RpcSession("127.0.0.1", int(port_text), timeout_secs=20)
+        session._session.upload(bytearray(b"kernel"), "library")
+        (files,) = Path(folder_text).glob("session-*")
+        for number in range(2000):  # which takes a while to remove
+            (files / f"{number}").touch()
+        owner.kill()
+
+        def is_there() -> bool:
+            with session.deadline(20):
+                return session.download("library") == b"kernel"
+
+        with pytest.raises(SessionLostError):  # and not that the library is not there
+            wait_until(lambda: not is_there(), "the session ends")
+        session.close()
+
+
+def test_everything_dies_with_a_killed_owner() -> None:
+    with spawn(OWNER) as owner:
         assert owner.stdout is not None
         port_text, folder_text = owner.stdout.readline().split()
         port, folder = int(port_text), Path(folder_text)
