@@ -396,3 +396,48 @@ def models() -> Example:
         (3136, 96),
         (1280, 49),
     )
+
+
+def deployed() -> Example:
+    """Fourteen more kernels with the shapes of well-known networks, for figures alone; see docs/benchmarks.md.
+
+    Convolutions: in one dimension, wav2vec 2.0's (k3 with stride 2, 512 to 512 on 199); in three, I3D's (k3, 48 to 128
+    on 2x7x7); 3x3, SqueezeNet's (64 to 256 on 13x13); 7x7 with stride 2, ResNet's first (3 to 64 on 224x224); dilated
+    by 2, a CSRNet's (3x3, 128 to 64 on 28x28); in 32 groups, ResNeXt-50's (3x3, 128 on 56x56); depthwise,
+    MobileNetV3-L's (5x5 with stride 2 on 56x56x72) and MobileNetV2's (3x3 on 14x14x384); transposed, a DCGAN's (4x4
+    with stride 2, 128 to 64 on 16x16). Dense, BERT's with 64 tokens (64x768 by 768x768); attention of ViT-B/16
+    (12x197x64 by 12x64x197) and its softmax (12x197x197); MiniLM's layer norm (512x384); means of 768 rows of 196.
+    """
+    return _example(
+        lambda: _Branches(
+            (_AnyChannelsLast(nn.Conv1d(512, 512, 3, stride=2)), 1),
+            (_AnyChannelsLast(nn.Conv3d(48, 128, 3, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(64, 256, 3, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(3, 64, 7, stride=2, padding=3)), 1),
+            (_AnyChannelsLast(nn.Conv2d(128, 64, 3, padding=2, dilation=2)), 1),
+            (_AnyChannelsLast(nn.Conv2d(128, 128, 3, padding=1, groups=32)), 1),
+            (nn.Conv2d(72, 72, 5, stride=2, padding=2, groups=72), 1),
+            (nn.Conv2d(384, 384, 3, padding=1, groups=384), 1),
+            (nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1), 1),
+            (_Dense(768, 768), 1),
+            (_Matmul(), 2),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(384), 1),
+            (_RowMean(), 1),
+        ),
+        (1, 199, 512),
+        (1, 2, 7, 7, 48),
+        (1, 13, 13, 64),
+        (1, 224, 224, 3),
+        (1, 28, 28, 128),
+        (1, 56, 56, 128),
+        (1, 72, 56, 56),
+        (1, 384, 14, 14),
+        (1, 128, 16, 16),
+        (64, 768),
+        (12, 197, 64),
+        (12, 64, 197),
+        (12, 197, 197),
+        (512, 384),
+        (768, 196),
+    )

@@ -102,10 +102,15 @@ class RpcSession:
             options += shown or ""
             with _connecting_alone(deadline):
                 self._others = _sockets_to(self._peer)
-                with self.deadline(max(0.1, deadline - time.monotonic())):
-                    lifetime_secs = 0 if self.ours or plain_secs is None else plain_secs
-                    self._session = rpc.connect(self._peer[0], port, options, session_timeout=lifetime_secs)
-                self._socket = self._find_socket()
+                try:
+                    with self.deadline(max(0.1, deadline - time.monotonic())):
+                        lifetime_secs = 0 if self.ours or plain_secs is None else plain_secs
+                        self._session = rpc.connect(self._peer[0], port, options, session_timeout=lifetime_secs)
+                    self._socket = self._find_socket()
+                finally:
+                    if self._socket is None:
+                        self.cut()
+                    self._others = None  # later ones may be another thread's
             handshake.detect_cut(self._socket)
         except BaseException:
             self.close()
@@ -183,6 +188,7 @@ class RpcSession:
                     raise SessionLostError(last_line(error)) from error
                 raise
         # The last call may return while the session is being cut: said here, and not by the next call as a broken pipe.
+        # What it returned is dropped, since the caller has no session to go on with.
         if guard.silent:
             raise SessionLostError(silent)
         if guard.late:
@@ -192,12 +198,12 @@ class RpcSession:
         """Whether the session still answers (False while connecting)."""
         if self._socket is None:
             return False
-        with self._dog.guarding(_ALIVE_SECS):
+        with self._dog.guarding(_ALIVE_SECS) as guard:
             try:
                 self._session.get_function("tvm.rpc.server.upload")
             except Exception:
                 return False
-        return True
+        return not (guard.late or guard.silent)
 
     def cut(self) -> None:
         """Shut the connection down; calls in flight fail. The session is lost."""
@@ -265,7 +271,8 @@ class RpcSession:
         return socket.socket(fileno=os.dup(max(descriptors)))
 
     def _new_sockets(self) -> set[int]:
-        return set() if self._others is None else _sockets_to(self._peer) - self._others
+        others = self._others  # which the thread that connects may take away
+        return set() if others is None else _sockets_to(self._peer) - others
 
 
 # Sockets to one address are told apart by when they appear: one connection is made at a time.

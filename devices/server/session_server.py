@@ -48,13 +48,13 @@ from devices.wire.keys import new_challenge
 
 # The parent hears of this process so often; without that it is replaced.
 HEARTBEAT_SECS = 1.0
-# How long a killed process may take to end: longer where it waits for a disk.
-_KILLED_SECS = 2.0
 SILENCE_TIMEOUT_SECS = 30.0
 # A session that somebody stopped (SIGSTOP) would hold the device for ever; a debugger's short halt is let pass.
 _STOPPED_SECS = 1.0
 # A session that was killed closes its connection a moment before the kernel says how it ended.
 _ENDING_SECS = 0.1
+# A killed session that waits for a disk ends only then; its files are removed after so long in any case.
+_KILLED_SECS = 2.0
 # After a session that crashed, its client comes back at once: the tracker gives the device to others only later.
 _RETURN_SECS = 2.0
 # Above that of kernels (see :mod:`devices.host.limits.priority`), which may have all cores for seconds; this process
@@ -124,9 +124,11 @@ def main() -> None:
     server: SessionServer | None = None
 
     def clean_up() -> None:
-        if server is not None:
-            server.end_session()
-        _remove(Path(settings.folder))
+        try:
+            if server is not None:
+                server.end_for_good()
+        finally:
+            _remove(Path(settings.folder))
 
     read_in_background(channel, lambda _message: None, clean_up)
     load_tvm()
@@ -307,7 +309,7 @@ class SessionServer:
         self._strangers.pop(connection, None)
         connection.close()
 
-    def end_session(self) -> None:
+    def end_for_good(self) -> None:
         """End the session's process and start no other; called on any thread. A session whose files are removed under
         it would tell its client of a library that is not there, and the candidate would be blamed for that."""
         self._ending = True
@@ -315,11 +317,11 @@ class SessionServer:
         if session is None:
             return
         deadline = time.monotonic() + _KILLED_SECS
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it has ended by itself
-            os.kill(session.pid, signal.SIGKILL)
-            while time.monotonic() < deadline:
-                if os.waitid(os.P_PID, session.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                    return
+        with contextlib.suppress(
+            ProcessLookupError, ChildProcessError
+        ):  # it has ended and was reaped: its number may be another's by now
+            while not _has_ended(session.pid) and time.monotonic() < deadline:
+                os.kill(session.pid, signal.SIGKILL)
                 time.sleep(0.001)
 
     def _give_up_strangers(self, now: float) -> None:
@@ -337,7 +339,13 @@ class SessionServer:
             return
         if self._registration is not None:
             self._registration.taken()
-        folder = Path(tempfile.mkdtemp(prefix="session-", dir=self._folder))
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="session-", dir=self._folder))
+        except FileNotFoundError:
+            if not self._ending:
+                raise
+            client.connection.close()  # all folders are being removed
+            return
         own_pid = os.getpid()
         oom_kills = oom_kill_count()
         pid = os.fork()
@@ -351,6 +359,8 @@ class SessionServer:
             os._exit(0)
         client.connection.close()
         self._session = _Session(pid, client, folder, oom_kills)
+        if self._ending:  # since just now: the other thread may have found no session
+            self.end_for_good()
 
     def _serve(self, client: Client, folder: Path) -> None:
         """In the forked process: TVM's server loop over the connection, until the client closes it."""
@@ -415,6 +425,14 @@ class SessionServer:
 
     def _log(self, line: str) -> None:
         self._channel.tell(json.dumps({"log": line}).encode())
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child has ended and waits to be reaped.
+
+    Raises ChildProcessError where it was reaped.
+    """
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end_with_client(client: Client) -> None:
