@@ -62,7 +62,13 @@ def test_the_grouped_convolutions_are_all_in_their_dataset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "counts"), [("fresh", {13: 1, 400: 13}), ("strided", {180: 8})], ids=["fresh", "strided"]
+    ("name", "counts"),
+    [
+        ("fresh", {13: 1, 400: 13}),
+        ("strided", {180: 8}),
+        ("deployed", {7: 1, 36: 1, 363: 1, 400: 13}),
+    ],
+    ids=["fresh", "strided", "deployed"],
 )
 def test_sets_of_two_cores_hold_what_they_are_said_to(name: str, counts: dict[int, int]) -> None:
     data = load(PATH.parent / name / "znver4-2.ftd")
