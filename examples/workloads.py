@@ -441,3 +441,51 @@ def deployed() -> Example:
         (512, 384),
         (768, 196),
     )
+
+
+def served() -> Example:
+    """Fifteen more kernels with the shapes of well-known networks, for figures alone; see docs/benchmarks.md.
+
+    Convolutions: in one dimension, HiFi-GAN's (k3 dilated by 3, 128 to 128 on 256); in three, a 3D U-Net's (k3, 32 to
+    64 on 4x16x16); 3x3, DenseNet-121's (128 to 32 on 28x28); dilated by 6, a branch of DeepLab's pyramid (3x3, 96 to 64
+    on 33x33); in 3 groups, ShuffleNet's (1x1, 240 to 60 on 28x28); depthwise, MobileNetV1's (3x3 with stride 2 on
+    56x56x128) and EfficientNet-B0's (5x5 with stride 2 on 14x14x672); transposed, a pix2pix's (4x4 with stride 2, 256
+    to 128 on 8x8); 1x1, ResNet-50's (256 to 64 on 56x56). Dense, T5-small's (96x512 by 512x2048); attention of CLIP's
+    text (8x77x64 by 8x64x77) and its softmax (8x77x77); Swin-T's second layer norm (784x192); a Llama's RMS norm
+    (128x512); means of 240 rows of 784.
+    """
+    return _example(
+        lambda: _Branches(
+            (_AnyChannelsLast(nn.Conv1d(128, 128, 3, padding=3, dilation=3)), 1),
+            (_AnyChannelsLast(nn.Conv3d(32, 64, 3, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(128, 32, 3, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(96, 64, 3, padding=6, dilation=6)), 1),
+            (_AnyChannelsLast(nn.Conv2d(240, 60, 1, groups=3)), 1),
+            (nn.Conv2d(128, 128, 3, stride=2, padding=1, groups=128), 1),
+            (nn.Conv2d(672, 672, 5, stride=2, padding=2, groups=672), 1),
+            (nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1), 1),
+            (_AnyChannelsLast(nn.Conv2d(256, 64, 1)), 1),
+            (_Dense(512, 2048), 1),
+            (_Matmul(), 2),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(192), 1),
+            (nn.RMSNorm(512, eps=1e-6), 1),
+            (_RowMean(), 1),
+        ),
+        (1, 256, 128),
+        (1, 4, 16, 16, 32),
+        (1, 28, 28, 128),
+        (1, 33, 33, 96),
+        (1, 28, 28, 240),
+        (1, 128, 56, 56),
+        (1, 672, 14, 14),
+        (1, 256, 8, 8),
+        (1, 56, 56, 256),
+        (96, 512),
+        (8, 77, 64),
+        (8, 64, 77),
+        (8, 77, 77),
+        (784, 192),
+        (128, 512),
+        (240, 784),
+    )
