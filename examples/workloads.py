@@ -489,3 +489,48 @@ def served() -> Example:
         (128, 512),
         (240, 784),
     )
+
+
+def hosted() -> Example:
+    """Fourteen more kernels with the shapes of well-known networks, for figures alone; see docs/benchmarks.md.
+
+    Convolutions: in one dimension, Jasper's (k11, 128 to 128 on 200); in three, R(2+1)D's (1x3x3, 64 to 144 on
+    4x14x14); 3x3, YOLOv3-tiny's (32 to 64 on 52x52); 3x3 with stride 2, MobileNet's first (3 to 32 on 224x224); dilated
+    by 4, ENet's (3x3, 32 to 32 on 64x64); in 32 groups, ResNeXt-101's (3x3, 256 on 28x28); depthwise, MobileNetV3-S'
+    (5x5 with stride 2 on 28x28x96) and Xception's (3x3 on 19x19x728); transposed, an FCN's (4x4 with stride 2, 21 to 21
+    on 32x32). Dense, Whisper-tiny's (150x384 by 384x1536); attention of BERT with 96 tokens (12x96x64 by 12x64x96); a
+    T5's softmax (8x100x100); ViT-S' layer norm (197x384); PointNet's pool (maxima of 512 rows of 900).
+    """
+    return _example(
+        lambda: _Branches(
+            (_AnyChannelsLast(nn.Conv1d(128, 128, 11, padding=5)), 1),
+            (_AnyChannelsLast(nn.Conv3d(64, 144, (1, 3, 3), padding=(0, 1, 1))), 1),
+            (_AnyChannelsLast(nn.Conv2d(32, 64, 3, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(3, 32, 3, stride=2, padding=1)), 1),
+            (_AnyChannelsLast(nn.Conv2d(32, 32, 3, padding=4, dilation=4)), 1),
+            (_AnyChannelsLast(nn.Conv2d(256, 256, 3, padding=1, groups=32)), 1),
+            (nn.Conv2d(96, 96, 5, stride=2, padding=2, groups=96), 1),
+            (nn.Conv2d(728, 728, 3, padding=1, groups=728), 1),
+            (nn.ConvTranspose2d(21, 21, 4, stride=2, padding=1), 1),
+            (_Dense(384, 1536), 1),
+            (_Matmul(), 2),
+            (nn.Softmax(dim=-1), 1),
+            (nn.LayerNorm(384), 1),
+            (_RowMax(), 1),
+        ),
+        (1, 200, 128),
+        (1, 4, 14, 14, 64),
+        (1, 52, 52, 32),
+        (1, 224, 224, 3),
+        (1, 64, 64, 32),
+        (1, 28, 28, 256),
+        (1, 96, 28, 28),
+        (1, 728, 19, 19),
+        (1, 21, 32, 32),
+        (150, 384),
+        (12, 96, 64),
+        (12, 64, 96),
+        (8, 100, 100),
+        (197, 384),
+        (512, 900),
+    )
