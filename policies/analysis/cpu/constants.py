@@ -67,5 +67,16 @@ MAX_SPILL_FACTOR = 1.5
 """Accumulators beyond this multiple of the registers are never worth building."""
 INLINED_FACTOR = 1.5
 """How much longer the inner loop takes when it computes an inlined producer (padding: a condition) at every point."""
+MOVE_CYCLES = 0.5
+"""Cycles of each element of a statement that only moves data (:mod:`policies.analysis.cpu.moves`): it is loaded and put
+into its place in a vector. Fitted on the recorded transposes."""
+MOVE_ITERATION_CYCLES = 0.3
+"""Cycles of such a statement for each iteration of its parallel loop, fitted on the recorded transposes."""
+MOVE_LINE_CYCLES = 0.2
+"""Cycles for each line that it reads, fitted on the recorded transposes."""
+MOVE_STORE_CYCLES = 0.4
+"""Cycles for each store of a register or a part of one, fitted on the recorded transposes."""
+MOVE_LAUNCH_SECS = 1e-6
+"""Starting such a statement, fitted on the recorded transposes: the shortest take 2 microseconds in all."""
 LAUNCH_SECS = 3e-6
 """Starting a parallel region."""

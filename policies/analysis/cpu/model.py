@@ -10,6 +10,7 @@ largest sub-nest that fits each of them, and the cores that have nothing to do (
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -27,9 +28,11 @@ from policies.analysis.cpu.constants import (
     LAUNCH_SECS,
     MAX_SPILL_FACTOR,
     MAX_UNROLLED_POINTS,
+    MOVE_LAUNCH_SECS,
     USABLE_CACHE,
 )
 from policies.analysis.cpu.inner import inner_loop
+from policies.analysis.cpu.moves import cycles_of_moves, moves_across, share_beyond
 from policies.analysis.cpu.parts import LINE_BYTES, Beside, bytes_of, line_share, smooth_max
 from policies.analysis.cpu.program import Program
 from policies.analysis.cpu.regions import refused
@@ -71,13 +74,17 @@ class CpuModel:
         self._parallel = parallel_extent(self._main, fusible(program, self._beside))
         self._busy = pruner.utilisation(self._parallel, device.cores)
         self._local = local_bytes(program, self._beside)
-        self._inner = inner_loop(program, self._beside, self._local)
+        self._inner = inner = inner_loop(program, self._beside, self._local)
+        self._moves = moves_across(program.statement)
+        if self._moves:
+            per_operation = inner.vector / inner.vectors
+            self._inner = replace(inner, cycles=cycles_of_moves(program, self._parallel) * per_operation)
         self._compute_secs = self._compute()
         self._fills()
         others = [secs_beside(program, beside, self._busy, self._inner.compiled_row) for beside in self._beside]
         self._other_secs = [secs for secs, _ in others]
         self._other_vectors = [vector for _, vector in others]
-        latency = self._main_secs + LAUNCH_SECS
+        latency = self._main_secs + (MOVE_LAUNCH_SECS if self._moves else LAUNCH_SECS)
         for secs in self._other_secs:
             latency = latency + secs
         self.latency_secs: Floats = latency
@@ -107,6 +114,12 @@ class CpuModel:
         self._l1_secs = self._into_l1 / (share * L1_FILL_BYTES_PER_CYCLE)
         self._l2_secs = self._into_l2 / (share * L2_FILL_BYTES_PER_CYCLE)
         self._memory_secs = from_memory / device.bandwidth_bytes
+        if self._moves:
+            # Fitted on runs in a row, whose data stay in the caches as far as these hold them.
+            beyond_l2 = self._l2_secs * share_beyond(self._resident[0], device.l2_bytes)
+            beyond_all = self._memory_secs * share_beyond(self._resident[0], device.l3_bytes or device.l2_bytes)
+            self._main_secs = self._compute_secs + np.maximum(beyond_l2, beyond_all)
+            return
         slowest = smooth_max(self._compute_secs, self._l1_secs, self._l2_secs, self._memory_secs)
         self._main_secs = slowest + EXPOSED_FILLS * (self._l1_secs + self._l2_secs)
 
