@@ -175,9 +175,44 @@ class Statement:
     versions: int = 1
 
 
-NEVER_DESCRIBED = frozenset({"row-wise"})
-"""Rules whose sketches have no symbolic description: a loop whose extent is chosen from a list is none of what a
-description knows. They are sampled and measured as all are; only the draft and the analyzer know nothing of them."""
+@dataclass(frozen=True, slots=True)
+class RowStep:
+    """What a row-wise kernel does to every row at one go: it reduces the row, or computes something of each element.
+
+    ``elements``: of a row. ``few``: of a reduction, the lanes that are added up last, one by one; 0 where it computes
+    element by element. ``column``: the decision column that its lanes follow from, None where they are 1: of a
+    reduction that of a :class:`Choice` (``few`` times the chosen value), else the innermost factor of a tile.
+
+    For each element (what is the same for a whole row is not counted): ``operations``, float additions,
+    multiplications and comparisons, ``divisions``, and ``calls`` of functions such as exp; the values of it that are
+    read (``reads``) and written (``writes``).
+    """
+
+    name: str
+    elements: int
+    few: int
+    column: int | None
+    operations: int
+    divisions: int
+    calls: int
+    reads: int
+    writes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowWise:
+    """A kernel that takes a few rows through all of its steps before it goes on to the next, in parallel.
+
+    ``rows``: of all. ``together``: the decision column that holds how many rows go through a step together.
+    ``steps``: in their order. For each row: ``held_bytes``, what all of its buffers have of it, and ``moved_bytes``,
+    what those of them have that outlast the kernel: its arguments and results.
+    """
+
+    rows: int
+    together: int
+    steps: tuple[RowStep, ...]
+    held_bytes: int
+    moved_bytes: int
 
 
 @dataclass(frozen=True)
@@ -190,8 +225,9 @@ class Sketch:
     the first variant. Empty where ``statements`` describes every candidate.
 
     ``rule``: the sketch rule that made it. ``statements``: the main statement (most operations) first; empty where the
-    trace could not be described symbolically (``undescribed`` says why): such a sketch can be sampled and measured,
-    and is modelled from its decisions alone.
+    trace could not be described so. ``row_wise``: what it does to a row, of sketches of that kind, which have no
+    statements: a loop whose extent is chosen from a list is none of what these know. One with neither is not described
+    (``undescribed`` says why): it can be sampled and measured, and is modelled from its decisions alone.
     """
 
     index: int
@@ -202,6 +238,12 @@ class Sketch:
     undescribed: str = ""
     variants: tuple[tuple[Statement, ...], ...] = ()
     variant_of: tuple[int, ...] = ()
+    row_wise: RowWise | None = None
+
+    @property
+    def described(self) -> bool:
+        """Whether the analyzer knows what its candidates do."""
+        return bool(self.statements) or self.row_wise is not None
 
     @cached_property
     def id(self) -> str:

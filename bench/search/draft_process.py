@@ -120,7 +120,7 @@ def speed(data: TaskData, calibration: int) -> dict[str, float]:
     predictor = calibrated_predictor(data, split(data, 0, calibration)[0])
     rng = np.random.default_rng(0)
     secs: dict[str, float] = {}
-    described = [sketch for sketch in data.sketches if sketch.statements]
+    described = [sketch for sketch in data.sketches if sketch.described]
     for label, count in (("", SCORED), ("_population", DraftSettings().population)):
         for sketch in described:
             matrix = random_generation(sketch, DraftSettings(), rng) if label else sample(sketch, count, rng)

@@ -228,7 +228,7 @@ class _Worker:
                 if progress is None:
                     return Described((), (("", reason),)), complete
                 given_up = progress.sketches[progress.done]
-                if not given_up.statements:
+                if not given_up.described:
                     progress.sketches[progress.done] = replace(given_up, undescribed=reason)
                 progress.done += 1
         return Described(tuple(progress.sketches), progress.left_out), complete

@@ -65,7 +65,7 @@ class OneTask:
 
 def left_undescribed(sketch: Sketch) -> Sketch:
     """``sketch`` where there is no time to describe it: one without combinations of places is described already."""
-    if sketch.statements:
+    if sketch.described:
         return sketch
     return replace(sketch, undescribed=f"the descriptions of its task take more than {TASK_SECS:g} s")
 

@@ -29,7 +29,9 @@ from tvm_ffi import structural_walk
 from devices.sketches.description.accesses import DATA_PARALLEL, REDUCTION
 from devices.sketches.inlining import blocks_of, inline_element_wise
 from devices.sketches.one_sketch import one_sketch
+from devices.sketches.row_steps import row_bytes, row_step
 from devices.sketches.strides import alike, strides_of
+from fleet_tune.sketch import RowStep, RowWise
 
 ROW_WISE = "row-wise"
 # Partial results of one row: several vectors hide how long an addition takes.
@@ -62,21 +64,37 @@ class _Step:
     row: int
 
 
+def row_wise_kernel(mod: IRModule, target: Target) -> RowWise | None:
+    """What the kernels of :func:`row_wise` do to a row, their decisions counted as the trace takes them; None where the
+    rule does not apply."""
+    sch = Schedule(mod, seed=1, debug_mask="none", error_render_level="none")
+    found = _steps(sch, target)
+    if found is None:
+        return None
+    leading, steps = found
+    blocks = [sch.get(step.block) for step in steps]
+    rows = prod(leading)
+    reductions = sum(step.row > 0 for step in steps)
+    # One choice for each reduction, the tile of the rows, and a tile for each of the other steps that have columns.
+    choice, innermost = iter(range(reductions)), iter(range(reductions + 3, reductions + 3 + 2 * len(steps), 2))
+    described: list[RowStep] = []
+    for step, block in zip(steps, blocks, strict=True):
+        if step.row:
+            reduced = len(block.iter_vars) - step.rows
+            described.append(row_step(block, reduced, rows, _lanes(step.row)[0], next(choice)))
+        else:
+            column = next(innermost) if step.columns else None
+            described.append(row_step(block, step.columns, rows, 0, column))
+    held, moved = row_bytes(sch.mod["main"], blocks, len(leading), rows)
+    return RowWise(rows, reductions + 1, tuple(described), held, moved)
+
+
 def _apply(sch: Schedule, target: Target) -> bool:
-    reductions = {block.name_hint for block in blocks_of(sch) if _extents(block, REDUCTION)}
-    if not reductions:
+    found = _steps(sch, target)
+    if found is None:
         return False
-    inline_element_wise(sch, target, keep=reductions)
-    _inline_a_view_of_the_result(sch)
-    blocks = blocks_of(sch)
-    rows = {_extents(block, DATA_PARALLEL) for block in blocks if _extents(block, REDUCTION)}
-    if len(rows) != 1 or not all(rows):
-        return False
-    (leading,) = rows
-    steps = [_step(sch, block, leading) for block in blocks]
-    if any(step is None for step in steps):
-        return False
-    stages = [stage for step in steps if step is not None for stage in _stages(sch, step)]
+    leading, steps = found
+    stages = [stage for step in steps for stage in _stages(sch, step)]
 
     last = stages[-1]
     loops = list(sch.get_loops(last.block))
@@ -97,6 +115,25 @@ def _apply(sch: Schedule, target: Target) -> bool:
     reduces = isinstance(last, _Total)
     last.finish(sch, [tile] if reduces else [tile, *inner], inner if reduces else [])
     return True
+
+
+def _steps(sch: Schedule, target: Target) -> tuple[tuple[int, ...], list[_Step]] | None:
+    """The extents of the axes of rows, and the steps that a row goes through, once what can be is inlined; None where
+    the rule does not apply."""
+    reductions = {block.name_hint for block in blocks_of(sch) if _extents(block, REDUCTION)}
+    if not reductions:
+        return None
+    inline_element_wise(sch, target, keep=reductions)
+    _inline_a_view_of_the_result(sch)
+    blocks = blocks_of(sch)
+    rows = {_extents(block, DATA_PARALLEL) for block in blocks if _extents(block, REDUCTION)}
+    if len(rows) != 1 or not all(rows):
+        return None
+    (leading,) = rows
+    steps = [_step(sch, block, leading) for block in blocks]
+    if any(step is None for step in steps):
+        return None
+    return leading, [step for step in steps if step is not None]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from devices.sketches.copies import ROW_COPIES, row_copies
 from devices.sketches.defaults import default_schedules
 from devices.sketches.generation import REFUSALS, first_line, generated, rule_name
 from devices.sketches.lines import LINE_WISE, line_wise
-from devices.sketches.rows import ROW_WISE, row_wise
+from devices.sketches.rows import ROW_WISE, row_wise, row_wise_kernel
 from devices.sketches.rules import REGISTER_BLOCKED, register_blocked
 from devices.sketches.symbolic import SAMPLING, Description, describe, describe_variants
 from devices.sketches.traces import full_text, open_text
@@ -123,6 +123,8 @@ class DesignSpace:
             self._sampled.append([inst for inst in trace.insts if inst.kind.name in SAMPLING])
             self._descriptions.append(facts)
             sketch = Sketch(len(self._open), rule, text, facts.decisions, facts.statements, facts.undescribed)
+            if rule == ROW_WISE and not facts.statements:
+                sketch = self._with_rows(sketch)
             self._open.append(sketch)
             if rule == IMPORTED and not any(inst.kind.name == _POSTPROCESSING for inst in generic.insts):
                 self._finished.add(sketch.id)
@@ -145,6 +147,14 @@ class DesignSpace:
                 self.left_out += ((rule, first_line(error)),)
         return found
 
+    def _with_rows(self, sketch: Sketch) -> Sketch:
+        """A row-wise sketch with what it does to a row; as it is where that cannot be said."""
+        try:
+            kernel = row_wise_kernel(self._module, self._target)
+        except Exception as error:
+            return replace(sketch, undescribed=first_line(error))
+        return sketch if kernel is None else replace(sketch, row_wise=kernel, undescribed="")
+
     @property
     def undescribed(self) -> tuple[Sketch, ...]:
         """The sketches of the task as far as scheduling needs them: combinations of places are not described."""
@@ -157,6 +167,8 @@ class DesignSpace:
 
     def described(self, at: int) -> Sketch:
         """The sketch with the index ``at``, described symbolically as far as that can be."""
+        if self._open[at].row_wise is not None:
+            return self._open[at]
         # Descriptions make hundreds of thousands of small objects, nearly none of them garbage in circles: looking for
         # it takes a fifth of their time, and more beside a large network.
         with without_collection():

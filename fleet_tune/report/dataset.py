@@ -99,7 +99,7 @@ def _facts(data: TaskData) -> dict[str, Any]:
         "name": data.task.workload.name,
         "device_class": data.task.device_class.name,
         "sketches": len(data.sketches),
-        "described": sum(bool(sketch.statements) for sketch in data.sketches),
+        "described": sum(sketch.described for sketch in data.sketches),
         "candidates": len(data),
         "outcomes": {outcome.value: count for outcome in OUTCOMES if (count := _count(data, outcome))},
         "best_secs": data.best_secs if ran else None,

@@ -2,7 +2,8 @@
 
 :func:`score` evaluates a whole decision matrix and returns the predicted latency and which candidates are worth
 building at all; :func:`analyse` also returns Pruner's symbols and the intermediate terms, which are the features of the
-learned models. The models themselves: :mod:`policies.analysis.cpu.model` and :mod:`policies.analysis.cuda`.
+learned models. The models themselves: :mod:`policies.analysis.cpu.model`, :mod:`policies.analysis.cpu.row_wise` and
+:mod:`policies.analysis.cuda`.
 
 Candidates are evaluated in chunks whose arrays stay in the cache, in float32: half a microsecond to one a candidate.
 """
@@ -21,13 +22,14 @@ from fleet_tune.sketch import Sketch
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.cpu import model as cpu_analysis
 from policies.analysis.cpu.model import CpuModel
+from policies.analysis.cpu.row_wise import RowWiseModel
 from policies.analysis.cuda import CudaModel
 from policies.analysis.symbols import Symbols
 from policies.arrays import Floats, Matrix
 from policies.space.sampling import sample
 from policies.space.variants import Rows, by_variant, variant
 
-Model = CpuModel | CudaModel
+Model = CpuModel | RowWiseModel | CudaModel
 
 CHUNK = 8192
 """Candidates evaluated together: enough that numpy's calls cost little, few enough that they stay in a cache."""
@@ -37,7 +39,7 @@ CHUNK = 8192
 class Analysis:
     """``latency_secs`` (n,), positive and finite; ``feasible`` (n,); ``terms`` by name, each (n,).
 
-    ``symbols``: of each statement of a CUDA program, of the main one of a CPU program.
+    ``symbols``: of each statement of a CUDA program, of the main one of a CPU program; none of a row-wise kernel.
     """
 
     latency_secs: Floats
@@ -47,10 +49,12 @@ class Analysis:
 
 
 def model(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike = np.float32) -> Model:
-    """The model of the device's kind, evaluated for all rows at once.
+    """The model of the device's kind and of the sketch's, evaluated for all rows at once.
 
-    ValueError where the sketch has no statements. A sketch with variants is evaluated as its first one.
+    ValueError where the sketch is not described. A sketch with variants is evaluated as its first one.
     """
+    if sketch.row_wise is not None and device.kind == "cpu":
+        return RowWiseModel(sketch, matrix, device, dtype)
     if not sketch.statements:
         raise ValueError(f"sketch {sketch.index} is not described symbolically: {sketch.undescribed}")
     kind = CudaModel if device.kind == "cuda" else CpuModel
@@ -103,13 +107,13 @@ def latency_secs(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> F
 
 def feasible(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> NDArray[np.bool_]:
     """Which candidates are worth building, shape ``(n,)``; all of them where the sketch is not described."""
-    if not sketch.statements:
+    if not sketch.described:
         return np.ones(len(matrix), dtype=bool)
     return score(sketch, matrix, device)[1]
 
 
 def analyse(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Analysis:
-    """Evaluate the analytic model with all its terms; ValueError where the sketch has no statements.
+    """Evaluate the analytic model with all its terms; ValueError where the sketch is not described.
 
     A term that a candidate's variant lacks is 0.
     """

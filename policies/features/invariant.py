@@ -15,8 +15,9 @@ from fleet_tune.sketch import Sketch
 from policies.analysis import cuda as cuda_analysis
 from policies.analysis.analyzer import core_names, model
 from policies.analysis.cpu import model as cpu_analysis
+from policies.analysis.cpu import row_wise
 from policies.analysis.quantities import nest
-from policies.arrays import Features, Matrix
+from policies.arrays import Features, Floats, Matrix
 from policies.features.table import PREDICTED
 
 LEAST_TERM = 2.0**-40
@@ -42,10 +43,7 @@ def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
     predicted = np.log(evaluation.latency_secs)
     features[:, 0] = predicted
     features[:, 1] = 1.0
-    flop = sum(
-        nest(statement, matrix, np.float32).points() * statement.flop_per_point for statement in sketch.statements
-    )
-    floor_secs = np.maximum(flop, 1.0) / device.peak_flops
+    floor_secs = np.maximum(_flop(sketch, matrix), 1.0) / device.peak_flops
     features[:, 2] = np.log(floor_secs) - predicted
     core = evaluation.core()
     start = 3 if device.kind == "cpu" else 3 + len(cpu_analysis.CORE)
@@ -57,3 +55,11 @@ def invariant_features(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction
         features[:, column] = np.log2(1.0 + getattr(device, name))
     features[:, -1] = float(device.kind == "cuda")
     return features
+
+
+def _flop(sketch: Sketch, matrix: Matrix) -> Floats:
+    """Of every candidate, ``(n,)``."""
+    if sketch.row_wise is not None:
+        return np.full(len(matrix), row_wise.flop(sketch.row_wise), dtype=np.float32)
+    points = (nest(each, matrix, np.float32).points() * each.flop_per_point for each in sketch.statements)
+    return sum(points, np.zeros(len(matrix), dtype=np.float32))

@@ -18,7 +18,8 @@ statements``
 ==============  ===============  ===========================================================================
 
 All but ``per_store`` are closed-form expressions of the decision vector, worked out for a whole matrix of candidates
-with nothing scheduled or lowered. They are finite; where a sketch is not described they are 0.
+with nothing scheduled or lowered. They are finite; where a sketch is not described they are 0, and where it has no
+statements all but the invariant one.
 """
 
 from __future__ import annotations
@@ -96,10 +97,12 @@ def describe(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, names: S
         if name not in _MAKERS:
             raise ValueError(f"the view '{name}' does not follow from decisions alone; here are {sorted(_MAKERS)}")
     views = {name: np.zeros((len(matrix), *VIEW_SHAPES[name]), dtype=np.float32) for name in names}
-    if not sketch.statements or not len(matrix):
+    made = views if sketch.statements else views.keys() & {INVARIANT}
+    if not sketch.described or not len(matrix):
         return views
     for rows, plain in by_variant(sketch, matrix):
-        for name, values in views.items():
+        for name in made:
+            values = views[name]
             values[rows] = _MAKERS[name](plain, matrix[rows], device)
     return views
 

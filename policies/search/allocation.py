@@ -109,7 +109,7 @@ class UcbSketches:
         if arms.round_trials is None:
             prices = records.trial_prices if self.priced else None
             if arms.expected is not None:
-                described = np.array([bool(sketch.statements) for sketch in records.sketches])
+                described = np.array([sketch.described for sketch in records.sketches])
                 visits += self.prior_visits * described
             return allocate(bests, visits, arms.left, count, self.exploration, preference, prices)
         # Bansor counts rounds; the best arm takes the whole batch, as far as it goes.

@@ -109,7 +109,7 @@ class Drafted:
 
 def evaluate(sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, fitness: Fitness | None = None) -> Drafted:
     """Score candidates in their order. Those the analyzer calls infeasible score plus infinity."""
-    if sketch.statements:
+    if sketch.described:
         analysis = analyse(sketch, matrix, device)
         features = symbolic_features(sketch, matrix, device, analysis)
         analytic = np.log(analysis.latency_secs)
@@ -138,7 +138,7 @@ def scores(
     """
     if isinstance(fitness, CalibratedFitness):
         return fitness.log_secs(sketch, matrix, device)
-    if fitness is None and sketch.statements:
+    if fitness is None and sketch.described:
         return analyzer_log_secs(sketch, matrix, device, penalised=penalised)
     return evaluate(sketch, matrix, device, fitness).log_secs
 

@@ -40,7 +40,7 @@ def calibration_columns(layout: JointLayout, sketches: tuple[Sketch, ...], kind:
     chosen = {at for at, name in enumerate(layout.names) if name in core}
     chosen |= set(range(len(layout.names) - len(sketches), len(layout.names)))
     for sketch, positions in zip(sketches, layout.positions, strict=True):
-        if not sketch.statements:
+        if not sketch.described:
             chosen |= set(positions)
     return tuple(sorted(chosen))
 
@@ -67,7 +67,7 @@ class CalibratedFitness:
 
     def log_secs(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction) -> Floats:
         """The same from decisions, ``(n,)``, plus infinity where a candidate is not worth building."""
-        if not sketch.statements:
+        if not sketch.described:
             return self(matrix, symbolic_features(sketch, matrix, device), np.full(len(matrix), np.nan))
         names = [self.layout.names[column] for column in self.calibration.columns]
         row_of = {name: row for row, name in enumerate(names)}

@@ -20,7 +20,7 @@ from fleet_tune.domain import Task
 from fleet_tune.records.datasets.dataset import Dataset, load
 from fleet_tune.results import LeftOut
 from fleet_tune.search_task import SearchTask
-from fleet_tune.sketch import NEVER_DESCRIBED, Sketch
+from fleet_tune.sketch import Sketch
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,7 @@ def missing_of(task: Task, described: Described) -> tuple[LeftOut, ...]:
         return (LeftOut("task", name, device_class, "", "; ".join(reasons)),)
     missing = [LeftOut("sketch", name, device_class, rule, reason) for rule, reason in described.left_out]
     undescribed = [sketch for sketch in described.sketches if sketch.undescribed]
-    missing += [
-        LeftOut("description", name, device_class, each.rule, each.undescribed)
-        for each in undescribed
-        if each.rule not in NEVER_DESCRIBED
-    ]
+    missing += [LeftOut("description", name, device_class, each.rule, each.undescribed) for each in undescribed]
     return tuple(missing)
 
 

@@ -14,8 +14,9 @@ from tvm.target import Target
 
 from devices.networks.graph.legalization import group_norm
 from devices.sketches import intrinsics
-from devices.sketches.rows import row_wise
+from devices.sketches.rows import row_wise, row_wise_kernel
 from devices.targets import parse_target, resolve_target
+from fleet_tune.sketch import RowStep
 
 CPU = Target({"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 CUDA = Target({"kind": "cuda", "arch": "sm_90"})
@@ -108,7 +109,8 @@ def _closed(trace: Trace, choice: int) -> Trace:
             trace = trace.with_decision(inst, choice * (len(inst.attrs[0]) - 1), True)
         if inst.kind.name == "SamplePerfectTile":
             outer, inner = (int(factor) for factor in trace.get_decision(inst))
-            trace = trace.with_decision(inst, [outer * inner, 1] if choice == 0 else [outer * inner // 2, 2], True)
+            many = choice and outer * inner > 1
+            trace = trace.with_decision(inst, [outer * inner // 2, 2] if many else [outer * inner, 1], True)
     return trace
 
 
@@ -131,6 +133,73 @@ def test_the_kernel_is_right(define: Callable[[], IRModule], expected: Callable[
     kernel = compile(scheduled.mod, target=parse_target(resolve_target("native", 1)))
     kernel["main"](*map(runtime.tensor, inputs), result)
     np.testing.assert_allclose(result.numpy(), expected(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def _lanes(schedule: Schedule, step: RowStep, vector: list[list[int]]) -> tuple[int, str]:
+    """The lanes that a step takes by the decisions, each in its columns, and the first block that it is."""
+    starts = np.cumsum([0, *map(len, vector)])
+    values = [value for decision in vector for value in decision]
+    name = step.name
+    if step.few:
+        assert step.column is not None
+        samples = [each for each in schedule.trace.insts if each.kind.name.startswith("Sample")]
+        choice = samples[list(starts).index(step.column)]
+        lanes = step.few * int(choice.attrs[0][values[step.column]])
+        return lanes, f"{name}_rf_rf_update" if step.few > 1 else f"{name}_rf_update"
+    return (values[step.column] if step.column is not None else 1), name
+
+
+@pytest.mark.parametrize("choice", [0, 1])
+@pytest.mark.parametrize("define", [define for define, _ in EXPECTED], ids=lambda define: define.__name__[1:])
+def test_its_steps_are_what_the_schedule_does(define: Callable[[], IRModule], choice: int) -> None:
+    module = define()
+    (schedule,) = row_wise(module, CPU)
+    trace = _closed(schedule.trace, choice)
+    scheduled = Schedule(module, debug_mask="none")
+    trace.apply_to_schedule(scheduled, remove_postproc=True)
+    taken = [trace.get_decision(each) for each in trace.insts if each.kind.name.startswith("Sample")]
+    vector = [[int(n) for n in each] if hasattr(each, "__len__") else [int(each)] for each in taken]
+    together = [value for decision in vector for value in decision]
+
+    kernel = row_wise_kernel(module, CPU)
+    assert kernel is not None
+    rows = together[kernel.together]
+    for step in kernel.steps:
+        lanes, name = _lanes(scheduled, step, vector)
+        parallel, *loops = [scheduled.get(each) for each in scheduled.get_loops(scheduled.get_sblock(name, "main"))]
+        assert int(parallel.extent) * rows == kernel.rows
+        extents = [int(each.extent) for each in loops]
+        assert np.prod(extents) == rows * step.elements
+        assert extents[-1] == lanes or step.column is None
+        if step.few:
+            assert extents[0] == step.elements // lanes
+            *_, last = [scheduled.get(each) for each in scheduled.get_loops(scheduled.get_sblock(step.name, "main"))]
+            assert int(last.extent) == (step.few if step.few > 1 else lanes)
+
+
+def test_what_a_softmax_does_to_each_element() -> None:
+    kernel = row_wise_kernel(_softmax(), CPU)
+    assert kernel is not None
+    done = [(each.operations, each.divisions, each.calls, each.reads, each.writes) for each in kernel.steps]
+    # The largest, the difference from it and its exp, their sum, and the quotient by that.
+    assert done == [(1, 0, 0, 1, 0), (1, 0, 1, 1, 1), (1, 0, 0, 1, 0), (0, 1, 0, 1, 1)]
+    assert (kernel.rows, {each.elements for each in kernel.steps}) == (12, {96})
+    assert kernel.moved_bytes == 2 * 4 * 96  # x and the result
+    assert kernel.held_bytes == 4 * (3 * 96 + 2)  # and the powers, the largest and the sum
+
+
+def test_what_is_the_same_for_a_row_is_not_counted() -> None:
+    kernel = row_wise_kernel(_layer_norm(), CPU)
+    assert kernel is not None
+    done = [(each.operations, each.divisions, each.calls, each.reads, each.writes) for each in kernel.steps]
+    # The sum; the difference from the mean, squared and added up; what is normalised times the weight and the bias.
+    assert done == [(1, 0, 0, 1, 0), (3, 0, 0, 1, 0), (4, 0, 0, 3, 1)]
+    assert [(each.few, each.column) for each in kernel.steps] == [(4, 0), (4, 1), (0, 5)]
+    assert kernel.moved_bytes == 2 * 4 * 64  # the weight and the bias are no row's
+
+
+def test_what_has_no_such_sketch_is_not_described_so() -> None:
+    assert row_wise_kernel(_column_sum(), CPU) is None
 
 
 @pytest.mark.parametrize("define", [_column_sum, _of_a_prime_number, _element_wise, _product])

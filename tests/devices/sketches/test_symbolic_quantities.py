@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from devices.sketches.rows import ROW_WISE
 from fleet_tune.domain import Candidate
-from fleet_tune.sketch import NEVER_DESCRIBED, Access, Location, Sketch, Statement
+from fleet_tune.sketch import Access, Location, Sketch, Statement
 from policies.analysis.launch import accumulators, placed_inside
 from policies.analysis.quantities import (
     contiguous_run,
@@ -151,11 +151,10 @@ def rounded_up(statement: Statement, rows: Matrix) -> bool:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("workload", sorted(WORKLOADS))
 def test_every_sketch_is_described(target: str, workload: str) -> None:
-    undescribed = [sketch for sketch in space(target, workload).sketches if not sketch.statements]
-    # What lanes of a row there are is chosen from a list: no loop of a description has such an extent.
-    assert {sketch.rule for sketch in undescribed} <= NEVER_DESCRIBED, [sketch.undescribed for sketch in undescribed]
     for sketch in space(target, workload).sketches:
-        assert bool(sketch.statements) != bool(sketch.undescribed)
+        assert sketch.described, sketch.undescribed
+        assert not sketch.undescribed
+        assert bool(sketch.statements) != (sketch.row_wise is not None)
 
 
 @examples(110)

@@ -35,7 +35,7 @@ from fleet_tune.records.datasets.dataset_codec import (
     encode_sketches,
     encode_value,
 )
-from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, Sketch, Statement, Tile
+from fleet_tune.sketch import Access, Axis, Choice, Location, Loop, RowStep, RowWise, Sketch, Statement, Tile
 from tests.helpers.devices import CPU, make_fingerprint
 from tests.helpers.properties import examples
 from tests.helpers.records import failed, make_record, ok
@@ -284,6 +284,17 @@ def test_a_statement_of_many_variants_stands_once() -> None:
     assert read == (sketch, *SKETCHES)
     assert hash(read[0]) == hash(sketch) != hash(SKETCHES[0])
     assert read[0].variants[0][0] is read[0].variants[1][1] is read[1].statements[0]
+
+
+def test_what_a_sketch_does_to_a_row_is_written_and_read() -> None:
+    step = RowStep("sum", 64, few=4, column=0, operations=1, divisions=0, calls=0, reads=1, writes=0)
+    sketch = dataclasses.replace(SKETCHES[1], row_wise=RowWise(8, 2, (step,), held_bytes=260, moved_bytes=260))
+    written = msgpack.unpackb(msgpack.packb(encode_sketches([sketch, SKETCHES[1]])))
+    read = decode_sketches(written)
+    assert read == (sketch, SKETCHES[1])
+    assert [each.described for each in read] == [True, False]
+    del written["sketches"][0]["row_wise"]  # as an older version wrote it
+    assert decode_sketches(written) == (SKETCHES[1], SKETCHES[1])
 
 
 def test_a_file_of_the_first_format_is_read() -> None:

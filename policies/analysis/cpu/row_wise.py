@@ -1,0 +1,232 @@
+"""What a row-wise kernel costs on a CPU: a few rows at a time through steps that reduce them or compute each element.
+
+A core has two kinds of work. What a vector register's worth of elements takes follows from the device's peak; what the
+instructions around that take (loops, additions that wait for each other, numbers put in their places) does not become
+less where vectors are wide, and is counted in cycles of a usual clock (:data:`CLOCK_HERTZ`): a processor that works on
+half a register at a time has a low peak, and no slower chains.
+
+What decides between candidates is the compiler. Lanes that are no power of two are widened to the next one, and loaded
+and stored in parts of powers of two. Such sums, in a loop that is not unrolled as a whole, are kept between its
+iterations as single numbers: taken apart and put together again each time.
+
+``n`` candidates; every vector has the shape ``(n,)``. The constants were fitted on the recorded candidates of
+``bench/data``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Choice, RowStep, RowWise, Sketch
+from policies.analysis import symbols as pruner
+from policies.analysis.cpu.constants import FLOP_PER_FMA, FMA_PORTS, LOAD_PORTS, USABLE_CACHE
+from policies.analysis.cpu.parts import smooth_max
+from policies.analysis.symbols import Symbols
+from policies.arrays import Floats, Matrix
+
+CLOCK_HERTZ = 3.5e9
+CALL_OPERATIONS = 16.0
+"""Additions that a function such as exp takes."""
+DIVISION_OPERATIONS = 8.0
+CHAIN_CYCLES = 2.2
+"""Cycles that a vector addition waits for the one before it, as far as nothing else is at hand: of the next rows."""
+TOTAL_CYCLES = 1.4
+"""The same where partial sums are added up."""
+TOTAL_ROW_CYCLES = 0.2
+"""Cycles of the last additions for each row and number."""
+GROUP_CYCLES = 0.05
+STEP_CYCLES = 0.75
+"""Cycles of a loop's own instructions: for each vector, and to begin with it."""
+PART_CYCLES = 0.25
+"""Cycles for each further part of a vector that is loaded or stored in parts."""
+SINGLE_CYCLES = 0.65
+"""Cycles to take one number out of a vector and to put it back."""
+UNROLLED_WHOLE = 340.0
+"""Operations up to which the compiler unrolls a loop as a whole."""
+UNROLLED_PART = 70.0
+"""Operations of a body up to which it unrolls a longer loop in part, by a divisor of its iterations."""
+L2_BYTES_PER_CYCLE = 43.0
+L3_BANDWIDTHS = 2.4
+"""The bandwidth of the last cache in that of memory."""
+PARALLEL_SECS = 0.25e-6
+"""Starting a parallel region of several threads, which is repeated at once when it is measured."""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Vectors of ``count`` lanes. ``registers``: full ones that it fills once widened to a power of two, a fraction for
+    a short vector. ``parts``: in which it is loaded. ``odd``: whether it is widened at all."""
+
+    count: Floats
+    registers: Floats
+    parts: Floats
+    odd: NDArray[np.bool_]
+
+
+def lanes_of(counts: Floats, lanes: int) -> Lanes:
+    """Vectors of so many elements, on registers of ``lanes``."""
+    widened = np.exp2(np.ceil(np.log2(counts)))
+    rest = (counts % lanes).astype(np.int64)
+    parts = counts // lanes
+    for bit in range(lanes.bit_length()):
+        parts = parts + (rest >> bit & 1)
+    return Lanes(counts, widened / lanes, parts, widened != counts)
+
+
+def operations(step: RowStep) -> float:
+    """Additions that an element of a step is worth."""
+    return step.operations + DIVISION_OPERATIONS * step.divisions + CALL_OPERATIONS * step.calls
+
+
+def flop(kernel: RowWise) -> float:
+    """Of all rows."""
+    return kernel.rows * sum(step.elements * operations(step) for step in kernel.steps)
+
+
+class RowWiseModel:
+    """The model evaluated for candidates: ``latency_secs`` and ``feasible``, each ``(n,)``; the rest when asked for."""
+
+    def __init__(self, sketch: Sketch, matrix: Matrix, device: DeviceAbstraction, dtype: DTypeLike) -> None:
+        assert sketch.row_wise is not None
+        self._kernel = kernel = sketch.row_wise
+        self._device = device
+        hertz = device.peak_flops / (device.cores * device.lanes * FMA_PORTS * FLOP_PER_FMA)
+        self._register_cycles = CLOCK_HERTZ / hertz
+        self._rows = np.asarray(matrix[:, kernel.together], dtype=dtype)
+        self._lanes = [self._lanes_of(sketch, matrix, step) for step in kernel.steps]
+        self._unrolled: Floats = np.ones_like(self._rows)
+        self._step_cycles = [
+            self._reduction(step, lanes) if step.few else self._rows * self._element_wise(step, lanes)
+            for step, lanes in zip(kernel.steps, self._lanes, strict=True)
+        ]
+        self._parallel = kernel.rows / self._rows
+        self._busy = pruner.utilisation(self._parallel, device.cores)
+        # Seconds of all rows for each cycle of a few rows that go together.
+        self._secs_per_cycle = self._parallel / (self._busy * device.cores * CLOCK_HERTZ)
+        self._memory_secs = self._memory()
+        cycles = np.sum(self._step_cycles, axis=0)
+        launch = PARALLEL_SECS if device.cores > 1 else 0.0
+        slowest = smooth_max(cycles * self._secs_per_cycle, self._memory_secs)
+        self.latency_secs: Floats = (slowest + launch).astype(dtype)
+        self.feasible: NDArray[np.bool_] = np.ones(len(matrix), dtype=bool)
+
+    def _lanes_of(self, sketch: Sketch, matrix: Matrix, step: RowStep) -> Lanes:
+        if step.column is None:
+            counts = np.full_like(self._rows, max(step.few, 1))
+        elif step.few:
+            choice = sketch.decisions[sketch.offsets.index(step.column)]
+            assert isinstance(choice, Choice)
+            counts = step.few * np.array(choice.values, dtype=self._rows.dtype)[matrix[:, step.column]]
+        else:
+            counts = matrix[:, step.column].astype(self._rows.dtype)
+        return lanes_of(counts, self._device.lanes)
+
+    def _busy_cycles(self, count: Floats | float, registers: Floats) -> Floats:
+        """Cycles of ``count`` vector operations of so many registers' worth each; one takes half a cycle at least."""
+        return np.asarray(count * np.maximum(registers * self._register_cycles, 1.0) / FMA_PORTS)
+
+    def _element_wise(self, step: RowStep, lanes: Lanes) -> Floats:
+        """Cycles of one row. A loop that the schedule leaves alone (one lane) the compiler vectorises, but for what is
+        left over."""
+        alone = (lanes.count == 1) & (step.elements >= self._device.lanes)
+        full = self._device.lanes
+        count = np.where(alone, full, lanes.count)
+        registers = np.where(alone, 1.0, lanes.registers)
+        parts = np.where(alone, 1.0, lanes.parts)
+        of_part = np.where(count < full, 1.0, self._register_cycles)
+        moved = parts * of_part * (step.reads / LOAD_PORTS + step.writes)
+        joined = PART_CYCLES * lanes.odd * (parts - 1.0) * (step.reads + step.writes)
+        group = np.maximum(self._busy_cycles(operations(step), registers), moved) + joined + GROUP_CYCLES
+        left = np.where(alone, step.elements % full, 0) * operations(step) / FMA_PORTS
+        return np.asarray(step.elements // count * group + left + STEP_CYCLES)
+
+    def _reduction(self, step: RowStep, lanes: Lanes) -> Floats:
+        """Cycles of the rows that go together: to the partial results, to the last few, and to one."""
+        rows, steps = self._rows, step.elements / lanes.count
+        loads = step.reads * lanes.parts * (self._register_cycles / LOAD_PORTS)
+        row = np.maximum(self._busy_cycles(operations(step), lanes.registers), loads)
+        joined = PART_CYCLES * lanes.odd * (lanes.parts - 1.0)
+        partial = steps * (np.maximum(rows * row, CHAIN_CYCLES) + rows * joined + GROUP_CYCLES) + STEP_CYCLES
+        body = rows * (step.operations * np.ceil(lanes.registers) + step.reads * lanes.parts)
+        whole = steps * body <= UNROLLED_WHOLE
+        times = np.where(whole, steps, unrolled(steps, body))
+        partial = partial + np.where(lanes.odd & ~whole, SINGLE_CYCLES * rows * lanes.count * steps / times, 0.0)
+        self._unrolled = self._unrolled + times * body
+        last: Floats | float = lanes.count
+        if step.few > 1:
+            last = step.few
+            partial = partial + lanes.count / last * np.maximum(TOTAL_CYCLES, rows) + STEP_CYCLES
+        return np.asarray(partial + last * np.maximum(TOTAL_CYCLES, TOTAL_ROW_CYCLES * rows))
+
+    def _memory(self) -> Floats:
+        """Seconds to bring in and out what the kernel reads and writes, from the nearest cache that holds all of it."""
+        device, moved = self._device, float(self._kernel.rows * self._kernel.moved_bytes)
+        of_core = moved / device.cores
+        if moved > USABLE_CACHE * max(device.l3_bytes, device.l2_bytes):
+            secs = moved / device.bandwidth_bytes
+        elif of_core > USABLE_CACHE * device.l2_bytes:
+            secs = moved / (L3_BANDWIDTHS * device.bandwidth_bytes)
+        elif of_core > USABLE_CACHE * device.l1_bytes:
+            secs = of_core / (CLOCK_HERTZ * L2_BYTES_PER_CYCLE)
+        else:
+            secs = 0.0
+        return np.full_like(self._rows, secs)
+
+    # -- what the learned models want to know ---------------------------------------------------------------------
+
+    def symbols(self) -> tuple[Symbols, ...]:
+        """None: a row-wise kernel has no statements."""
+        return ()
+
+    def core(self) -> dict[str, Floats]:
+        """The terms of :data:`policies.analysis.cpu.model.CORE`, those that it has no equal for 0, each ``(n,)``."""
+        steps = list(zip(self._kernel.steps, self._lanes, self._step_cycles, strict=True))
+        none = np.zeros_like(self._rows)
+        computed = sum((cycles for step, _, cycles in steps if not step.few), none)
+        reduced = sum((cycles for step, _, cycles in steps if step.few), none)
+        wide = [lanes.count for step, lanes, _ in steps if not step.few]
+        sums = [lanes for step, lanes, _ in steps if step.few]
+        elements = sum(step.elements for step, *_ in steps)
+        return {
+            "compute_secs": computed * self._secs_per_cycle,
+            "l1_secs": none,
+            "l2_secs": none,
+            "memory_secs": self._memory_secs,
+            "other_secs": reduced * self._secs_per_cycle,
+            "cycles": (computed + reduced) / (self._rows * elements),
+            "parallel": self._parallel,
+            "busy": self._busy,
+            "vector": np.minimum.reduce(wide) if wide else none,
+            "accumulators": self._rows * sum((np.ceil(lanes.registers) for lanes in sums), none) / len(sums),
+            "step_operations": none,
+            "loads": sum((step.reads * lanes.parts / lanes.count for step, lanes, _ in steps), none),
+            "stores": sum((step.writes * lanes.parts / lanes.count for step, lanes, _ in steps), none),
+            "unrolled": self._unrolled,
+            "inlined": none,
+            "held_l1": self._rows * self._kernel.held_bytes,
+            "held_l2": none,
+        }
+
+    def terms(self) -> dict[str, Floats]:
+        """The intermediate quantities by name, each ``(n,)``, positive or zero: the core, and those of each step."""
+        terms = self.core() | {"latency": self.latency_secs}
+        for step, lanes, cycles in zip(self._kernel.steps, self._lanes, self._step_cycles, strict=True):
+            terms |= {
+                f"{step.name}.secs": cycles * self._secs_per_cycle,
+                f"{step.name}.lanes": lanes.count,
+                f"{step.name}.parts": lanes.parts,
+            }
+        return terms
+
+
+def unrolled(steps: Floats, body: Floats) -> Floats:
+    """How many iterations of a loop of ``steps`` the compiler makes one: the largest divisor that keeps a body of so
+    many operations below :data:`UNROLLED_PART`, shape ``(n,)``."""
+    times = np.ones_like(steps)
+    for divisor in range(2, int(UNROLLED_PART / body.min(initial=UNROLLED_PART)) + 1):
+        times = np.where((steps % divisor == 0) & (divisor * body <= UNROLLED_PART), divisor, times)
+    return times
