@@ -120,8 +120,8 @@ def _report_options(command: _F) -> _F:
 )
 @cost_model_option(
     "Cost model in place of the method's: boosted, boosted-rank, boosted-rank-loops, boosted-loops, "
-    "boosted-statements, boosted-invariant, forest, forest-knobs, tree-gru, mlp, pacm, pacm-analyzer, "
-    "pacm-dataflow."
+    "boosted-statements, boosted-invariant, forest, forest-knobs, gaussian, tree-gru, mlp, pacm, "
+    "pacm-analyzer, pacm-dataflow."
 )
 @click.option(
     "--offline-model", is_flag=True, help="Never train the cost model on what is measured: with --transfer-from."

@@ -95,6 +95,15 @@ AUTOTVM_REGRESSION = replace(AUTOTVM_TREES, objective="regression")
 """AutoTVM's other objective (its figure 5)."""
 
 
+TRANSFERRED = BoostedSettings(
+    members=2, rounds=150, depth=6, eta=0.06, min_child_weight=10.0, subsample=0.6, column_share=0.3
+)
+"""Of trees that are trained on many tasks for others: slow and from parts of the data, so that they learn what tasks
+have in common."""
+LARGEST_ERROR = 2.0
+"""An error of the analyzer, relative to its others on the task, that is larger in log seconds counts as this large."""
+
+
 class GradientBoostedModel:
     """See the module's docstring. Features may be NaN, never infinite.
 
@@ -309,8 +318,9 @@ class GradientBoostedModel:
 class InvariantTreesModel(GradientBoostedModel):
     """The same trees on features that all tasks and devices share: what they learn on some tasks serves others.
 
-    ``from_analyzer``: they start from the analyzer's log seconds. Where several tasks are trained on, each counts the
-    same per record, and the level of a new task is what the analyzer says of it, shifted as on the others.
+    ``from_analyzer``: they start from the analyzer's log seconds, and learn how its errors differ within a task: where
+    several tasks are trained on, what it errs by on a task as a whole is no concern of theirs. The level of a new task
+    is what the analyzer says of it, shifted as on the others.
     """
 
     KIND: ClassVar[str] = "boosted-invariant"
@@ -325,7 +335,7 @@ class InvariantTreesModel(GradientBoostedModel):
         from_analyzer: bool = False,
     ) -> None:
         # The first column of the view that comes first is the analyzer's.
-        super().__init__(seed, settings, 0 if from_analyzer else offset_column)
+        super().__init__(seed, settings or TRANSFERRED, 0 if from_analyzer else offset_column)
 
     @classmethod
     def _joined(cls, features: FeatureTable) -> NDArray[np.float32]:
@@ -333,6 +343,30 @@ class InvariantTreesModel(GradientBoostedModel):
         matrix = super()._joined(features)  # a copy
         matrix[matrix[:, 1] == 0.0, 0] = np.nan
         return matrix
+
+    def _train(self, matrix: NDArray[np.float32], log_secs: Floats, groups: Groups, counts: Floats) -> None:
+        if self.offset_column is not None:
+            log_secs = _levelled(log_secs, matrix[:, self.offset_column].astype(np.float64), groups)
+        super()._train(matrix, log_secs, groups, counts)
+
+
+def _levelled(log_secs: Floats, prior: Floats, groups: Groups) -> Floats:
+    """Log seconds ``(n,)`` of which each task is, in the middle, as far from its prior as all tasks are, and no record
+    much farther than that; those without a prior (NaN) as they are, moved with their task."""
+    known = np.isfinite(prior)
+    if not known.any():
+        return log_secs
+    error = log_secs - prior
+    usual = float(np.median(error[known]))
+    levelled = log_secs.copy()
+    for group in np.unique(groups):
+        rows = groups == group
+        if not (rows & known).any():
+            continue
+        level = float(np.median(error[rows & known]))
+        within = np.clip(error[rows] - level, -LARGEST_ERROR, LARGEST_ERROR)
+        levelled[rows] = np.where(known[rows], prior[rows] + usual + within, log_secs[rows] - level + usual)
+    return levelled
 
 
 class LoopTreesModel(GradientBoostedModel):

@@ -22,6 +22,7 @@ from policies.cost_models.boosted import (
     LoopTreesModel,
 )
 from policies.cost_models.forest import KnobForestModel, RandomForestModel
+from policies.cost_models.gaussian import GaussianProcessModel
 from policies.cost_models.global_local import GlobalLocalModel
 from policies.cost_models.moa import MomentumModel
 from policies.cost_models.neural import NeuralModel
@@ -38,6 +39,7 @@ ModelName = Literal[
     "boosted-invariant",
     "forest",
     "forest-knobs",
+    "gaussian",
     "tree-gru",
     "mlp",
     "mlp-per-store",
@@ -47,9 +49,10 @@ ModelName = Literal[
 ]
 """``boosted``: ours, a regression. ``boosted-rank``: AutoTVM's objective on our features, ``boosted-rank-loops`` on its
 own. ``boosted-statements``: Ansor's. ``boosted-invariant``: ours, on features that all tasks share. ``forest``:
-AdaTune's forest on our features, ``forest-knobs`` on its own. ``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic
-features of the statements, or on TVM's of the lowered program (``mlp-per-store``). ``pacm``: Pruner's, and with the
-analyzer's terms among its features ``pacm-analyzer``, without its statement features ``pacm-dataflow``."""
+AdaTune's forest on our features, ``forest-knobs`` on its own. ``gaussian``: ours, a process of one task.
+``tree-gru``: AutoTVM's. ``mlp``: TenSet's, on symbolic features of the statements, or on TVM's of the lowered program
+(``mlp-per-store``). ``pacm``: Pruner's, and with the analyzer's terms among its features ``pacm-analyzer``, without
+its statement features ``pacm-dataflow``."""
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
 _NETWORKS: dict[str, type[NeuralModel]] = {
@@ -63,12 +66,16 @@ _READERS: dict[str, Callable[[bytes], CostModel]] = {
     StatementTreesModel.KIND: StatementTreesModel.load,
     RandomForestModel.KIND: RandomForestModel.load,
     KnobForestModel.KIND: KnobForestModel.load,
+    GaussianProcessModel.KIND: GaussianProcessModel.load,
     **{kind: network.load for kind, network in _NETWORKS.items()},
     # Models that are made of others.
     MomentumModel.KIND: lambda data: MomentumModel.load(data, load_model),
     GlobalLocalModel.KIND: lambda data: GlobalLocalModel.load(data, load_model),
 }
-_CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] | type[NeuralModel]] = {
+_CLASSES: dict[
+    ModelName,
+    type[GradientBoostedModel] | type[RandomForestModel] | type[GaussianProcessModel] | type[NeuralModel],
+] = {
     "boosted": GradientBoostedModel,
     "boosted-rank": GradientBoostedModel,
     "boosted-rank-loops": LoopTreesModel,
@@ -77,6 +84,7 @@ _CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] |
     "boosted-invariant": InvariantTreesModel,
     "forest": RandomForestModel,
     "forest-knobs": KnobForestModel,
+    "gaussian": GaussianProcessModel,
     "tree-gru": TreeGruModel,
     "mlp": MlpModel,
     "mlp-per-store": PerStoreMlpModel,
@@ -89,9 +97,9 @@ _CLASSES: dict[ModelName, type[GradientBoostedModel] | type[RandomForestModel] |
 def make_model(name: ModelName, seed: int, offset_column: int | None = None) -> CostModel:
     """An untrained cost model.
 
-    ``offset_column``: the symbolic feature that :class:`GradientBoostedModel` starts from, the analyzer's log seconds;
-    models that find these in the view ``invariant`` start from them where a column is given, whichever it is. The
-    others start from nothing.
+    ``offset_column``: the symbolic feature that ``boosted``, ``boosted-rank`` and ``gaussian`` start from, the
+    analyzer's log seconds; models that find these in the view ``invariant`` start from them where a column is given,
+    whichever it is. The others start from nothing.
     """
     from_analyzer = offset_column is not None
     if name == "boosted":
@@ -110,6 +118,8 @@ def make_model(name: ModelName, seed: int, offset_column: int | None = None) -> 
         return RandomForestModel(seed)
     if name == "forest-knobs":
         return KnobForestModel(seed)
+    if name == "gaussian":
+        return GaussianProcessModel(seed, offset_column)
     if name in _NETWORKS:
         return _NETWORKS[name](seed, from_analyzer=from_analyzer)
     raise ValueError(f"there is no cost model '{name}'")
@@ -133,6 +143,11 @@ def transfers(name: ModelName) -> bool:
 def kind_of(name: ModelName) -> str:
     """What a saved model of this name calls itself."""
     return _CLASSES[name].KIND
+
+
+def is_quick(name: ModelName) -> bool:
+    """Whether the model is trained in hundredths of a second, so that it may follow every batch of records."""
+    return name == "gaussian"
 
 
 def learns_on(name: ModelName) -> bool:

@@ -32,7 +32,10 @@ SYMBOLIC = "symbolic"
 KNOBS = "knobs"
 """The view of the raw decisions alone: the columns :attr:`JointLayout.knobs` of the symbolic one."""
 
-OF_A_TASK = frozenset({SYMBOLIC, KNOBS})
+STANDARD = "standard"
+"""The view of the symbolic features in units of what they vary by: :mod:`policies.features.standard`."""
+
+OF_A_TASK = frozenset({SYMBOLIC, KNOBS, STANDARD})
 """Views whose columns are those of one task: what is learned on them serves no other."""
 
 
@@ -102,14 +105,14 @@ def _decision_names(sketch: Sketch) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _term_names(sketch: Sketch, device: DeviceAbstraction) -> tuple[str, ...]:
-    if not sketch.statements:
+    if not sketch.described:
         return ()
     return tuple(analyse(sketch, sample(sketch, 1, np.random.default_rng(0)), device).terms)
 
 
 def feature_names(sketch: Sketch, device: DeviceAbstraction) -> tuple[str, ...]:
     """Names of the columns of :func:`symbolic_features`: the same for every matrix of this sketch and device kind."""
-    described = (PREDICTED, *_term_names(sketch, device)) if sketch.statements else ()
+    described = (PREDICTED, *_term_names(sketch, device)) if sketch.described else ()
     return described + _decision_names(sketch)
 
 
@@ -118,10 +121,10 @@ def symbolic_features(
 ) -> Features:
     """Features of every candidate, shape ``(n, f)``, float32, finite; ``f = len(feature_names(sketch, device))``.
 
-    ``analysis`` saves evaluating the analyzer again. A sketch without statements has its decisions alone.
+    ``analysis`` saves evaluating the analyzer again. A sketch that is not described has its decisions alone.
     """
     columns: list[NDArray[np.float64]] = []
-    if sketch.statements:
+    if sketch.described:
         analysed = analysis or analyse(sketch, matrix, device)
         columns.append(np.log(analysed.latency_secs))
         columns.extend(np.log2(np.maximum(term, 2.0**-40)) for term in analysed.terms.values())

@@ -68,15 +68,21 @@ class Generator(Protocol):
 @dataclass(frozen=True)
 class DraftGenerator:
     """A genetic search on the calibrated analyzer, and the model together with it once there is one (Pruner's draft
-    with what the records say)."""
+    with what the records say).
+
+    ``optimism``: the deviations by which what the model predicts counts as better than its mean, so that what may well
+    be good is drafted too.
+    """
 
     name: ClassVar[str] = "draft"
     with_analyzer: ClassVar[bool] = True
     settings: DraftSettings = field(default_factory=DraftSettings)
+    optimism: float = 0.0
 
     def offer(self, search: Search, sketch: int, sketches: int, count: int) -> Drafted:
         """See :class:`Generator`; the draft's size is that of its settings, but ``count`` at least."""
-        return _drafted(search, sketch, self.settings.shared_by(sketches), search.predictor.fitness(sketch), count)
+        fitness = search.predictor.fitness(sketch, self.optimism)
+        return _drafted(search, sketch, self.settings.shared_by(sketches), fitness, count)
 
 
 @dataclass(frozen=True)
@@ -129,9 +135,11 @@ class LatentGenerator:
         if wanted:
             drawn = space.draw(wanted, search.rng, search.records.tried_keys(sketch) | set(row_keys(drafted.matrix)))
             drafted = drafted.followed_by(drawn.take(np.flatnonzero(np.isfinite(drawn.log_secs))))
-        if own and space.sketch.statements:
+        if own:
             # What stands in for the model until there is one is this analyzer too, not ours.
-            analytic = equation_1_log_secs(space.sketch, drafted.matrix, space.device)
+            analytic = np.full(len(drafted.matrix), np.nan)
+            if space.sketch.statements:
+                analytic = equation_1_log_secs(space.sketch, drafted.matrix, space.device)
             drafted = replace(drafted, analytic_log_secs=analytic)
         return drafted
 

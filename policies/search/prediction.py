@@ -32,17 +32,25 @@ class Predictor:
     """Predicts the candidates of one task. ``table``: its records; call :meth:`refresh` after new ones.
 
     ``analyzer``: whether the calibrated analyzer has a say. With it, a prediction is the analyzer's until there is a
-    model, and the two together from then on; without, the model's alone, and there is none before the first model.
+    model, and the two together from then on (with ``alone`` the model's); without, the model's alone, and there is none
+    before the first model.
     ``flop``: float operations of one run of the kernel. ``build_timeout_secs``: what every build may take, None
     for what the builds of the task take.
     """
 
     def __init__(
-        self, table: TrainingTable, flop: float, *, analyzer: bool, build_timeout_secs: float | None = None
+        self,
+        table: TrainingTable,
+        flop: float,
+        *,
+        analyzer: bool,
+        alone: bool = False,
+        build_timeout_secs: float | None = None,
     ) -> None:
         self._table = table
         self._build_timeout_secs = build_timeout_secs
         self._analyzer = analyzer
+        self._mixed = analyzer and not alone
         self.prior_secs = max(flop, 1.0) / (table.device.peak_flops * UNDESCRIBED_PEAK_SHARE)
         self._model: CostModel | None = None
         self._calibration: Calibration | None = None
@@ -85,7 +93,7 @@ class Predictor:
         if len(features) == 0:
             return np.empty(0), np.empty(0)
         joint = self._table.described(sketch, matrix, features) if self._model is not None else None
-        if self._model is not None and joint is not None and not self._analyzer:
+        if self._model is not None and joint is not None and not self._mixed:
             return self._clean(*self._model.predict(joint))
         symbolic = self._table.layout.place(sketch, features) if joint is None else joint.view(SYMBOLIC)
         correction, spread = self._calibrated().correct(symbolic)
@@ -124,18 +132,22 @@ class Predictor:
             self._build_time = fit_build_time(table.layout.names, table.features.view(SYMBOLIC), build_secs)
         return self._build_time
 
-    def fitness(self, sketch: int) -> Fitness:
-        """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with."""
+    def fitness(self, sketch: int, optimism: float = 0.0) -> Fitness:
+        """The predicted log seconds as a generator's fitness; ValueError while there is nothing to predict with.
+
+        ``optimism``: the deviations by which a model's prediction is better than its mean.
+        """
         if not self._analyzer and self._model is None:
             raise ValueError("without the analyzer there is no fitness before the first model")
 
         if self._model is None:
             return CalibratedFitness(self._calibrated(), self._table.layout, sketch, self.prior_secs)
 
-        def mean(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
-            return self.predict(sketch, matrix, features, analytic)[0]
+        def predicted(matrix: Matrix, features: NDArray[np.float32], analytic: Floats) -> Floats:
+            mean, deviation = self.predict(sketch, matrix, features, analytic)
+            return mean - optimism * deviation if optimism else mean
 
-        return mean
+        return predicted
 
     def _clean(self, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
         """Predictions without what is no number; see the module's docstring."""

@@ -85,7 +85,11 @@ class TaskSearch:
         self._table = TrainingTable(sketches, device, method.views_with(prior))
         self._records = self._table.records
         self._predictor = Predictor(
-            self._table, flop, analyzer=method.generator.with_analyzer, build_timeout_secs=build_timeout_secs
+            self._table,
+            flop,
+            analyzer=method.generator.with_analyzer,
+            alone=method.training is not None and method.training.alone,
+            build_timeout_secs=build_timeout_secs,
         )
         chains = [Chains() for _ in sketches]
         self._search = Search(self._spaces, chains, self._records, self._predictor, method.acquisition, rng)
@@ -288,7 +292,7 @@ class TaskSearch:
 
     def _analytic_best(self, space: Space) -> float:
         """Of one sketch; NaN where it is not described."""
-        if not space.sketch.statements:
+        if not space.sketch.described:
             return math.nan
         log_secs = space.draw(EXPECTED_BEST_SAMPLE, self._rng, frozenset()).log_secs
         return math.exp(float(log_secs.min())) if len(log_secs) else math.inf

@@ -20,7 +20,7 @@ from policies.arrays import Floats, Groups
 from policies.cost_models.global_local import GlobalLocalModel, only_views
 from policies.cost_models.moa import MomentumModel, Weighted, copied
 from policies.cost_models.protocol import CostModel
-from policies.cost_models.registry import ModelName, kind_of, learns_on, make_model, transfers, views_of
+from policies.cost_models.registry import ModelName, is_quick, kind_of, learns_on, make_model, transfers, views_of
 from policies.features.table import FeatureTable
 from policies.search.training_table import TrainingSet
 
@@ -32,7 +32,8 @@ class Training:
     ``from_analyzer``: whether it starts from the analyzer's prediction; ``momentum``: of its adaptation
     (:mod:`policies.cost_models.moa`), None: it is fine-tuned; ``of_each_task``: each task has a model of its own in a
     run, also where the features would let them share one; ``offline``: it is never trained on what this run
-    measures, so that it has to be pre-trained.
+    measures, so that it has to be pre-trained; ``alone``: what it predicts is all that counts, also where the
+    calibrated analyzer has a say until there is a model (a model that starts from the analyzer has it within).
     """
 
     model: ModelName
@@ -40,6 +41,7 @@ class Training:
     momentum: float | None = None
     offline: bool = False
     of_each_task: bool = False
+    alone: bool = False
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -61,6 +63,11 @@ class Training:
     def learns_on(self) -> bool:
         """Whether the model is updated from where it stands, instead of made anew from all records."""
         return learns_on(self.model)
+
+    @property
+    def quick(self) -> bool:
+        """Whether a training takes hundredths of a second."""
+        return is_quick(self.model)
 
     def make_model(self, seed: int, offset_column: int | None) -> CostModel:
         """An untrained cost model; ``offset_column`` from the training set."""

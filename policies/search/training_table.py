@@ -12,7 +12,8 @@ from fleet_tune.domain import DeviceAbstraction
 from fleet_tune.sketch import Sketch
 from policies.arrays import Floats, Groups, Matrix
 from policies.cost_models.protocol import targets
-from policies.features.table import KNOBS, SYMBOLIC, FeatureTable, JointLayout, joint_layout
+from policies.features.standard import standard_of
+from policies.features.table import KNOBS, OF_A_TASK, STANDARD, SYMBOLIC, FeatureTable, JointLayout, joint_layout
 from policies.features.views import table
 from policies.search.draft import evaluate
 from policies.search.task_records import Observation, TaskRecords
@@ -48,6 +49,7 @@ class TrainingTable:
         self.layout: JointLayout = joint_layout(self.sketches, device)
         self.records = TaskRecords(self.sketches)
         self._views = tuple(views)
+        self._standard = standard_of(self.layout, self.sketches, device) if STANDARD in self._views else None
         self._features: list[FeatureTable] = []
         self._analytic: list[Floats] = [np.empty(0)]
 
@@ -63,11 +65,13 @@ class TrainingTable:
     def described(self, sketch: int, matrix: Matrix, symbolic: NDArray[np.float32]) -> FeatureTable:
         """Candidates ``(n, d)`` of a sketch as the models read them; ``symbolic`` (n, f): the sketch's own features."""
         placed = self.layout.place(sketch, symbolic)
-        others = [name for name in self._views if name != KNOBS]
-        described = table(placed, self.sketches[sketch], matrix, self.device, others)
-        if KNOBS not in self._views:
-            return described
-        return FeatureTable({**described.views, KNOBS: placed[:, self.layout.knobs]})
+        others = [name for name in self._views if name not in OF_A_TASK]
+        views = dict(table(placed, self.sketches[sketch], matrix, self.device, others).views)
+        if KNOBS in self._views:
+            views[KNOBS] = placed[:, self.layout.knobs]
+        if self._standard is not None:
+            views[STANDARD] = self._standard(placed)
+        return FeatureTable(views)
 
     @property
     def best_secs(self) -> float:

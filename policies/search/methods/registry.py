@@ -57,7 +57,9 @@ def method_named(name: str) -> Method:
         raise UserError(f"the method '{base}' has no cost model to replace or to keep offline", choose)
     if len(models) > 1:
         raise UserError(f"'{name}' names {len(models)} cost models", "name one")
-    training = replace(method.training, model=[*models, method.training.model][0], offline=OFFLINE in changes)
+    training = replace(method.training, offline=OFFLINE in changes)
+    if models:
+        training = replace(training, model=models[0], alone=False)  # what is said of the method's own model
     return replace(method, name=name, training=training, starts_from="")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -101,9 +101,11 @@ def test_saved_and_read_it_predicts_the_same(general: GradientBoostedModel) -> N
 # -- trainers -------------------------------------------------------------------------------------------------------
 
 
-def known(sketch: Sketch, device: DeviceAbstraction, method: str, count: int = 24) -> TrainingSet:
-    """Records of a task, as a search with this method has them."""
-    table = TrainingTable((sketch,), device, method_named(method).views)
+def known(
+    sketch: Sketch, device: DeviceAbstraction, method: str, count: int = 24, views: Sequence[str] | None = None
+) -> TrainingSet:
+    """Records of a task, as a search with this method has them; ``views``: in place of the method's."""
+    table = TrainingTable((sketch,), device, views or method_named(method).views)
     rows = sample(sketch, count, np.random.default_rng(0))
     table.observe(Observation(0, tuple(map(int, row)), 1e-3 * float(row[0])) for row in rows)
     return table.training_set()
@@ -141,7 +143,7 @@ def test_what_becomes_of_a_prior(tiled: Sketch, cpu: DeviceAbstraction) -> None:
     assert isinstance(adapted, MomentumModel)
 
     # Another model is the global one.
-    both = {"a": dataclasses.replace(training, features=known(tiled, cpu, "fleet:boosted-invariant").features)}
+    both = {"a": known(tiled, cpu, "fleet", views=(*method_named("fleet").views, *trees.views))}
     model = Trainer(training_of("fleet"), trees).train(both, 0)
     assert isinstance(model, GlobalLocalModel)
     assert model.general is trees

@@ -1,0 +1,179 @@
+"""A Gaussian process on the standardised features of a task: what its records say of the candidates near them.
+
+With ``m(x)`` what is known before (the analyzer's log seconds, or 0 where another model has been subtracted), ``c`` the
+median of ``y - m(x)`` over the records and ``r = y - m(x) - c``, a candidate is predicted by (Rasmussen and Williams,
+*Gaussian Processes for Machine Learning*, equations 2.25 and 2.26)
+
+    mean(x) = m(x) + c + k(x)^T (K + N)^-1 r          variance(x) = a - k(x)^T (K + N)^-1 k(x)
+    k(x, x') = a exp(-|x - x'|^2 / 2 l)
+
+``x`` are the features of :mod:`policies.features.standard`, ``N`` the noise ``b``, for each record divided by what it
+counts and times ``1 + (2 max(r, 0))^2``: a candidate that is far slower than expected need only be known as bad, and
+must not bend what is predicted of its neighbours. ``a`` and ``b`` are those of a grid under which the records are most
+likely, with a prior on both: few records must not be explained by noise alone, nor by none.
+
+Beyond :data:`MOST_RECORDS` the fastest and the latest records alone count: the cost is cubic in their number.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.arrays import Features, Floats, Groups
+from policies.cost_models import model_bytes
+from policies.cost_models.protocol import Seen, check_records
+from policies.features.table import STANDARD, SYMBOLIC, FeatureTable
+from policies.features.views import FEATURE_VERSION, check_version
+
+LENGTH = 0.2
+"""``l``: two random candidates of a sketch have a squared distance of about 2."""
+SLOW_NOISE = 2.0
+AMPLITUDES = (0.04, 0.09, 0.2, 0.4, 0.8)
+NOISES = (0.01, 0.03, 0.1, 0.25)
+USUAL_AMPLITUDE, USUAL_NOISE = 0.3, 0.04
+"""The middle of the prior on the two, whose logarithms have a deviation of 1."""
+LEAST_RECORDS = 8
+"""Fewer say nothing of the two: they are as usual."""
+MOST_RECORDS = 256
+LEAST_DEVIATION = 1e-3
+
+
+class GaussianProcessModel:
+    """See the module's docstring. It reads one task's features.
+
+    ``offset_column``: the symbolic feature with the prior prediction in log seconds (the analyzer's); None: 0. Where it
+    is NaN (the analyzer does not know the sketch) the median of such records stands in, or of all.
+    """
+
+    KIND: ClassVar[str] = "gaussian"
+    views: ClassVar[tuple[str, ...]] = (STANDARD, SYMBOLIC)
+
+    def __init__(self, seed: int = 0, offset_column: int | None = None) -> None:
+        self.seed = seed
+        self.offset_column = offset_column
+        self._points: Features | None = None
+        self._level = 0.0
+        self._unknown = 0.0
+        self._amplitude = USUAL_AMPLITUDE
+        self._weights: Floats = np.empty(0)
+        self._factor: Floats = np.empty((0, 0))
+        self._seen = Seen()
+
+    def fit(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
+        """See :meth:`CostModel.fit`."""
+        check_records(features, log_secs, groups, weights)
+        self._seen, self._points = Seen(), None
+        self.update(features, log_secs, groups, weights)
+
+    def update(self, features: FeatureTable, log_secs: Floats, groups: Groups, weights: Floats | None = None) -> None:
+        """See :meth:`CostModel.update`: anew on everything seen. A loaded model has seen nothing: it is replaced."""
+        self._read(features)
+        self._seen.add(features, log_secs, groups, weights)
+        table, seen_log_secs, _, counts = self._seen.all()
+        rows = _chosen(seen_log_secs)
+        self._train(table.take(rows), seen_log_secs[rows], counts[rows])
+
+    def _train(self, table: FeatureTable, log_secs: Floats, counts: Floats) -> None:
+        prior = self._raw_prior(table)
+        known = np.isfinite(prior)
+        self._level = float(np.median((log_secs - prior)[known])) if known.any() else 0.0
+        self._unknown = float(np.median(log_secs[~known] if not known.all() else log_secs)) - self._level
+        prior = np.where(known, prior, self._unknown)
+        residual = log_secs - prior - self._level
+        share = (1.0 + np.square(SLOW_NOISE * np.maximum(residual, 0.0))) / counts
+        points = table.view(STANDARD)
+        near = _near(points, points)
+        self._amplitude, noise = _most_likely(near, residual, share)
+        factor = np.linalg.cholesky(self._amplitude * near + np.diag(noise * share))
+        # The inverse of the factor: of what is predicted much more is asked than is trained.
+        self._factor = np.linalg.inv(factor)
+        self._weights = self._factor.T @ (self._factor @ residual)
+        self._points = points
+
+    def predict(self, features: FeatureTable) -> tuple[Floats, Floats]:
+        """See :meth:`CostModel.predict`; the deviation is that of the mean, without noise."""
+        if self._points is None:
+            raise ValueError("the model has not been trained")
+        points = self._read(features)
+        near = self._amplitude * _near(points, self._points)
+        prior = self._raw_prior(features)
+        mean = np.where(np.isfinite(prior), prior, self._unknown) + self._level + near @ self._weights
+        explained = np.square(near @ self._factor.T).sum(axis=1)
+        return mean, np.sqrt(np.maximum(self._amplitude - explained, LEAST_DEVIATION**2))
+
+    def _read(self, features: FeatureTable) -> Features:
+        """The standardised features; ValueError for other columns than those of the training."""
+        points, columns = features.view(STANDARD), features.view(SYMBOLIC).shape[1]
+        if columns != points.shape[1] or (self._points is not None and points.shape[1] != self._points.shape[1]):
+            expected = points.shape[1] if self._points is None else self._points.shape[1]
+            raise ValueError(f"the model reads {expected} columns of features, got {columns} and {points.shape[1]}")
+        return points
+
+    def _raw_prior(self, features: FeatureTable) -> Floats:
+        if self.offset_column is None:
+            return np.zeros(len(features))
+        return features.view(SYMBOLIC)[:, self.offset_column].astype(np.float64)
+
+    def save(self) -> bytes:
+        """See :meth:`CostModel.save`."""
+        if self._points is None:
+            raise ValueError("the model has not been trained")
+        header: dict[str, Any] = {
+            "version": FEATURE_VERSION,
+            "seed": self.seed,
+            "offset_column": self.offset_column,
+            "level": self._level,
+            "unknown": self._unknown,
+            "amplitude": self._amplitude,
+        }
+        arrays = {"points": self._points, "weights": self._weights, "factor": self._factor}
+        return model_bytes.pack(model_bytes.Saved(self.KIND, header, arrays))
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """The model that ``save`` wrote; ValueError for other bytes."""
+        saved = model_bytes.unpack(data, cls.KIND)
+        header, arrays = saved.header, saved.arrays
+        check_version(header)
+        model = cls(header["seed"], header["offset_column"])
+        model._level, model._unknown = header["level"], header["unknown"]
+        model._amplitude = header["amplitude"]
+        model._points, model._weights, model._factor = arrays["points"], arrays["weights"], arrays["factor"]
+        return model
+
+
+def _near(left: Features, right: Features) -> Floats:
+    """``exp(-|x - x'|^2 / 2 l)``, ``(n, m)``."""
+    first, second = left.astype(np.float64), right.astype(np.float64)
+    squared = np.square(first).sum(axis=1)[:, None] + np.square(second).sum(axis=1) - 2.0 * first @ second.T
+    return np.asarray(np.exp(np.maximum(squared, 0.0) * (-0.5 / LENGTH)))
+
+
+def _most_likely(near: Floats, residual: Floats, share: Floats) -> tuple[float, float]:
+    """Amplitude and noise of the grid under which the residuals are most likely; ``share`` (n,): of the noise."""
+    if len(residual) < LEAST_RECORDS:
+        return USUAL_AMPLITUDE, USUAL_NOISE
+    likely = {(a, b): _log_likelihood(near, residual, share, a, b) for a in AMPLITUDES for b in NOISES}
+    return max(likely, key=lambda each: likely[each])
+
+
+def _log_likelihood(near: Floats, residual: Floats, share: Floats, amplitude: float, noise: float) -> float:
+    """Of the residuals, and of the two numbers by their prior, but for a constant (Rasmussen and Williams 5.8)."""
+    factor = np.linalg.cholesky(amplitude * near + np.diag(noise * share))
+    half = np.linalg.solve(factor, residual)
+    prior = math.log(amplitude / USUAL_AMPLITUDE) ** 2 + math.log(noise / USUAL_NOISE) ** 2
+    return float(-0.5 * half @ half - np.log(np.diag(factor)).sum() - 0.5 * prior)
+
+
+def _chosen(log_secs: Floats) -> NDArray[np.intp]:
+    """Rows that count: all, or the fastest half of :data:`MOST_RECORDS` and as many of the latest others."""
+    count = len(log_secs)
+    if count <= MOST_RECORDS:
+        return np.arange(count)
+    fastest = np.argsort(log_secs, kind="stable")[: MOST_RECORDS // 2]
+    others = np.setdiff1d(np.arange(count), fastest)[-(MOST_RECORDS - len(fastest)) :]
+    return np.sort(np.concatenate([fastest, others]))

@@ -1,0 +1,69 @@
+"""The symbolic features of a task in units of what they vary by over its space: what distances are measured in.
+
+The features of a candidate (:mod:`policies.features.table`) are logarithms of very different spread, and many of them
+say nearly the same. Here each is centred and divided by its deviation over random candidates of the task's whole space,
+so that its weight does not depend on which candidates happen to be measured; and all are divided by the square root of
+their summed variances, so that two random candidates of a sketch are a squared distance of about 2 apart, however many
+features there are. A feature that a sketch lacks is 0, the centre.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet_tune.domain import DeviceAbstraction
+from fleet_tune.sketch import Sketch
+from policies.arrays import Features
+from policies.features.table import JointLayout, symbolic_features
+from policies.space.sampling import sample
+from policies.space.variants import with_few_places
+
+SAMPLE = 128
+"""Random candidates of each sketch that tell how much its features vary."""
+VARIANTS = 8
+"""How many variants of a sketch they are of: each is a description of its own."""
+LEAST_SCALE = 0.25
+"""Features are logarithms: a quarter of a doubling is the least that counts as variation."""
+FARTHEST = 4.0
+"""Deviations beyond which a feature counts as this far."""
+APART = 0.43
+"""What the column of a sketch has for its own candidates: those of two sketches are ``2 APART^2`` farther apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standard:
+    """``centre``, ``scale`` (f,): of the joint features of a task but the columns that name the sketch.
+    ``variance``: of all of them together, in units of their scales, at least 1."""
+
+    centre: Features
+    scale: Features
+    variance: float
+
+    def __call__(self, joint: Features) -> Features:
+        """Joint features ``(n, f + k)``, ``k`` columns that name the sketch, standardised: ``(n, f + k)``, finite."""
+        count = len(self.centre)
+        values = np.clip((joint[:, :count] - self.centre) / self.scale, -FARTHEST, FARTHEST)
+        values = np.where(np.isfinite(values), values, 0.0) / np.sqrt(self.variance)
+        return np.concatenate([values, APART * joint[:, count:]], axis=1).astype(np.float32)
+
+
+def standard_of(layout: JointLayout, sketches: Sequence[Sketch], device: DeviceAbstraction) -> Standard:
+    """The units of a task's features, the same at every call."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for at, sketch in enumerate(sketches):
+        drawn = with_few_places(sketch, sample(sketch, SAMPLE, rng), VARIANTS, rng)
+        rows.append(layout.place(at, symbolic_features(sketch, drawn, device)))
+    features = np.concatenate(rows)[:, : len(layout.names) - len(sketches)].astype(np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column that no sketch of the sample has
+        centre = np.nan_to_num(np.nanmean(features, axis=0))
+        spread = np.nan_to_num(np.nanstd(features, axis=0))
+    scale = np.maximum(spread, LEAST_SCALE)
+    present = np.isfinite(features).mean(axis=0)
+    variance = float((present * np.square(spread / scale)).sum())
+    return Standard(centre.astype(np.float32), scale.astype(np.float32), max(variance, 1.0))
