@@ -27,12 +27,12 @@ from bench.search.kept_runs import REPLAYED, KeptRuns
 from bench.search.replay import is_deep
 from bench.search.replay_pool import Call, played
 from bench.search.replay_runs import Replayed, overall, quartiles, run_task
-from bench.search.shipped import refuse_taught, shipped
+from bench.search.shipped import model_at, refuse_taught, start_of
 from bench.tables import markdown
 from policies.search.acquisition import ConfidenceBound, ExpectedImprovement, PredictedMean
 from policies.search.allocation import UcbSketches
 from policies.search.exploration import ContextualEpsilon, Exploration, FixedEpsilon
-from policies.search.generators import GeneticGenerator, LatentGenerator
+from policies.search.generators import DraftGenerator, GeneticGenerator, LatentGenerator
 from policies.search.methods import Method, method_named
 
 PRETRAINED = "moa-pruner"
@@ -45,8 +45,11 @@ def ablations() -> dict[str, dict[str, Method]]:
     autotvm, adatune, ansor, pruner, moa, fleet = (
         method_named(name) for name in ("autotvm", "adatune", "ansor", "pruner", PRETRAINED, "fleet")
     )
-    ours = fleet.sketches
+    ours, draft, process = fleet.sketches, fleet.generator, fleet.training
     assert isinstance(ours, UcbSketches)
+    assert isinstance(draft, DraftGenerator)
+    assert process is not None
+    trees = replace(process, model="boosted", alone=False)
     regression = method_named("autotvm:boosted-loops")
     assert isinstance(pruner.generator, LatentGenerator)
     genetic = GeneticGenerator(pruner.generator.settings)
@@ -98,20 +101,27 @@ def ablations() -> dict[str, dict[str, Method]]:
         },
         "fleet": {
             "as it is": fleet,
-            "contextual epsilon, 0.02 to 0.2": replace(
-                fleet, exploration=replace(fleet.exploration, epsilon=ContextualEpsilon(0.02, 0.2))
+            "contextual epsilon, 0.1 to 0.3": replace(
+                fleet, exploration=replace(fleet.exploration, epsilon=ContextualEpsilon(0.1, 0.3))
             ),
+            "trees instead of a Gaussian process": replace(fleet, training=trees),
+            "the mean of it and the calibrated analyzer": replace(fleet, training=replace(process, alone=False)),
+            "no optimism in the draft": replace(fleet, generator=replace(draft, optimism=0.0)),
+            "a sixteenth of the draft for one innermost tile": replace(
+                fleet, generator=replace(draft, settings=replace(draft.settings, niches=16))
+            ),
+            "improvement per second": replace(fleet, selection=replace(fleet.selection, per_second=True)),
             "each sketch tried once before the bound chooses": replace(fleet, sketches=replace(ours, prior_visits=0.0)),
             "C = 0.3 over the sketches": replace(fleet, sketches=replace(ours, exploration=0.3)),
             "equation 4 over the sketches as it stands": replace(fleet, sketches=replace(ours, patience=None)),
             **{
                 f"epsilon {epsilon} instead": replace(fleet, exploration=replace(fleet.exploration, epsilon=fixed))
-                for epsilon in (0.0, 0.02, 0.05)
+                for epsilon in (0.0, 0.2)
                 for fixed in (FixedEpsilon(epsilon),)
             },
             **{
                 f"contested {share} instead": replace(fleet, selection=replace(fleet.selection, contested=share))
-                for share in (0.0, 0.5)
+                for share in (0.0, 0.25, 1.0)
             },
         },
     }
@@ -137,7 +147,7 @@ def run(
     of = {name: min(seeds, deep_seeds) if is_deep(method) else seeds for name, method in keys.items()}
     starts = {f"{PRETRAINED}: {name}": method.starts_from for name, method in ablations()[PRETRAINED].items()}
     if PRETRAINED in papers:
-        refuse_taught(dataset, measured, filter(None, starts.values()))
+        refuse_taught(dataset, measured, (start_of(name, None) for name in starts.values() if name))
 
     def call(name: str, at: int, seed: int) -> Call[Replayed]:
         start = starts.get(name, "")
@@ -181,7 +191,7 @@ def chosen_variants(papers: Sequence[str], wanted: Sequence[str]) -> dict[str, M
 
 
 def _one(method: Method, at: int, seed: int, start: str) -> Replayed:
-    prior = shipped(start) if start else None
+    prior = model_at(start_of(start, None)) if start else None
     return run_task(replay_pool.tasks[at], method, seed, 0, prior)
 
 

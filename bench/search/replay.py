@@ -40,7 +40,7 @@ from bench.search.replay_runs import (
     task_policies,
     with_effect,
 )
-from bench.search.shipped import begun_with, refuse_taught, shipped
+from bench.search.shipped import begun_with, model_at, refuse_taught, start_of
 from bench.tables import markdown
 from policies.cost_models.registry import is_network
 from policies.search.methods import METHOD_NAMES, Method, method_named
@@ -50,9 +50,9 @@ BASES = ("fleet", "bansor")
 """Methods in which each effect is switched."""
 
 
-def one_task(chosen: Method, at: int, seed: int, curve_trials: int, pretrained: bool) -> Replayed:
-    """One run in a process of the pool; ``pretrained``: from the model that comes along for the method."""
-    prior = shipped(chosen.starts_from) if pretrained else None
+def one_task(chosen: Method, at: int, seed: int, curve_trials: int, start: Path | None) -> Replayed:
+    """One run in a process of the pool; ``start``: the file of the model that it starts from, None for nothing."""
+    prior = model_at(start) if start is not None else None
     return run_task(replay_pool.tasks[at], chosen, seed, curve_trials, prior)
 
 
@@ -73,26 +73,29 @@ def run(
     curve_trials: int = CURVE[-1],
     batch: int | None = None,
     pretrained: bool = False,
+    model: Path | None = None,
     out: Path | None = None,
     parts: Path | None = None,
 ) -> BenchResult:
-    """The tables of :func:`figures`. ``batch``: trials of a round of every method, None for its own; ``tasks``: parts
-    of names, none for all; ``deep_seeds``: at most so many seeds of a method that trains a neural network, None for
-    all; ``network_seeds``: runs of all tasks together, 0 for none; ``curve_trials``: trials that a run goes on for at
-    least; ``pretrained``: each method starts from the model that comes with fleet-tune (alone, without effects and
-    networks); ``out``: also write the figures there, for ``bench.search.plots``; ``parts``: a file of runs that need
-    not be made again, to which those that are made are added, and no curves are drawn.
+    """The tables of :func:`figures`. ``batch``: trials of a round of every method, None for its own; ``tasks``:
+    parts of names, none for all; ``deep_seeds``: at most so many seeds of a method that trains a neural network,
+    None for all; ``network_seeds``: runs of all tasks together, 0 for none; ``curve_trials``: trials that a run
+    goes on for at least; ``pretrained``: each method starts from the model that comes with fleet-tune (alone,
+    without effects and networks), or from ``model``, a file of ``fleet-tune model pretrain``; ``out``: also write
+    the figures there, for ``bench.search.plots``; ``parts``: a file of runs that need not be made again, to which
+    those that are made are added, and no curves are drawn.
 
     :class:`BenchError` where a method has no such model, or it was trained on the dataset."""
     methods = all_methods(methods)
+    pretrained = pretrained or model is not None
     if pretrained and (effects or network_seeds):
         raise BenchError("--pretrained is of single tasks alone: add --no-effects --network-seeds 0")
     without = [name for name in methods if not method_named(name).starts_from]
     if pretrained and without:
         raise BenchError(f"no model comes along for {', '.join(without)}: name others with --method")
     measured = read(dataset)
-    if pretrained:
-        refuse_taught(dataset, measured, (method_named(name).starts_from for name in methods))
+    starts = {name: start_of(method_named(name).starts_from, model) for name in methods} if pretrained else {}
+    refuse_taught(dataset, measured, starts.values())
     names = labels(measured)
     chosen_tasks = pick(names, tasks)
     variants = {name: method_named(name) for name in methods}
@@ -108,9 +111,7 @@ def run(
     # Curves are drawn of the methods that train no network; the others end where they arrive.
     drawn = set() if parts else {name for name in methods if not is_deep(variants[name])}
     curves = {name: curve_trials if name in drawn else 0 for name in variants}
-    runs, totals = play(
-        dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds, parts, pretrained
-    )
+    runs, totals = play(dataset, chosen_tasks, variants, seeds_of, jobs, curves, networks, network_seeds, parts, starts)
     details = figures(runs, totals, [names[at] for at in chosen_tasks], chosen_tasks)
     details |= {
         "methods": list(methods),
@@ -146,12 +147,12 @@ def play(
     networks: Mapping[str, Method] | None = None,
     network_seeds: int = 0,
     parts: Path | None = None,
-    pretrained: bool = False,
+    starts: Mapping[str, Path] | None = None,
 ) -> tuple[dict[tuple[str, int], list[Replayed]], dict[str, list[int]]]:
     """Runs of each variant on each task by (variant, task), and trials of all tasks together by variant, both in the
     order of the seeds. ``curves``: trials that a variant goes on for at least (0 of those it lacks). ``parts``: a file
-    of runs that are not made again. ``pretrained``: each starts from the model that comes along for its method."""
-    kind = begun_with(each.starts_from for each in variants.values()) if pretrained else REPLAYED
+    of runs that are not made again. ``starts``: the file of the model from which each variant starts."""
+    kind = begun_with(starts.values()) if starts else REPLAYED
     kept, names = KeptRuns(parts, dataset, kind), labels(read(dataset))
     runs: dict[tuple[str, int, int], Replayed] = {}
     totals: dict[tuple[str, int], int] = {}
@@ -174,7 +175,9 @@ def play(
                         runs[name, at, seed] = run
                         kept.add(variants[name], names[at], seed, run)
 
-                    future = pool.submit(one_task, chosen, at, seed, (curves or {}).get(name, 0), pretrained)
+                    future = pool.submit(
+                        one_task, chosen, at, seed, (curves or {}).get(name, 0), (starts or {}).get(name)
+                    )
                     waiting[future] = keep
         replay_pool.collect(waiting)
     return (
@@ -355,6 +358,11 @@ BENCHMARK = Benchmark(
             ["--pretrained"],
             is_flag=True,
             help="Start from the model that comes along, with methods that have one, --no-effects --network-seeds 0.",
+        ),
+        click.Option(
+            ["--model"],
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Start from this file of 'fleet-tune model pretrain' in its place.",
         ),
         options.figures("Also write the figures here, for bench.search.plots."),
         options.kept_runs(),

@@ -1,4 +1,4 @@
-"""The models that come with fleet-tune, as replays start from them."""
+"""Models that replays start from: those that come with fleet-tune, or another file."""
 
 from __future__ import annotations
 
@@ -10,27 +10,37 @@ from pathlib import Path
 from bench.result import BenchError
 from bench.search.kept_runs import REPLAYED, Kind
 from bench.search.replay_runs import Replayed
+from fleet_tune.errors import UserError
 from fleet_tune.records.datasets.dataset import Dataset
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, data_sources, read_model
 from policies.cost_models.protocol import CostModel
 
 
 @cache
-def shipped(name: str) -> CostModel:
-    """The model of this name of :data:`BUILTIN_PATHS`."""
-    return read_model(BUILTIN_PATHS[name])[0]
+def model_at(path: Path) -> CostModel:
+    """The model of this file."""
+    return read_model(path)[0]
 
 
-def refuse_taught(dataset: Path, measured: Dataset, names: Iterable[str]) -> None:
-    """:class:`BenchError` where one of these models was trained on the dataset."""
+def start_of(name: str, given: Path | None) -> Path:
+    """The file that a method starts from which asks for the model ``name``: ``given``, or the one that comes along."""
+    return BUILTIN_PATHS[name] if given is None else given.absolute()
+
+
+def refuse_taught(dataset: Path, measured: Dataset, paths: Iterable[Path]) -> None:
+    """:class:`BenchError` where one of these models was trained on the dataset, or is none."""
     digest = data_sources("", measured).digest
-    for name in sorted(set(names)):
-        if any(digest == source.digest for source in read_model(BUILTIN_PATHS[name])[1].data):
-            raise BenchError(f"'{name}' was trained on {dataset}: name another set with --dataset")
+    for path in sorted(set(paths)):
+        try:
+            sources = read_model(path)[1].data
+        except UserError as error:
+            raise BenchError(str(error)) from error
+        if any(digest == source.digest for source in sources):
+            raise BenchError(f"{path.name} was trained on {dataset}: name another set with --dataset")
 
 
-def begun_with(names: Iterable[str]) -> Kind[Replayed]:
+def begun_with(paths: Iterable[Path]) -> Kind[Replayed]:
     """Kept runs of one task that begin with these models, as the files are: of others nothing is found."""
-    files = b"".join(BUILTIN_PATHS[name].read_bytes() for name in sorted(set(names)))
+    files = b"".join(path.read_bytes() for path in sorted(set(paths)))
     name = f"pretrained, {hashlib.blake2b(files, digest_size=8).hexdigest()}"
     return Kind(name, REPLAYED.fields, REPLAYED.run)

@@ -166,7 +166,7 @@ def test_a_pretrained_method_starts_from_the_model_that_comes_along(
 ) -> None:
     task = RecordedTask(data)
     monkeypatch.setattr(replay_pool, "tasks", [task])
-    run = one_task(method_named("fleet"), 0, 1, 0, True)
+    run = one_task(method_named("fleet"), 0, 1, 0, BUILTIN_PATHS["pretrained"])
     shipped = read_model(BUILTIN_PATHS["pretrained"])[0]
     assert run == run_task(task, method_named("fleet"), 1, 0, shipped)
     warm, cold = task.search(method_named("fleet"), 1, shipped), task.search(method_named("fleet"), 1)
@@ -177,10 +177,14 @@ def test_what_cannot_be_pretrained_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "not-read.ftd"
     with pytest.raises(BenchError, match="no model comes along for ansor"):
         run(path, ["fleet", "ansor"], [], 1, 1, effects=False, pretrained=True)
-    with pytest.raises(BenchError, match="'pretrained' was trained on"):
+    with pytest.raises(BenchError, match=r"x86-cpu\.safetensors was trained on"):
         run(dataset_path(None), ["fleet"], [], 1, 1, effects=False, pretrained=True)
     with pytest.raises(BenchError, match="add --no-effects"):
         run(path, ["fleet"], [], 1, 1, pretrained=True)
+    given = tmp_path / "mine.safetensors"
+    given.write_bytes(b"no model")
+    with pytest.raises(BenchError, match="mine"):
+        run(dataset_path(None), ["fleet"], [], 1, 1, effects=False, model=given)
 
 
 def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
@@ -197,7 +201,10 @@ def test_kept_runs_are_not_made_again(data: TaskData, tmp_path: Path) -> None:
     assert kept.find(method_named("random"), "matmul", 2) is None
     dataset.write_bytes(b"another one")
     assert KeptRuns(path, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
-    assert KeptRuns(path, dataset, begun_with(["pretrained"])).find(method_named("random"), "conv", 2) is None
+    assert (
+        KeptRuns(path, dataset, begun_with([BUILTIN_PATHS["pretrained"]])).find(method_named("random"), "conv", 2)
+        is None
+    )
     assert KeptRuns(None, dataset, REPLAYED).find(method_named("random"), "conv", 2) is None
     with path.open("a") as file:
         file.write("{\n")
