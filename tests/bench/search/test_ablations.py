@@ -11,7 +11,7 @@ from bench.result import BenchError
 from bench.search.ablations import BENCHMARK, PAPERS, ablations, chosen_variants, figures
 from bench.search.replay import is_deep
 from bench.search.replay_runs import RecordedTask, Replayed, run_task
-from bench.search.shipped import refuse_taught
+from bench.search.shipped import refuse_taught, start_of
 from fleet_tune.records.datasets.dataset import TaskData
 from fleet_tune.runs.reusing.pretrained import BUILTIN_PATHS, read_model
 from policies.search.generators import GeneticGenerator
@@ -55,9 +55,10 @@ def test_those_that_start_from_a_model_need_data_that_it_has_not_seen() -> None:
     assert [name for name, start in starts.items() if not start] == ["without MoA, from nothing (table 12)"]
     assert [name for name, method in methods.items() if not method.learns_online] == list(methods)[-2:]
     seen, other = dataset_path(None), other_tasks_path(None)
-    refuse_taught(other, read(other), filter(None, starts.values()))
-    with pytest.raises(BenchError, match=r"'pretrained-pacm' was trained on .*znver5-2\.ftd: name another set"):
-        refuse_taught(seen, read(seen), filter(None, starts.values()))
+    files = {start_of(start, None) for start in starts.values() if start}
+    refuse_taught(other, read(other), files)
+    with pytest.raises(BenchError, match=r"x86-cpu-pacm\.safetensors was trained on .*znver5-2\.ftd: name another set"):
+        refuse_taught(seen, read(seen), files)
 
 
 def test_an_offline_method_proposes_by_the_model_that_it_starts_from(data: TaskData) -> None:
