@@ -60,7 +60,7 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender("pacm from the analyzer", "pacm", from_analyzer=True),
     Contender("pacm pre-trained", "pacm", from_analyzer=True, pretrained=True),
 )
-"""``default``: what a search with ``fleet`` uses: the calibrated analyzer and boosted trees, averaged."""
+"""``default``: what a search with ``fleet`` uses: a Gaussian process that starts from the analyzer."""
 
 assert {each.model for each in CONTENDERS if each.model} <= set(SEARCH_MODELS) <= set(MODEL_NAMES)
 

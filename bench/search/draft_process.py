@@ -41,21 +41,22 @@ SCORED = 16384
 POINTS = 60
 """Candidates of each task whose prediction is kept for a plot."""
 _REPEATS = 7
+assert FLEET.training is not None
+_TRAINING = FLEET.training
 
 
 def calibrated_predictor(data: TaskData, records: Rows) -> Predictor:
     """The draft's predictor after the ``records``."""
-    return Predictor(_table(data, records), data.task.workload.flop, analyzer=True)
+    return Predictor(_table(data, records), data.task.workload.flop, analyzer=True, alone=_TRAINING.alone)
 
 
 def train(data: TaskData, records: Rows, predictor: Predictor, seed: int) -> None:
     """Let the predictor use the model of ``fleet``, trained on the same records."""
-    assert FLEET.training is not None
-    predictor.use_model(Trainer(FLEET.training).train({"": _table(data, records).training_set()}, seed))
+    predictor.use_model(Trainer(_TRAINING).train({"": _table(data, records).training_set()}, seed))
 
 
 def _table(data: TaskData, records: Rows) -> TrainingTable:
-    table = TrainingTable(data.sketches, data.abstraction)
+    table = TrainingTable(data.sketches, data.abstraction, _TRAINING.views)
     table.observe(observations(data, records))
     return table
 

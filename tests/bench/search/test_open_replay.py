@@ -200,7 +200,7 @@ def test_what_a_method_learned_of_the_open_it_may_propose(data: TaskData) -> Non
     task = OpenTask(data, "smooth")
     task.goal_secs = 0.0
     run = run_open(task, method_named("fleet"), 0, 32)
-    assert run.recorded < 0.75 * run.trials
+    assert run.recorded < 0.9 * run.trials
 
 
 def test_which_methods_have_fewer_seeds() -> None:
